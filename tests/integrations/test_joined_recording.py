@@ -105,8 +105,8 @@ raise ValueError("no more data")
 @pytest.mark.job
 def test_an_exception_that_no_callback_hears_of_is_in_the_recording(tmp_path):
     done = forked.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False,
-                          env=clean_environ() | {"DISTPROF_OUT": str(tmp_path / "run"),
-                                                 "DISTPROF_STEPS": "wait=1,count=4,time=0,trace=0,arrivals=0"})
+                      env=clean_environ() | {"DISTPROF_OUT": str(tmp_path / "run"),
+                                             "DISTPROF_STEPS": "wait=1,count=4,time=0,trace=0,arrivals=0"})
     assert done.returncode == 1 and "ValueError: no more data" in done.stderr
     info = json.loads(next(tmp_path.glob("run/rank00000*/rank.json")).read_text())
     assert info["status"] == "partial" and "ValueError" in info["why"] and "no more data" in info["why"]

@@ -97,8 +97,8 @@ def test_the_profiler_under_lightning_s_own_launcher(tmp_path, entry_points):
     """Without DISTPROF_OUT the callback stays away; the script starts the other rank itself."""
     out = tmp_path / "run"
     done = forked.run([sys.executable, SCRIPTS / "lightning_fit.py", tmp_path, "--profiler", out],
-                          env=clean_environ() | {"PYTHONPATH": _path(entry_points)}, capture_output=True, text=True,
-                          timeout=PATIENCE_S, check=False)
+                      env=clean_environ() | {"PYTHONPATH": _path(entry_points)}, capture_output=True, text=True,
+                      timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert f"distprof merge {out}" in done.stderr + done.stdout
     assert json.loads((tmp_path / "calls1.json").read_text())["callbacks"] == []

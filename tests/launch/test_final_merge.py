@@ -73,8 +73,8 @@ def test_a_job_that_is_interrupted_after_its_last_pass_ends_like_any_other(tmp_p
         "run_name='__main__')\ntime.sleep(600)\n")
     out = tmp_path / "run"
     job = forked.popen([sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "2", *SHORT,
-                            tmp_path / "long.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           env=clean_environ(), start_new_session=True)
+                        tmp_path / "long.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                       env=clean_environ(), start_new_session=True)
     wait_for(job, out / "rank00000" / "rank.json", out / "rank00001" / "rank.json")
     os.killpg(job.pid, signal.SIGINT)  # as a terminal does it
     _, said = job.communicate(timeout=PATIENCE_S)
@@ -99,7 +99,7 @@ def test_a_signal_during_the_merge_ends_it_and_not_the_job(tmp_path):
         "Path(sys.argv[-1], 'begun').touch(); time.sleep(600)\"\n"
         "print(final_merge.final_merge(Path(sys.argv[1])))\n")
     job = forked.popen([sys.executable, tmp_path / "waits.py", tmp_path], stdout=subprocess.PIPE, text=True,
-                           env=clean_environ())
+                       env=clean_environ())
     wait_for(job, tmp_path / "begun")
     job.send_signal(signal.SIGTERM)
     out, _ = job.communicate(timeout=PATIENCE_S)
@@ -112,7 +112,7 @@ def test_each_rank_has_one_thread_as_with_torchrun_and_no_warning_says_so(tmp_pa
     (tmp_path / "threads.py").write_text("import os\nos.write(1, (os.environ['OMP_NUM_THREADS'] + '\\n').encode())\n")
     environ = {name: value for name, value in clean_environ().items() if name != "OMP_NUM_THREADS"}
     told = [forked.run([sys.executable, "-m", *words, "--nproc-per-node", "2", tmp_path / "threads.py"],
-                           env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+                       env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
             for words in (("torch.distributed.run", "--standalone"), ("distprof", "run", "--out", tmp_path / "run"))]
     assert told[0].stdout == told[1].stdout
     assert "OMP_NUM_THREADS" in told[0].stderr and "OMP_NUM_THREADS" not in told[1].stderr

@@ -60,7 +60,7 @@ print(json.dumps(found))
 @pytest.mark.long
 def test_every_strategy_counts_what_the_model_counts_alone():
     done = forked.run([sys.executable, "-c", COUNTED, EXAMPLES], capture_output=True, text=True, check=False,
-                          timeout=PATIENCE_S, env=clean_environ())
+                      timeout=PATIENCE_S, env=clean_environ())
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) == 10

@@ -40,7 +40,7 @@ print(json.dumps([found.sizes, found.coordinates, found.basis, params.params, pa
     (None, (8,), None, {"dp": 8}, {"dp": 3}, 8)])
 def test_fsdp2_on_a_mesh(names, shape, used, sizes, coordinates, shards):
     done = forked.run([sys.executable, "-c", SHARDED, json.dumps([names, shape, used])], capture_output=True,
-                          text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
+                      text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found[:3] == [sizes, coordinates, "mesh"]

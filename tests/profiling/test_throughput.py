@@ -181,7 +181,7 @@ def test_memory_is_the_rise_of_the_resident_set_or_unknown():
             "small = distprof.throughput(lambda: None, (), warmup=0, runs=2)\n"
             "print(json.dumps([first.peak_memory_bytes, second.peak_memory_bytes, small.peak_memory_bytes]))")
     done = forked.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environ(),
-                          check=True)
+                      check=True)
     first, second, small = json.loads(done.stdout)
     assert 1.9e8 <= first < 3e8 and (second is None or 1.9e8 <= second < 3e8)
     assert small is None, "it had been as large before"

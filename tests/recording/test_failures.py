@@ -172,7 +172,7 @@ with distprof.record(sys.argv[1]):
 @pytest.mark.job
 def test_a_file_system_that_hangs_does_not_hold_up_the_end_of_the_process(tmp_path):
     with forked.popen([sys.executable, "-c", HANGS, tmp_path / "run"], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, env=clean_environ()) as process:
+                      stderr=subprocess.PIPE, text=True, env=clean_environ()) as process:
         assert process.stdout.readline() == "writes\n"
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=PATIENCE_S)

@@ -85,7 +85,7 @@ def test_a_script_that_records_itself_leaves_the_same_files(tmp_path, pipeline):
 def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipeline):
     out = tmp_path / "run"
     done = forked.run([sys.executable, SCRIPTS / "spawned.py", out], capture_output=True, text=True,
-                          env=clean_environ(), timeout=PATIENCE_S, check=False)
+                      env=clean_environ(), timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert files(merged(out)) == files(pipeline)
     assert json.loads((out / "merged" / "summary.json").read_text())["problems"] == []
@@ -121,7 +121,7 @@ def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
 
 def test_two_jobs_of_one_second_get_a_directory_each(tmp_path):
     jobs = [forked.popen([sys.executable, "-m", "distprof", "run", SCRIPTS / "arguments.py"], cwd=tmp_path,
-                             env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                         env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             for _ in range(2)]
     told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
@@ -155,7 +155,7 @@ def test_a_clock_that_was_set_is_said(tmp_path, pipeline):
 
 def test_the_page_of_the_run_directory_is_made_from_the_contract():
     page = forked.run([sys.executable, "-c", "import run_directory; print(run_directory.page(), end='')"],
-                          capture_output=True, text=True, cwd=ROOT / "docs", check=True).stdout
+                      capture_output=True, text=True, cwd=ROOT / "docs", check=True).stdout
     assert (ROOT / "docs" / "run-directory.md").read_text() == page
 
 

@@ -65,7 +65,7 @@ class DaskCluster:
             subprocess.Popen[bytes]):
         with (self._folder / f"{name}.log").open("ab") as log:
             return forked.popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=log, stderr=log,
-                                    start_new_session=True, env=clean_environ() | QUIET | environ)
+                                start_new_session=True, env=clean_environ() | QUIET | environ)
 
     def _asked(self, what: str) -> str:
         """What a client of the cluster gets for an expression."""

@@ -21,8 +21,8 @@ print(sys.argv[1:], __name__)
 
 def launched(folder, *words: str) -> subprocess.CompletedProcess:
     return forked.run([sys.executable, "-m", "distprof.compat.megengine.profiler", *words], cwd=folder, text=True,
-                          env=clean_environ() | {"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=PATIENCE_S,
-                          check=False)
+                      env=clean_environ() | {"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=PATIENCE_S,
+                      check=False)
 
 
 @pytest.mark.job
@@ -93,8 +93,8 @@ def test_each_rank_has_a_file(tmp_path):
 
     (tmp_path / "twin.py").write_text(TWIN)
     done = forked.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                           "twin.py"], cwd=tmp_path, env=clean_environ() | {"PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+                       "twin.py"], cwd=tmp_path, env=clean_environ() | {"PYTHONPATH": str(ROOT)},
+                      capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     files = sorted(tmp_path.glob("*.json"))
     assert [path.name for path in files] == [f"profile.rank{rank}.chrome_timeline.json" for rank in range(2)]

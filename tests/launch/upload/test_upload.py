@@ -129,7 +129,7 @@ def _uploader(run: Path, url: str, environ: dict[str, str]) -> subprocess.Popen[
     from distprof.launch.upload.job_upload import PROGRAM
 
     return forked.popen([sys.executable, "-c", PROGRAM, "\n".join(sys.path), str(run), url, "meanwhile"],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environ() | environ)
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environ() | environ)
 
 
 def _wait_until(holds: object) -> None:

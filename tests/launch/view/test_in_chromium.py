@@ -55,7 +55,7 @@ def viewing(*arguments: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`distprof view` and its address; it has to end by itself."""
     environ = {name: value for name, value in clean_environ().items() if name != "SSH_CONNECTION"}
     with forked.popen([sys.executable, "-m", "distprof", "view", "--print-url", *map(str, arguments)], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ) as process:
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ) as process:
         try:
             yield process.stdout.readline().strip(), process
             out, err = process.communicate(timeout=PATIENCE_S)

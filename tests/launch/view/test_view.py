@@ -246,7 +246,7 @@ def test_hostile_names_are_shown_as_they_are(merged, tmp_path, monkeypatch):
 def started(*arguments: object) -> subprocess.Popen[str]:
     environ = {name: value for name, value in clean_environ().items() if name != "SSH_CONNECTION"}
     return forked.popen([sys.executable, "-m", "distprof", "view", *map(str, arguments)], text=True, env=environ,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.job
@@ -273,10 +273,10 @@ def test_it_imports_nothing_that_takes_long(merged):
     code = ("import sys\ntry:\n    from distprof.launch.cli import main; main(sys.argv[1:])\nexcept SystemExit: pass\n"
             "print({'torch', 'polars', 'pyarrow', 'numpy', 'rich'} & set(sys.modules))")
     environ = {name: value for name, value in clean_environ().items() if name != "DISPLAY"}
-    done = forked.run([sys.executable, "-c", code, "view", merged, "--print-url", "--timeout", "1"], text=True,
+    done = subprocess.run([sys.executable, "-c", code, "view", merged, "--print-url", "--timeout", "1"], text=True,
                           env=environ, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
     code = code.replace("{'torch', 'polars', 'pyarrow', 'numpy', 'rich'}", "{'torch'}")
-    done = forked.run([sys.executable, "-c", code, "view", merged, "--rank", "0", "--print-url", "--timeout", "1"],
+    done = subprocess.run([sys.executable, "-c", code, "view", merged, "--rank", "0", "--print-url", "--timeout", "1"],
                           text=True, env=environ, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

@@ -76,8 +76,8 @@ def test_metadata_of_many_ranks_is_compressed_in_pieces(tmp_path, monkeypatch):
 def test_files_are_opened_one_after_the_other(tmp_path):
     traces = write_traces(tmp_path / "traces", [*range(200)])
     done = forked.run([sys.executable, "-m", "distprof", "merge", traces], capture_output=True, text=True,
-                          env=clean_environ(), preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (40, 40)),
-                          check=False)
+                      env=clean_environ(), preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (40, 40)),
+                      check=False)
     assert (done.returncode, done.stderr) == (0, "") and "200 of 200 ranks" in done.stdout
     assert not [path for path in (traces / "merged").iterdir() if path.name.startswith(".")]
 

@@ -289,7 +289,7 @@ def test_traces_are_never_replaced_by_their_merge(tmp_path, summary):
 
 def test_two_merges_of_a_run_at_once_do_not_meet(run):
     jobs = [forked.popen([sys.executable, "-m", "distprof", "merge", run, "--force"], stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, env=clean_environ()) for _ in range(2)]
+                         stderr=subprocess.STDOUT, text=True, env=clean_environ()) for _ in range(2)]
     told = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
     assert 0 in [job.returncode for job in jobs], told
     assert "4 of 4 ranks" in distprof("merge", run, "--force").stdout and not list(run.glob(".*"))

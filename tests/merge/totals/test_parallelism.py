@@ -19,7 +19,7 @@ QUICK = {"by_hand": ("tp 2", "pp 2", "cp 2", "ep 2", "gather 2"),
 
 def made(*arguments: str) -> str:
     done = forked.run([sys.executable, ROOT / "docs" / "parallelism.py", *arguments], capture_output=True,
-                          text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
+                      text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

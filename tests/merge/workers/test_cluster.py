@@ -74,8 +74,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def start(run: Path, out: Path, *words: object, **environ: str) -> subprocess.Popen[str]:
     return forked.popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, *map(str, words)],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=clean_environ() | PATIENT | environ)
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                        env=clean_environ() | PATIENT | environ)
 
 
 def caught(found: str, run: Path, out: Path, *words: object, **environ: str) -> subprocess.Popen[str]:
@@ -154,7 +154,7 @@ def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
 def test_work_has_readable_names(cluster, tmp_path):
     os.mkfifo(tmp_path / "goes-on")
     asked = forked.run([sys.executable, "-c", NAMES, cluster.address, tmp_path / "goes-on"], capture_output=True,
-                           text=True, check=False, env=clean_environ() | QUIET)
+                       text=True, check=False, env=clean_environ() | QUIET)
     assert asked.returncode == 0, asked.stderr
     key, prefix = asked.stdout.strip().split("|")
     assert key.startswith("survey-rank 12 ") and prefix == "survey"

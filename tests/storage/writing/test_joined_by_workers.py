@@ -69,8 +69,8 @@ def _start(run: Path, out: str, cluster: DaskCluster, tmp_path: Path, *words: st
     """A merge whose temporary folder is in one of the test."""
     (tmp_path / "temporary").mkdir(exist_ok=True)
     return forked.popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, "--scheduler",
-                             cluster.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=clean_environ() | PATIENT | environ | {"TMPDIR": str(tmp_path / "temporary")})
+                         cluster.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                        env=clean_environ() | PATIENT | environ | {"TMPDIR": str(tmp_path / "temporary")})
 
 
 def _objects(server: S3Server, bucket: str) -> dict[str, bytes]:

@@ -58,7 +58,7 @@ def test_a_script_with_two_observers_of_its_own_is_exported(tmp_path):
     folder = tmp_path / "demo"
     folder.mkdir()
     done = forked.run([sys.executable, SCRIPTS / "two_observers.py", folder, str(free_port())], timeout=PATIENCE_S,
-                          capture_output=True, text=True, env=clean_environ(), check=False)
+                      capture_output=True, text=True, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     said = called("export", folder, "--out", tmp_path / "et", "--prefix", "job").stdout
     assert said.count("100.0 %") == 2
