@@ -11,6 +11,7 @@ import pytest
 
 import distprof
 from support.jobs import ROOT, clean_environ
+from support.made_up_traces import folder, op
 
 
 def loaded(code: str, *arguments: object) -> set[str]:
@@ -55,6 +56,14 @@ def test_counting_and_recording_import_nothing_that_reads_tables_or_renders():
 
 def test_merging_imports_no_torch(ddp):
     assert "torch" not in loaded(COMMAND, "merge", "--force", "--answer", ddp)
+
+
+@pytest.mark.job
+def test_merging_a_trace_of_another_program_imports_no_polars(tmp_path):
+    (tmp_path / "traces").mkdir()
+    traces = folder(tmp_path / "traces", [op("aten::mm", 10, 5)])
+    assert "polars" not in loaded(COMMAND, "merge", traces, "--out", tmp_path / "merged")
+    assert (tmp_path / "merged" / "trace.json.gz").exists()
 
 
 def test_the_contract_imports_nothing_of_others():

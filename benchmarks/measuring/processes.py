@@ -116,4 +116,4 @@ def apart(work: Callable[..., object], *arguments: object) -> None:
     process.start()
     process.join()
     if process.exitcode:
-        raise Failed(f"{work.__name__} ended with {process.exitcode}")
+        raise Failed(f"{work} ended with {process.exitcode}")
