@@ -34,7 +34,8 @@ def made(tmp_path):
             place = tmp_path / "bin" / name.replace("_", ".")
             place.write_text(f"#!/bin/sh\n{text}\n")
             place.chmod(0o755)
-        environ = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
+        outer = ("PYTHON", "MFLAGS", "MAKEFLAGS", "MAKELEVEL")  # of a make that runs the tests
+        environ = {name: value for name, value in os.environ.items() if name not in outer}
         return subprocess.run([MAKE, "-n", ".venv/bin/python", *words], cwd=tmp_path, capture_output=True, text=True,
                               check=False, env=environ | {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)})
     return of
