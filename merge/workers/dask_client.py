@@ -86,6 +86,9 @@ def connected(address: str) -> Any:
         told = without_workers(client, address)
         client.close(timeout=CLOSING_S)
         raise told from error
+    except OSError as error:  # it ended just now
+        client.close(timeout=CLOSING_S)
+        raise gone(address, str(error)) from error
     return client
 
 

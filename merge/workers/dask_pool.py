@@ -78,13 +78,13 @@ class DaskPool(Pool):
         self._client = connected(self._address)
         try:
             self._check()
+            self.size = max(1, sum(self._client.nthreads().values()))
         except (OSError, TimeoutError, CancelledError) as error:
             self._stop()
             raise gone(self._address, str(error) or type(error).__name__) from error
         except BaseException:
             self._stop()
             raise
-        self.size = max(1, sum(self._client.nthreads().values()))
 
     def _check(self) -> None:
         """Looks at workers that are there; those that come later look for themselves."""

@@ -79,6 +79,10 @@ class DaskCluster:
         return [child for watch in self._workers for child in _children(watch.pid)
                 if b"spawn_main" in _line(child)]
 
+    @property
+    def scheduler_pid(self) -> int:
+        return self._scheduler.pid
+
     def kill_scheduler(self) -> None:
         """SIGKILL."""
         _kill(self._scheduler)

@@ -38,10 +38,10 @@ class Forked(subprocess.Popen):
                        p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
                        restore_signals: Any, gid: Any, gids: Any, uid: Any, umask: Any, start_new_session: bool,
                        *_: Any) -> None:
-        self._end = socket.socket(socket.AF_UNIX)
-        self._end.connect(server().address)
         request = Request([os.fspath(one) for one in args[1:]], os.fspath(cwd or Path.cwd()),
                           dict(os.environ if env is None else env), start_new_session)
+        self._end = socket.socket(socket.AF_UNIX)
+        self._end.connect(server().address)
         streams = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
         request.send(self._end, streams)
         self.pid = self._told()

@@ -409,6 +409,37 @@ def test_a_scheduler_that_is_gone_is_one_line(run, tmp_path, own_cluster, moment
     assert not [*tmp_path.glob(".*merged*")]
 
 
+@pytest.mark.parametrize("call", ["wait_for_workers", "get_versions", "run", "nthreads", "submit"])
+def test_a_scheduler_that_ends_just_before_it_is_asked_is_one_line(run, tmp_path, own_cluster, call):
+    """Every call that a client makes."""
+    own_cluster.add_worker()
+    done = forked.run([sys.executable, "-c", GONE, str(own_cluster.scheduler_pid), call, "merge", run, "--out",
+                       tmp_path / "merged", "--scheduler", own_cluster.address], capture_output=True, text=True,
+                      check=False, env=clean_environ() | QUIET | SOON)
+    assert (done.returncode, done.stdout) == (1, "") and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"distprof: expected a scheduler of dask at {own_cluster.address}, found ")
+
+
+GONE = """
+import os, signal, sys
+from distributed import Client
+from distprof.launch.cli import main
+
+pid, call, *words = sys.argv[1:]
+asked = getattr(Client, call)
+
+def ask(*args, **kwargs):
+    try:
+        os.kill(int(pid), signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    return asked(*args, **kwargs)
+
+setattr(Client, call, ask)
+main(words)
+"""
+
+
 @pytest.mark.stress
 def test_a_cluster_that_is_gone_at_any_moment_keeps_nobody_waiting(run, expected, tmp_path, own_cluster):
     chance = random.Random(3)
