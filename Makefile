@@ -29,7 +29,7 @@ $(BIN)/python:
 	$(or $(PYTHON),$(error no Python 3.11 to 3.14 with venv was found: install one (Debian: python3-venv), or make PYTHON=/path/to/python)) -m venv $(VENV)
 
 # by the link: the sdist has no merge/
-ENGINE := distprof/merge/scan/compiled
+ENGINE := distprof/compiled
 $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard $(ENGINE)/*.[ch]) $(ENGINE)/build.py | $(BIN)/python
 	$(PIP) install --editable '.[record]'
 	touch $@

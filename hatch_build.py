@@ -25,16 +25,16 @@ class EngineBuild(BuildHookInterface):
         if self.target_name != "wheel" or platform == "any":
             return
         build: Callable[..., Path | None] = runpy.run_path(
-            str(Path(self.root) / "distprof" / "merge" / "scan" / "compiled" / "build.py"))["build"]
+            str(Path(self.root) / "distprof" / "compiled" / "build.py"))["build"]
         if version == "editable":
             build()
             return
         self._folder = TemporaryDirectory(prefix="distprof-engine-")
-        library = build(Path(self._folder.name) / "_scan.so", wheel=platform and platform.split(".")[0])
+        library = build(Path(self._folder.name) / "_compiled.so", wheel=platform and platform.split(".")[0])
         if library is not None:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{platform or _this_platform()}"
-            build_data["force_include"][str(library)] = "distprof/merge/scan/_scan.so"
+            build_data["force_include"][str(library)] = "distprof/compiled/_compiled.so"
         elif platform:
             self.app.abort(f"distprof: a wheel for {platform} needs its engine  hint: CC names the compiler")
 

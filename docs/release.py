@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-ENGINE = "distprof/merge/scan/_scan.so"
+ENGINE = "distprof/compiled/_compiled.so"
 START_FILES = {f"distprof/launch/{name}": name for name in ("distprof-start.pth", "distprof_start.py")}
 """What a wheel has beside the package, and not in it."""
 MACHINES = {"x86_64": 62, "aarch64": 183}

@@ -22,9 +22,13 @@ class UntilTorch:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
+        first = [] if sys.flags.safe_path else sys.path[:1]  # the folder of the script may have a distprof.py
         try:
-            from distprof.launch.start_hook import watching
-
+            del sys.path[:len(first)]
+            try:
+                from distprof.launch.start_hook import watching
+            finally:
+                sys.path[:0] = first
             return watching().find_spec(name, path, target)
         except Exception:  # noqa: BLE001 (no script fails because of us; its import of torch will say what is wrong)
             return None
@@ -32,7 +36,8 @@ class UntilTorch:
 
 def begin() -> None:
     """Waits, in a process that is not one of ours."""
-    if os.environ.get("DISTPROF_DISABLE") or "distprof.launch.worker" in sys.orig_argv:
+    if os.environ.get("DISTPROF_DISABLE") or any(
+            word.endswith(("distprof.launch.worker", "launch/worker.py")) for word in sys.orig_argv):
         return
     os.environ["DISTPROF_OUT"] = os.path.abspath(os.environ["DISTPROF_OUT"])  # noqa: PTH100 (pathlib takes its time)
     sys.meta_path.insert(0, UntilTorch())

@@ -20,6 +20,7 @@ from distprof.contract.passes import EXECUTION
 from distprof.contract.paths import RANK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError, Ended, OutputError, UsageError
+from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
 from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.job_arguments import (
@@ -175,7 +176,7 @@ def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
     """The same job with the worker in front of the script."""
     script = ["-m", args.training_script] if args.module else [args.training_script]
     args.training_script_args = [*script, *args.training_script_args]
-    args.training_script, args.module, args.run_path = "distprof.launch.worker", True, False
+    args.training_script, args.module, args.run_path = worker.__file__, False, False
     if is_one_node(args) and not sets_rendezvous(args):
         args.standalone = True  # a free port, so that two jobs on one machine do not meet
     return args

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from distprof.after_import import AfterImport, after_import
+from distprof.after_import import AfterImport, after_import, own_imports
 from distprof.process import flight_recorder
 from distprof.system import after_fork
 
@@ -117,7 +117,8 @@ class StartHook:
             return
         self._begun = True
         try:
-            from distprof.recording.active import begin
+            with own_imports():
+                from distprof.recording.active import begin
 
             self._recorder = begin(os.environ["DISTPROF_OUT"], steps=os.environ.get("DISTPROF_STEPS", ""),
                                   topics=os.environ.get("DISTPROF_TOPICS", ""),

@@ -1,7 +1,8 @@
 """The program that torchrun starts on each rank: runs the script like `python script.py` does and records it.
 
-    python -m distprof.launch.worker [-m] SCRIPT [ARGUMENTS]
+    python .../distprof/launch/worker.py [-m] SCRIPT [ARGUMENTS]
 
+It is started as a file: with `python -m`, modules of the working directory would come before those of Python.
 It does not import torch, because the script may first set variables that torch reads on import. Recording starts when
 the script has imported torch.
 """
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distprof.after_import import after_import
+from distprof.after_import import after_import, own_imports
 from distprof.terminal import say
 
 LINGER_S = 0.2
@@ -36,7 +37,8 @@ class Worker:
 
     def _start(self) -> None:
         try:
-            from distprof.recording.active import record
+            with own_imports():
+                from distprof.recording.active import record
 
             self._context = record(_directory(), steps=os.environ.get("DISTPROF_STEPS", ""),
                                    topics=os.environ.get("DISTPROF_TOPICS", ""),
@@ -103,7 +105,7 @@ def _this_rank() -> str:
 def run_script(script: str) -> None:
     """Executes a file as `__main__` with its folder first on sys.path."""
     script = os.path.abspath(script)  # noqa: PTH100 (like __file__ in python: links are not followed)
-    sys.path[0] = os.fspath(Path(script).resolve().parent)
+    _look_first_in(Path(script).resolve().parent)
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
@@ -115,8 +117,13 @@ def run_script(script: str) -> None:
 
 def run_module(name: str) -> None:
     """Executes a module like `python -m`."""
-    sys.path[0] = os.fspath(Path.cwd())
+    _look_first_in(Path.cwd())
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _look_first_in(folder: Path) -> None:
+    if not sys.flags.safe_path:  # else Python puts nothing there
+        sys.path[0] = os.fspath(folder)
 
 
 def _frames_of_script(error: BaseException) -> types.TracebackType | None:

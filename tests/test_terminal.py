@@ -133,7 +133,7 @@ PAST = {
     "launch/display/progress.py": "the progress bar, whose words are fixed",
     "launch/model/call.py": "turns what the user's model prints to standard error",
     "merge/execution/formats/drawing.py": "takes what graphviz prints, and prints none of it",
-    "merge/scan/compiled/build.py": "runs while distprof is being installed",
+    "distprof/compiled/build.py": "runs while distprof is being installed",
 }
 """Files that have to do with the streams, and why they may."""
 WAYS = {"print", "stdout", "stderr", "__stdout__", "__stderr__", "echo", "secho", "Console"}

@@ -2,7 +2,7 @@
 
 `hatch_build.py` runs it when distprof is installed, before anything that distprof needs is there: it takes the standard
 library alone. After a change of the C files, or where an installed distprof has no compiled engine:
-`python merge/scan/compiled/build.py`.
+`python distprof/compiled/build.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-LIBRARY = FOLDER.parent / "_scan.so"
+LIBRARY = FOLDER / "_compiled.so"
 FLAGS = ("-O3", "-std=c11", "-Wall", "-Wextra")
 
 

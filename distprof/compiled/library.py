@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import Any
 
-from distprof.merge.scan.compiled.build import LIBRARY, source_id
+from distprof.compiled.build import LIBRARY, source_id
 
 POINTER, INT32, INT64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -25,6 +25,12 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lanes_add": (INT32, [POINTER, INT64, *[POINTER] * 6]),
     "lanes_num_late": (INT64, [POINTER]),
     "lanes_late": (POINTER, [POINTER]),
+    "signal_start": (None, []),
+    "signal_watch": (None, [INT32]),
+    "signal_is_fatal": (INT32, [INT32]),
+    "signal_wait": (INT32, [ctypes.c_double]),
+    "signal_stop": (None, []),
+    "signal_end": (None, [INT32]),
 }
 """Function -> type of its result, types of its arguments."""
 

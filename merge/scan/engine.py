@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from distprof.merge.scan.compiled import build
-from distprof.merge.scan.compiled.library import how_built, is_built
+from distprof.compiled import build
+from distprof.compiled.library import how_built, is_built
 from distprof.merge.scan.laid_slices import LaidSlices
 from distprof.merge.scan.scanned_columns import Status, Text
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from distprof import __version__
-from distprof.merge.scan.compiled.build import LIBRARY
+from distprof.compiled.build import LIBRARY
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.made_up_traces import folder, op
 
@@ -25,7 +25,7 @@ for tool in ("hatchling", "ziglang", "auditwheel", "twine"):
 if not (ROOT / ".git").exists():
     pytest.skip("what git has is compared, and this is no checkout", allow_module_level=True)
 pytestmark = pytest.mark.long
-ENGINE = "distprof/merge/scan/_scan.so"
+ENGINE = "distprof/compiled/_compiled.so"
 STALE = b"\x7fELF of a machine that nobody knows"
 SDIST, ANY = "distprof-{}.tar.gz", "distprof-{}-py3-none-any.whl"
 MANYLINUX = "distprof-{{}}-py3-none-manylinux_2_17_{0}.manylinux2014_{0}.whl"
@@ -59,8 +59,8 @@ def checkout(tmp_path_factory) -> Path:
     for words in (("init", "--quiet"), ("add", "--all"),
                   ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=all")):
         subprocess.run(["git", "-C", place, *words], check=True)
-    for name in ("_scan.so", "_scan.123.so"):
-        (place / "merge" / "scan" / name).write_bytes(STALE)
+    for name in ("_compiled.so", "_compiled.123.so"):
+        (place / "distprof" / "compiled" / name).write_bytes(STALE)
     return place
 
 

@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
+from distprof.compiled.library import is_built
 from distprof.errors import UsageError
 from distprof.launch.doctor_checks import examine, show_peaks, with_published
 from distprof.launch.torch_features import lacking
-from distprof.merge.scan.compiled.library import is_built
 from distprof.merge.scan.engine import PLAIN
 from distprof.peaks import measured as measured_peak
 from distprof.process.identity import cpu_name

@@ -24,9 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("faults.toml")
-ENGINE = "merge/scan/_scan.so"
+ENGINE = "distprof/compiled/_compiled.so"
 """Compiled, and not in git."""
-BUILD = "merge/scan/compiled/build.py"
+BUILD = "distprof/compiled/build.py"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 RAN = re.compile(r"^(tests/\S*::.*?) *(?:[A-Z]+ +\[ *\d+%\])?$", re.MULTILINE)
 """What pytest says of a test when it begins, and adds when it is over."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -16,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import distprof
-from distprof.recording.run_directory import RankFolder
-from support.jobs import EXAMPLES, called
+from support import forked
+from support.jobs import EXAMPLES, called, clean_environ
 from support.left_behind import traces_of_us
 from support.models import Inplace
 from support.recording import Recorded, train
@@ -123,27 +122,46 @@ def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatc
     assert lines == ["distprof: rank 0: recording stopped, training goes on: ZeroDivisionError: division by zero"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("last", [False, True])
-def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, monkeypatch, last):
-    """The signal is neither lost nor does it cut the write short."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
-    write = RankFolder.write_rank
+WRITES = """
+import os, signal, sys, time
+import torch
+import distprof
+from distprof.recording.run_directory import RankFolder
 
-    def interrupted(self, rank):
-        if rank.status == ("complete" if last else "recording") and rank.num_steps:
-            os.kill(os.getpid(), signal.SIGTERM)
-        write(self, rank)
+run, status, handled = sys.argv[1:]
+sent, write = [], RankFolder.write_rank
+if handled == "handled":
+    signal.signal(signal.SIGTERM, lambda *_: print("handled"))
 
-    monkeypatch.setattr(RankFolder, "write_rank", interrupted)
-    try:
-        steps = "wait=0,count=1,time=1,trace=0"
-        seen = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4), steps=steps, num_steps=3)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert came == [signal.SIGTERM]
-    assert seen.info["status"] == ("complete" if last else "partial")
+def interrupted(self, rank):
+    if rank.status == status and rank.num_steps and not sent:
+        sent.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)  # the signal is noticed in here
+    write(self, rank)
+
+RankFolder.write_rank = interrupted
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with distprof.record(run, steps="wait=0,count=1,time=1,trace=0"):
+    for _ in range(3):
+        model(torch.zeros(2, 4)).sum().backward()
+        optimizer.step()
+print("done")
+"""
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("status", "written"), [("recording", "partial"), ("complete", "complete")])
+@pytest.mark.parametrize("handled", [False, True])
+def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, status, written, handled):
+    """The signal is neither lost nor does it cut the write short; where the script handles it, it goes on."""
+    done = forked.run([sys.executable, "-c", WRITES, tmp_path / "run", status, "handled" if handled else "-"],
+                      capture_output=True, text=True, check=False, env=clean_environ())
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout) == ((0, "handled\ndone\n") if handled else (-signal.SIGTERM, ""))
+    seen = Recorded(tmp_path / "run")
+    assert seen.info["status"] == ("complete" if handled else written)
     assert seen.modules()[""]["fwd_flops"] == 2 * 2 * 16
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distprof.compiled.library import is_built
 from distprof.merge.scan import compiled, plain
-from distprof.merge.scan.compiled.library import is_built
 from distprof.merge.scan.scanned_columns import ARRAYS, NO_ARROW, NONE, Status
 
 needs_compiled = pytest.mark.skipif(
-    not is_built(), reason="no compiled engine of these C files: run python merge/scan/compiled/build.py")
+    not is_built(), reason="no compiled engine of these C files: run python distprof/compiled/build.py")
 ENGINES = [pytest.param(compiled, id="compiled", marks=needs_compiled), pytest.param(plain, id="plain")]
 
 

@@ -21,7 +21,6 @@ from distprof.contract.paths import FORMAT, STUCK_JSON
 from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.files import json_text, write_whole
 from distprof.process.identity import in_process_group
-from distprof.recording.termination import TerminationWatch
 
 MOST_COLLECTIVES = 50
 """Of a group, in the file."""
@@ -30,7 +29,6 @@ PATIENCE_S = 2.0
 BACKWARD = "_engine_run_backward"
 """torch's function that waits for autograd."""
 RECORDING = Path(__file__).parents[1]
-HANDLER = TerminationWatch._on_signal.__qualname__
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """torch's functions that give the records of the flight recorder."""
 COMMUNICATION = ("gloo", "nccl", "processgroup", "process group", "c10d", "connection closed by peer", "tcpstore")
@@ -203,10 +201,7 @@ def threads() -> list[StuckThread]:
         thread = known.get(ident)
         name = thread.name if thread is not None else ""
         if (ident != here or ident == main) and not name.startswith("distprof-"):
-            frames = _frames(frame)
-            # below our signal handler: what the script was doing
-            end = next((place for place, one in enumerate(frames) if one.function == HANDLER), len(frames))
-            frames = [one for one in frames[:end] if ident != here or RECORDING not in Path(one.file).parents]
+            frames = [one for one in _frames(frame) if ident != here or RECORDING not in Path(one.file).parents]
             found.append(StuckThread(name=name, native_id=thread.native_id if thread is not None else None,
                                      main=ident == main, frames=frames))
     return sorted(found, key=lambda thread: not thread.main)

@@ -30,7 +30,7 @@ STEPS = 20
 AFTERWARDS_S = 300.0
 """Without a collective, after the last pass."""
 INTERRUPTED_FOR_NS = 60_000_000_000
-"""An exception that ends the script this soon after a SIGINT is taken for its consequence."""
+"""An exception that ends the script this soon after a signal is taken for its consequence."""
 
 
 class HangWatch:
@@ -58,19 +58,24 @@ class HangWatch:
         """A step ended: the limit follows the longest one."""
         self._longest_ns = max(self._longest_ns, duration_ns)
 
-    def on_signal(self, number: int) -> None:
-        """The process gets a signal to end. The state is taken now: other ranks that end may release this one."""
+    def on_signal(self, number: int, ends: bool) -> None:  # noqa: FBT001 (a callback)
+        """The process gets a signal. The state is taken now: other ranks that end may release this one.
+
+        Args:
+            number: Of the signal.
+            ends: The process ends by it; else the script handles it, and may go on.
+        """
         reason = f"signal {signal.Signals(number).name}"
-        if number != signal.SIGINT:
+        if ends:
             self._end(lambda: self._report.take("signal", reason))
             return
-        try:  # the script may go on
+        try:
             self._interrupted = self._report.take("signal", reason)
         except Exception:  # noqa: BLE001 (the next signal must find the thread that calls this)
             self._interrupted = None
 
     def on_hanging(self) -> None:
-        """The main thread did not react to SIGINT."""
+        """The main thread did not react to a signal that the script handles."""
         self._end(lambda: self._interrupted)
 
     def on_error(self, error: BaseException) -> None:
@@ -82,6 +87,8 @@ class HangWatch:
 
     def _on_error(self, error: BaseException) -> None:
         interrupted = self._interrupted
+        if isinstance(error, SystemExit):
+            return  # the script ends because it wants to
         if interrupted is not None and time.time_ns() - interrupted.time_ns < INTERRUPTED_FOR_NS:
             found: Stuck | None = interrupted
         elif isinstance(error, KeyboardInterrupt):

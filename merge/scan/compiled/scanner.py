@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.compiled.library import INT32, INT64, POINTER, address, library
+from distprof.compiled.library import INT32, INT64, POINTER, address, library
 from distprof.merge.scan.scanned_columns import ScannedColumns, Status, Text
 
 NO_MEMORY = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.compiled.library import address, library
+from distprof.compiled.library import address, library
 from distprof.merge.scan.laid_slices import LATE, LaidSlices, lanes_of, part_of
 
 

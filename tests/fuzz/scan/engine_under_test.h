@@ -16,7 +16,7 @@ static void *try_realloc(void *old, size_t size) { return fails() ? NULL : reall
 #define malloc try_malloc
 #define calloc try_calloc
 #define realloc try_realloc
-#include "../../../merge/scan/compiled/engine.c"
+#include "../../../distprof/compiled/engine.c"
 #undef malloc
 #undef calloc
 #undef realloc

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distprof.compiled import build
+from distprof.compiled import library as compiled_library
+from distprof.compiled.library import is_built
 from distprof.merge.scan import compiled, plain
 from distprof.merge.scan.chrome_file import ChromeFile, Losses
-from distprof.merge.scan.compiled import build
-from distprof.merge.scan.compiled import library as compiled_library
-from distprof.merge.scan.compiled.library import is_built
 from distprof.merge.scan.engine import PLAIN
 from distprof.merge.scan.scanned_columns import IDS_FOR_SMALL, NO_ARROW, NONE, Status
 from support.engines import ENGINES, found, needs_compiled, new_numbers, scans
@@ -169,17 +169,17 @@ def test_parts_that_are_not_there_are_refused(engine):
 @pytest.mark.parametrize(("wheel", "how"), [(None, "by cc"), ("manylinux_2_17_m68k", "manylinux_2_17_m68k wheel")])
 def test_a_library_says_how_it_was_compiled(tmp_path, monkeypatch, wheel, how):
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(compiled_library, "LIBRARY", build.build(tmp_path / "_scan.so", wheel=wheel))
+    monkeypatch.setattr(compiled_library, "LIBRARY", build.build(tmp_path / "_compiled.so", wheel=wheel))
     loaded, said = compiled_library._loaded.__wrapped__()
     assert loaded is not None and said == how
-    assert [path.name for path in tmp_path.iterdir()] == ["_scan.so"]
+    assert [path.name for path in tmp_path.iterdir()] == ["_compiled.so"]
 
 
 @pytest.mark.parametrize(("content", "said"), [
     (None, "none was compiled when distprof was installed"), (b"of a wheel for another machine", "cannot be loaded"),
     ("source", "its C files have changed")])
 def test_it_is_said_why_no_library_is_used(tmp_path, monkeypatch, content, said):
-    place = tmp_path / "_scan.so"
+    place = tmp_path / "_compiled.so"
     if content == "source":
         place = build.LIBRARY
         monkeypatch.setattr(compiled_library, "source_id", lambda: 1)
