@@ -20,7 +20,7 @@ def workers(launcher: int) -> list[int]:
     """Processes that a launcher started, ranks in order."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     return [int(child) for child in children
-            if b"distprof.launch.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+            if b"launch/worker.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 @pytest.mark.stress
