@@ -77,7 +77,7 @@ def test_it_can_be_waited_for_and_ended():
 
 @pytest.mark.parametrize(("words", "options"), [
     (["-W", "error", "-c", "1"], {}), (["-c", "1"], {"env": clean_environ() | {"OMP_NUM_THREADS": "2"}}),
-    (["-c", "1"], {"preexec_fn": print}), (["-c", "1"], {"env": clean_environ() | {"DISTPROF_OUT": "run"}})])
+    (["-c", "1"], {"preexec_fn": print})])
 def test_what_is_decided_before_a_fork_starts_a_python(words, options):
     assert not forked._is_alike([sys.executable, *words], options)
     assert not forked._is_alike(["/usr/bin/env", *words], {})

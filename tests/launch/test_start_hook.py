@@ -1,4 +1,7 @@
-"""`DISTPROF_OUT=... python train.py`: scripts and launchers that know nothing of us."""
+"""`DISTPROF_OUT=... python train.py`: scripts and launchers that know nothing of us.
+
+`python` starts, and finds the hook that pip installs; `sys.executable` is forked, and what follows is tested with it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 
 import pytest
 
+from support import forked
 from support.hooked import PLAN, run_hooked, whole_run
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, clean_environ, distprof
 from support.ports import free_port
@@ -29,9 +33,9 @@ def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how):
     assert summary["problems"] == [] and summary["per_gpu"]["fwd_macs"]["mean"] == 4 * 4 * 4
 
 
-def test_one_process_is_recorded_and_its_helpers_are_not(python, tmp_path):
+def test_one_process_is_recorded_and_its_helpers_are_not(tmp_path):
     """It makes samples in a worker of a data loader, with a model of its own; its folder is given relative to it."""
-    run_hooked(python, "-c", f"import os, runpy, sys; os.chdir('/'); sys.argv = ['x', 'alone']; "
+    run_hooked(sys.executable, "-c", f"import os, runpy, sys; os.chdir('/'); sys.argv = ['x', 'alone']; "
                f"runpy.run_path({str(JOB)!r}, run_name='__main__')", DISTPROF_OUT=os.path.relpath(tmp_path / "run"),
                DISTPROF_STEPS=PLAN)
     (rank,) = whole_run(tmp_path / "run", 1)
@@ -55,12 +59,12 @@ def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, t
     run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
                DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
     whole_run(out)
-    again = run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
+    again = run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
                        DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
     assert "recording stopped, training goes on: expected a new or empty directory" in again.stderr
     assert "DISTPROF_FORCE=1" in again.stderr
     first = whole_run(out)[0]["run_id"]
-    run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
+    run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
                DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN, DISTPROF_FORCE="1")
     assert whole_run(out)[0]["run_id"] != first
 
@@ -88,9 +92,9 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
     assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
-def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(python, tmp_path):
+def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path):
     out = tmp_path / "run"
-    done = run_hooked(python, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB, "spawn",
+    done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB, "spawn",
                       str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
@@ -100,7 +104,7 @@ def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(python, tmp_
 def test_our_worker_under_torchrun_of_the_user_needs_no_variable(tmp_path, given):
     out = tmp_path / "run"
     environ = clean_environ() | ({"DISTPROF_OUT": str(out), "DISTPROF_STEPS": PLAN} if given else {})
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
          "distprof.launch.worker", JOB, "group"], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path,
         env=environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
@@ -114,22 +118,22 @@ def test_our_worker_under_torchrun_of_the_user_needs_no_variable(tmp_path, given
         whole_run(found)
 
 
-def test_an_exception_is_noted_and_shown_as_without_us(python, tmp_path):
+def test_an_exception_is_noted_and_shown_as_without_us(tmp_path):
     code = ("import torch\nmodel = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
             "for step in range(9):\n    model(torch.ones(1, 2)).sum().backward()\n    optimizer.step()\n"
             "    if step == 2:\n        raise ValueError('bad sample')\n")
     (tmp_path / "train.py").write_text(code)
-    plain = run_hooked(python, tmp_path / "train.py", ok=False)
-    ours = run_hooked(python, tmp_path / "train.py", ok=False, DISTPROF_OUT=str(tmp_path / "run"))
+    plain = run_hooked(sys.executable, tmp_path / "train.py", ok=False)
+    ours = run_hooked(sys.executable, tmp_path / "train.py", ok=False, DISTPROF_OUT=str(tmp_path / "run"))
     assert plain.returncode == ours.returncode == 1
     assert ours.stderr == plain.stderr
     why = json.loads((tmp_path / "run" / "rank00000" / "rank.json").read_text())["why"]
     assert why.startswith("ValueError in the script: bad sample (train.py:8) after 3 of")
 
 
-def test_a_hook_that_fails_breaks_no_script(python, tmp_path):
+def test_a_hook_that_fails_breaks_no_script(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     for out, steps in ((file / "run", PLAN), (tmp_path / "run", "nonsense=1")):
-        done = run_hooked(python, JOB, "alone", DISTPROF_OUT=str(out), DISTPROF_STEPS=steps)
+        done = run_hooked(sys.executable, JOB, "alone", DISTPROF_OUT=str(out), DISTPROF_STEPS=steps)
         assert done.stderr.count("distprof: ") == 1 and "Traceback" not in done.stderr, done.stderr

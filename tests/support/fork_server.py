@@ -11,6 +11,7 @@ import atexit
 import builtins
 import gc
 import importlib
+import importlib.abc
 import importlib.machinery
 import io
 import json
@@ -26,7 +27,7 @@ import threading
 import types
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.fsdp", "torch.distributed.pipelining",
@@ -35,6 +36,7 @@ LOADED = (
     "torch.nn.parallel.distributed", "torch.profiler", "torch.utils.flop_counter", "pyarrow.parquet",
     "distprof.launch.cli", "distprof.launch.commands.run", "distprof.launch.job")
 LOADED_IF_INSTALLED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny")
+WORKER = ("distprof.launch.worker", "launch/worker.py")
 ROOMS = ("recording", "counting", "profiling", "storage", "summaries")
 """Rooms of distprof that a rank imports."""
 
@@ -134,7 +136,41 @@ def become(request: Request) -> NoReturn:
     main.__dict__.update(__builtins__=builtins)
     sys.modules["__main__"] = main
     sys.argv = words[words[0] in ("-m", "-c"):]
+    sys.orig_argv = [sys.executable, *request.words]
+    _wait_for_torch(request)
     _end(_exit_code(request, words, main))
+
+
+class _LoadedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Hands over the torch that is loaded when a script imports it, for the hook that waits for that."""
+
+    def __init__(self) -> None:
+        self._torch = sys.modules.pop("torch")
+        self._spec = self._torch.__spec__
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        return importlib.machinery.ModuleSpec("torch", self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return self._torch
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+def _wait_for_torch(request: Request) -> None:
+    """Lets what waits for the import of torch wait: the worker, and `distprof-start.pth` where Python starts."""
+    waits = any(word.endswith(WORKER) for word in request.words)
+    if request.environ.get("DISTPROF_OUT"):
+        before = len(sys.meta_path)
+        sys.modules.pop("distprof_start", None)
+        importlib.import_module("distprof_start")
+        waits |= len(sys.meta_path) > before
+    if waits:
+        sys.meta_path.insert(len(sys.meta_path) - 3, _LoadedTorch())  # before those of Python
 
 
 def _exit_code(request: Request, words: list[str], main: types.ModuleType) -> int:

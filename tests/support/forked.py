@@ -23,8 +23,6 @@ READ_LATER = (
     "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR",
     "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 """Those that a forked process reads as one that starts does: what launchers, inductor and other libraries set."""
-WORKER = ("distprof.launch.worker", "launch/worker.py")
-"""For which the hook that looks for DISTPROF_OUT when Python starts does nothing."""
 TESTS = str(Path(__file__).parents[1])
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize"}
 """Arguments of `subprocess.Popen` that a forked process can have."""
@@ -100,7 +98,6 @@ def _is_alike(args: Sequence[object], options: Mapping[str, Any]) -> bool:
     environ = options["env"] if options.get("env") is not None else os.environ
     return (words[0] == sys.executable and (not first.startswith("-") or first in ("-m", "-c"))
             and {name for name, value in options.items() if value is not None} <= PLAIN
-            and (any(word.endswith(WORKER) for word in words) or "DISTPROF_OUT" not in environ)
             and not any(Path(folder, "sitecustomize.py").exists() for folder in
                         environ.get("PYTHONPATH", "").split(os.pathsep))
             and _read_at_start(environ) == _read_at_start(server().environ))

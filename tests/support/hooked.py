@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 from distprof import launch
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ, distprof
 
 PLAN = "wait=1,count=1,time=1,trace=1,arrivals=0"
@@ -47,8 +48,8 @@ def write_metadata(folder: Path) -> None:
 
 
 def run_hooked(program: Path | str, *arguments: object, ok: bool = True, **environ: str) -> subprocess.CompletedProcess:
-    """Runs a script, or a launcher, that knows nothing of us."""
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S,
+    """Runs a script, or a launcher, that knows nothing of us; `sys.executable` is forked."""
+    done = forked.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S,
                           env=clean_environ() | environ, check=False)
     assert done.returncode == 0 or not ok, done.stderr
     return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -53,9 +54,9 @@ def test_the_rank_that_failed_first_is_named_whoever_lost_its_connection(tmp_pat
     assert "Connection" not in distprof("comms", out).stdout.partition("clock:")[0]
 
 
-def test_without_our_launcher_it_is_named_too(tmp_path, python):
+def test_without_our_launcher_it_is_named_too(tmp_path):
     out = tmp_path / "run"
-    done = run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+    done = run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
                       SCRIPTS / "fails_once.py", ok=False, DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN[1])
     assert done.returncode == 1 and "Root Cause (first observed failure)" in done.stderr
     for command in ("stats", "comms"):
