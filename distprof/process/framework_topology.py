@@ -5,7 +5,6 @@ Each is asked only where the script has imported it.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from math import prod
 from typing import Any
 
 from distprof.contract.mesh import DATA_PARALLEL
+from distprof.process.live_objects import live_objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def _with_experts(sizes: dict[str, int], places: dict[str, int], *, num_groups: 
 def _deepspeed_grid(_rank: int) -> FrameworkSizes | None:
     """By the grid of a PipelineModule."""
     home = sys.modules.get("deepspeed.runtime.pipe.topology")
-    grid = home and next((thing for thing in gc.get_objects() if type(thing) is home.PipelineParallelGrid), None)
+    grid = home and next(iter(live_objects(lambda kind: kind is home.PipelineParallelGrid)), None)
     if not grid:
         return None
     sizes = {"pp": grid.pipe_parallel_size, "dp": grid.data_parallel_size, "tp": grid.model_parallel_size}
@@ -116,7 +116,7 @@ TITAN_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 def _torchtitan(rank: int) -> FrameworkSizes | None:
     """By its ParallelDims: of its several meshes none shows all axes."""
     home = sys.modules.get("torchtitan.distributed.parallel_dims")
-    dims = home and next((thing for thing in gc.get_objects() if type(thing) is home.ParallelDims), None)
+    dims = home and next(iter(live_objects(lambda kind: kind is home.ParallelDims)), None)
     if not dims:
         return None
     sizes = {axis: int(getattr(dims, axis)) for axis in TITAN_AXES}

@@ -6,7 +6,6 @@ DDP and FSDP. Where nothing tells, all ranks are taken for data parallel, which 
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from distprof.contract.mesh import axes_of_dimensions, in_rank_order
 from distprof.process.framework_topology import framework_sizes
+from distprof.process.live_objects import live_objects
 from distprof.process.topology import Topology, from_sizes
 
 STAGES = ("torch.distributed.pipelining.stage", "_PipelineStageBase")
@@ -61,8 +61,7 @@ def _is_sharded_parameter(thing: Any) -> bool:
 
 
 def _live_objects() -> list[Any]:
-    return [thing for thing in gc.get_objects()
-            if str(type(thing).__module__).startswith(("torch.distributed", "torch.nn.parallel"))]
+    return live_objects(lambda kind: str(kind.__module__).startswith(("torch.distributed", "torch.nn.parallel")))
 
 
 def _is(thing: Any, module: str, name: str) -> bool:

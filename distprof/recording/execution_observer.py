@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.profiler import ExecutionTraceObserver
 
 from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_JSON
 from distprof.files import told, write_whole
+from distprof.process.live_objects import live_objects
 from distprof.recording.tracing.slice_names import real_names
 
 _REGISTER = ExecutionTraceObserver.register_callback
@@ -33,7 +33,7 @@ class ExecutionObserver:
 
     def start(self, folder: Path) -> None:
         """Begins to write to a folder."""
-        if any(issubclass(type(one), ExecutionTraceObserver) and one.is_registered for one in gc.get_objects()):
+        if any(one.is_registered for one in live_objects(lambda kind: issubclass(kind, ExecutionTraceObserver))):
             self._on_foreign()
             return
         self._path = folder / PLAIN_EXECUTION_TRACE_JSON

@@ -59,8 +59,8 @@ def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, t
     run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
                DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
     whole_run(out)
-    again = run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-                       DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    again = run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB,
+                       "group", DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
     assert "recording stopped, training goes on: expected a new or empty directory" in again.stderr
     assert "DISTPROF_FORCE=1" in again.stderr
     first = whole_run(out)[0]["run_id"]
@@ -94,8 +94,8 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
 
 def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path):
     out = tmp_path / "run"
-    done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB, "spawn",
-                      str(free_port()))
+    done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,
+                      "fork", str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from distprof.contract.steps_found import OptimizerSteps
 from distprof.model.modules import ModuleMap
+from distprof.process.live_objects import live_objects
 
 
 class KnownOptimizer:
@@ -107,10 +108,7 @@ def _live() -> list[KnownOptimizer]:
 
 def live_optimizers() -> list[Optimizer]:
     """All that are alive, wrappers as well."""
-    things = gc.get_objects()
-    # not isinstance(): some objects answer that by running code; and there are few types
-    kinds = {kind for kind in set(map(type, things)) if Optimizer in kind.__mro__}
-    return [thing for thing in things if type(thing) in kinds] if kinds else []
+    return live_objects(lambda kind: Optimizer in kind.__mro__)
 
 
 def name_all(optimizers: Iterable[KnownOptimizer], modules: ModuleMap) -> None:

@@ -7,15 +7,15 @@ session in which they began. torch opens one around every step of an optimizer, 
 
 from __future__ import annotations
 
-import gc
-
 import torch
 from torch.autograd.profiler import record_function
+
+from distprof.process.live_objects import live_objects
 
 
 def close_open_slices() -> None:
     """Ends the slices that are open; for those that are over, or end later, that does nothing."""
-    records = [one.record for one in gc.get_objects() if issubclass(type(one), record_function)]
+    records = [one.record for one in live_objects(lambda kind: issubclass(kind, record_function))]
     with torch._C.DisableTorchFunctionSubclass():
         for record in records:
             if record is not None:  # made, and not entered
