@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 
@@ -44,27 +46,51 @@ def after_import(name: str, call: Callable[[], None]) -> None:
         sys.meta_path.insert(0, AfterImport(name, call))
 
 
+NEEDED = {*sys.stdlib_module_names, "isal", "msgspec", "pyarrow"}
+"""What distprof may import in a rank, besides itself and what torch imports."""
+_OURS: dict[str, ModuleType] = {}
+"""Modules that distprof imported, of names that the folder of the script has as well."""
+
+
 @contextmanager
 def own_imports() -> Iterator[None]:
     """What is imported in here comes from where distprof and Python are installed, not from the folder of the script.
 
     Python looks first in that folder, which may have a `statistics.py`. The script still gets its own: what was
-    imported here under such a name is forgotten.
+    imported here under such a name is put aside until the next time.
     """
     first = [] if sys.flags.safe_path else sys.path[:1]
-    before = {*sys.modules}
     del sys.path[:len(first)]
+    theirs = _taken_out({name.partition(".")[0] for name in _OURS} | {
+        name for name in NEEDED if _is_of(first, name)})
+    sys.modules.update(_OURS)
+    before = {*sys.modules}
     try:
         yield
     finally:
         sys.path[:0] = first
-        taken = {name for name in {name.partition(".")[0] for name in {*sys.modules} - before} - before
-                 if _has(first, name)}
-        for name in [*sys.modules]:
-            if name.partition(".")[0] in taken:
-                del sys.modules[name]
+        new = {name.partition(".")[0] for name in {*sys.modules} - before} - before
+        names = {name.partition(".")[0] for name in (*_OURS, *theirs)} | {name for name in new if _has(first, name)}
+        _OURS.update(_taken_out(names))
+        sys.modules.update(theirs)
+
+
+def _taken_out(names: set[str]) -> dict[str, ModuleType]:
+    """Modules of these packages, which are then in `sys.modules` no longer."""
+    return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names}
+
+
+def _is_of(folders: list[str], name: str) -> bool:
+    """Whether a module was imported from one of these folders, where `sys.path` has another one."""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    places = tuple(f"{os.path.abspath(folder)}{os.sep}" for folder in folders)  # noqa: PTH100 (often called)
+    return file.startswith(places) and _file_of(sys.path, name) not in (None, file)
 
 
 def _has(folders: list[str], name: str) -> bool:
+    return _file_of(folders, name) is not None
+
+
+def _file_of(folders: list[str], name: str) -> str | None:
     spec = importlib.machinery.PathFinder.find_spec(name, folders)
-    return spec is not None and spec.has_location  # a folder without __init__.py has none, and comes last
+    return spec.origin if spec is not None and spec.has_location else None  # a folder without __init__.py comes last

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from distprof.after_import import own_imports
 from distprof.contract import rank_json
 from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
@@ -241,11 +242,12 @@ class RankRecording:
         """Whoever reads the run reads the tables of a rank without a summary."""
         folder = self.rank_folder
         try:
-            from distprof.summaries.host_file import append  # with pyarrow
-            from distprof.summaries.maker import summarise
+            with own_imports():
+                from distprof.summaries.host_file import append  # with pyarrow
+                from distprof.summaries.maker import summarise
 
-            if folder is not None:
-                append(self._run, summarise(folder))
+                if folder is not None:
+                    append(self._run, summarise(folder))
         except Exception as error:  # noqa: BLE001 (the recording is whole without it)
             self.say(f"this rank has no summary, and commands read its tables instead: {error}")
 

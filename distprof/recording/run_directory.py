@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from distprof.after_import import own_imports
 from distprof.contract import rank_json
 from distprof.contract.paths import (
     MERGED,
@@ -192,10 +193,10 @@ class RankFolder:
 
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
         """Writes one table, tagged."""
-        from distprof.contract.parquet import write_table  # pyarrow takes its time: not before something is written
-
         tags = self._tags()
-        with told(self.path):
+        with told(self.path), own_imports():
+            from distprof.contract.parquet import write_table  # pyarrow takes its time: not before something is written
+
             self.files[table.file] = write_table(
                 self.path, table, rows, tags={column.name: tags[column.name] for column in TAGS},
                 metadata={f"distprof.{name}": str(value) for name, value in tags.items()})
