@@ -185,8 +185,10 @@ def test_handlers_are_those_of_the_script_all_the_time(tmp_path):
 
 
 @pytest.mark.parametrize(("where", "name"), [
-    ("working directory", "random"), ("working directory", "distprof"), ("working directory", "msgspec"),
-    ("folder of the script", "statistics"), ("folder of the script", "msgspec"), ("folder of the script", "pyarrow")])
+    ("working directory", "random"), ("folder of the script", "pyarrow"), *(
+        pytest.param(*others, marks=pytest.mark.stress) for others in (
+            ("working directory", "distprof"), ("working directory", "msgspec"),
+            ("folder of the script", "statistics"), ("folder of the script", "msgspec")))])
 def test_modules_of_the_job_are_its_own(tmp_path, where, name):
     """One in the working directory is never imported; one beside the script is what the script imports."""
     job = tmp_path / "job"
