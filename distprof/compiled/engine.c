@@ -1,5 +1,5 @@
 /* The compiled library: the merge engine, which reads Chrome trace events at the speed of memory and writes them with other
- * numbers; and signals.c, with which a rank notices that it is about to end.
+ * numbers; signals.c, with which a rank notices that it is about to end; and apart.c, for what works beside it.
  *
  * The engine takes any JSON, in any order of keys and any layout. It never recurses, never reads behind the text it is given, and
  * allocates memory only in the interner and in slices.c. merge/scan/plain/ gives the same results in Python, slower.
@@ -28,6 +28,7 @@
 #include "rewrite.c"
 #include "slices.c"
 #include "signals.c"
+#include "apart.c"
 
 #ifndef SOURCE_ID
 #define SOURCE_ID 0

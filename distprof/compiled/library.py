@@ -31,6 +31,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "signal_wait": (INT32, [ctypes.c_double]),
     "signal_stop": (None, []),
     "signal_end": (None, [INT32]),
+    "start_apart": (INT32, [POINTER, POINTER, INT32, INT32]),
 }
 """Function -> type of its result, types of its arguments."""
 

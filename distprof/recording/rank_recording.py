@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from distprof.after_import import own_imports
 from distprof.contract import rank_json
 from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
@@ -19,6 +18,7 @@ from distprof.contract.rank_json import RankFailure, RankJson, Status
 from distprof.contract.steps_found import StepsFound
 from distprof.contract.tables import COLLECTIVES, COMPILATIONS, MODULES, PARAMETERS, STEPS, TableRow
 from distprof.errors import UsageError
+from distprof.helper import Helper
 from distprof.model.modules import ModuleMap, Site
 from distprof.process.identity import Identity, device_name, device_type, in_process_group, tf32, versions
 from distprof.process.live_topology import detect, unnamed_axes
@@ -65,6 +65,7 @@ class RankRecording:
         self._find_steps = steps_found
         self._steps_found: StepsFound | None = None
         self.clock = ClockRecorder()
+        self._helper = Helper()
 
     @property
     def identity(self) -> Identity:
@@ -130,7 +131,7 @@ class RankRecording:
             self._job.look()
             self._job.enter(plan=str(self.plan), sizes=self._sizes, force=self._force)
             self._folder = RankFolder(self._run, self.identity.rank, run_id=self._job.run_id, force=self._force,
-                                      tags=self.tags)
+                                      tags=self.tags, helper=self._helper)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
 
@@ -242,12 +243,8 @@ class RankRecording:
         """Whoever reads the run reads the tables of a rank without a summary."""
         folder = self.rank_folder
         try:
-            with own_imports():
-                from distprof.summaries.host_file import append  # with pyarrow
-                from distprof.summaries.maker import summarise
-
-                if folder is not None:
-                    append(self._run, summarise(folder))
+            if folder is not None:
+                self._helper.call("distprof.summaries.maker:add_summary", self._run.absolute(), folder.absolute())
         except Exception as error:  # noqa: BLE001 (the recording is whole without it)
             self.say(f"this rank has no summary, and commands read its tables instead: {error}")
 
@@ -255,8 +252,14 @@ class RankRecording:
         """Ends threads and connections, closes files."""
         self._job.stop()
         self.clock.stop()
+        self._helper.close()
         if self._folder is not None:
             self._folder.close()
+
+    def forget(self) -> None:
+        """In a forked child: what is open is the parent's."""
+        self.clock.forget()
+        self._helper.forget()
 
     def add_end(self) -> None:
         """Adds what came behind the last pass, where the folder was written before: compilations, and what ended the
@@ -272,6 +275,7 @@ class RankRecording:
                     about, failure=self.failure, notes=list(self._notes), files={**about.files, **self._folder.files}))
                 if self._folder.is_complete:
                     self._summarise()
+                self._helper.close()
         except Exception:  # noqa: BLE001 (the recording is whole without it, and the script ends as it would have)
             return
 

@@ -228,7 +228,7 @@ class Recorder:
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
-        self._rank.clock.forget()
+        self._rank.forget()
         self._compilations.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distprof.after_import import own_imports
 from distprof.contract import rank_json
 from distprof.contract.paths import (
     MERGED,
@@ -33,6 +32,7 @@ from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
 from distprof.files import sync, told
+from distprof.helper import Helper
 from distprof.process.identity import versions
 
 LOCK = ".claim"
@@ -145,7 +145,7 @@ class RankFolder:
     """`rank00003.partial/` that becomes `rank00003/`."""
 
     def __init__(self, run: Path, rank: int, *, run_id: str, force: bool,
-                 tags: Callable[[], Mapping[str, Any]]) -> None:
+                 tags: Callable[[], Mapping[str, Any]], helper: Helper) -> None:
         """Makes the folder.
 
         Args:
@@ -154,6 +154,7 @@ class RankFolder:
             run_id: The run that the rank belongs to.
             force: Replaces what another run left.
             tags: What every table carries, asked for when one is written.
+            helper: Writes the tables.
 
         Raises:
             OutputError: There is a folder of this rank already, or none can be made.
@@ -167,6 +168,7 @@ class RankFolder:
         self.is_complete = False
         """True once it has its final name."""
         self._tags = tags
+        self._helper = helper
         self._step_lines: FileIO | None = None
         with told(run):
             for folder in (self.final, self.path):
@@ -194,11 +196,10 @@ class RankFolder:
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
         """Writes one table, tagged."""
         tags = self._tags()
-        with told(self.path), own_imports():
-            from distprof.contract.parquet import write_table  # pyarrow takes its time: not before something is written
-
-            self.files[table.file] = write_table(
-                self.path, table, rows, tags={column.name: tags[column.name] for column in TAGS},
+        with told(self.path):
+            self.files[table.file] = self._helper.call(
+                "distprof.contract.parquet:write_table", self.path.absolute(), table, rows,
+                tags={column.name: tags[column.name] for column in TAGS},
                 metadata={f"distprof.{name}": str(value) for name, value in tags.items()})
             if table is STEPS:
                 self.close()

@@ -23,6 +23,7 @@ from distprof.contract.rank_summary import (
 )
 from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS, Table
 from distprof.summaries.arrivals import arrivals_of
+from distprof.summaries.host_file import append
 from distprof.summaries.packing import Cut, packed_arrays
 from distprof.summaries.rank_calls import RankCalls, rank_calls
 from distprof.summaries.reduced_tables import digest_of, reduced_modules, reduced_ops, reduced_steps
@@ -36,6 +37,16 @@ LARGE = ("shapes", "note")
 """Columns of operators that are not looked at."""
 Content = TypeVar("Content")
 Made = TypeVar("Made")
+
+
+def add_summary(run: Path, folder: Path) -> None:
+    """Makes the summary of a rank and adds it to those of its host.
+
+    Raises:
+        DataError: Its rank.json cannot be read.
+        OSError: It cannot be written.
+    """
+    append(run, summarise(folder))
 
 
 def summarise(folder: Path, about: RankJson | None = None) -> RankSummary:
