@@ -145,7 +145,7 @@ class RankFolder:
     """`rank00003.partial/` that becomes `rank00003/`."""
 
     def __init__(self, run: Path, rank: int, *, run_id: str, force: bool,
-                 tags: Callable[[], Mapping[str, Any]], helper: Helper) -> None:
+                 tags: Callable[[], Mapping[str, Any]], helper: Helper | None = None) -> None:
         """Makes the folder.
 
         Args:
@@ -154,7 +154,7 @@ class RankFolder:
             run_id: The run that the rank belongs to.
             force: Replaces what another run left.
             tags: What every table carries, asked for when one is written.
-            helper: Writes the tables.
+            helper: Writes the tables, and is closed by who gives it.
 
         Raises:
             OutputError: There is a folder of this rank already, or none can be made.
@@ -168,7 +168,7 @@ class RankFolder:
         self.is_complete = False
         """True once it has its final name."""
         self._tags = tags
-        self._helper = helper
+        self._helper = helper or Helper()
         self._step_lines: FileIO | None = None
         with told(run):
             for folder in (self.final, self.path):
