@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from inspect import unwrap
 from typing import Any, NamedTuple
@@ -19,9 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from distprof import formulas
 from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
+from distprof.counting.hidden_work import hidden_results
 from distprof.counting.known_calls import KnownCall, KnownCalls, Operator, Shapes, shapes_of, shapes_text
+from distprof.counting.opaque_calls import OpaqueCalls, is_on, without
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas import higher_order_rules
+from distprof.formulas.bytes_moved import size_bytes
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.compiled import (
@@ -39,6 +43,7 @@ from distprof.model.tensors import tensors
 from distprof.shape_formulas.operator_cost import Cost
 
 NO_CALLS = partial(Cost, calls=0)
+NOT_SEEN = "no operator in it is seen; bytes are those that go in and come out"
 Tally = dict[tuple[CallPath, KnownCall, str, tuple[str, ...], str], list[int]]
 """Path, call, phase, torch functions and kernel, as `OpKey` has them -> how often, in a list, to look it up once."""
 
@@ -96,6 +101,11 @@ class CountPass(TorchDispatchMode):
         self._has_compiler = False
         self._known = KnownCalls()
         self._quiet = QuietAbout(ABOUT_NO_FRAMES)
+        self.opaque: set[str] = set()
+        """What calls are listed as that hide what they do."""
+        self._opaque = OpaqueCalls(self._plainly, self._on_opaque_call)
+        self._computed = 0
+        """Operators that computed anything, communication as well."""
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
@@ -115,6 +125,7 @@ class CountPass(TorchDispatchMode):
         self._known = KnownCalls()
         higher_order_rules.admit(self)
         self._quiet.start()
+        self._opaque.start()
         self._switch_on()
 
     def _switch_on(self) -> None:
@@ -127,6 +138,7 @@ class CountPass(TorchDispatchMode):
         self._retired = True
         higher_order_rules.dismiss(self)
         self._quiet.stop()
+        self._opaque.stop()
         self._switch_off()
 
     def _switch_off(self) -> None:
@@ -140,11 +152,20 @@ class CountPass(TorchDispatchMode):
 
     def is_aside(self) -> bool:
         """True while torch has taken the mode off the stack of this thread, to ask about an operator."""
-        return not self._retired and threading.get_ident() == self._thread and not self._is_on()
+        return not self._retired and threading.get_ident() == self._thread and not is_on(self)
 
-    def _is_on(self) -> bool:
-        return any(torch._C._get_dispatch_stack_at(index) is self
-                   for index in range(torch._C._len_torch_dispatch_stack()))
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        """As if nothing counted on this thread."""
+        functions = self.functions if is_on(self) else None
+        if functions is not None:
+            functions.stop()
+        try:
+            with without(self):
+                yield
+        finally:
+            if functions is not None:
+                functions.start()
 
     def next_step(self) -> None:
         """Adds the step that ended to the sums; an unfinished step is never added."""
@@ -176,14 +197,15 @@ class CountPass(TorchDispatchMode):
                 self._switch_on()
         else:
             path = outer.path if outer is not None else self._outside
-        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer)
+        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer,
+                                       self._computed)
         if not (frame.recompute or frame.evaluation or frame.repeats_outer):
             with self._lock:
                 self._step_calls[frame.site] += 1
 
     def _is_elsewhere(self) -> bool:
         """True on another thread of the script, which is none that autograd or TorchScript started."""
-        return threading.get_ident() != self._thread and not in_backward() and not self._is_on()
+        return threading.get_ident() != self._thread and not in_backward() and not is_on(self)
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
         """Marks the autograd nodes of the call; records hidden operators and shapes."""
@@ -194,22 +216,33 @@ class CountPass(TorchDispatchMode):
             mark_nodes(result, call)
             if result is not None and isinstance(frame.module, torch.jit.ScriptModule):
                 for name, calls in hidden_operators(frame.module).items():
-                    self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
+                    self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result),
+                                        "hidden in TorchScript; bytes are those of the whole script")
+            if result is not None and call.computed == self._computed and not frame.recompute and (
+                    found := hidden_results(frame.module, args, kwargs, result)):
+                self._record_hidden(frame, f"opaque::{frame.site.class_name}", 1, tensors((args, kwargs)), found,
+                                    NOT_SEEN)
             if self.functions is not None and frame.site not in self.shapes:
                 self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
         if self._joined and frame in self._joined:
             self._joined.remove(frame)
             self._switch_off()
 
-    def _record_hidden(self, frame: Frame, name: str, calls: int, inputs: list[torch.Tensor],
-                       outputs: list[torch.Tensor]) -> None:
-        """Adds operators that TorchScript hides from modes: uncounted, with the bytes of the whole script."""
-        shapes = shapes_text(inputs)
-        cost = Cost(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
-                    note="hidden in TorchScript; bytes are those of the whole script")
-        call = self._known.of(name, shapes, None, cost)
-        with self._lock:
-            self._step_tally.setdefault((self._path_of(frame), call, frame.phase, (), ""), [0])[0] += 1
+    def _on_opaque_call(self, label: str, args: Any, kwargs: Any, result: Any) -> None:
+        try:
+            with torch._C.DisableTorchFunction():
+                self._record_hidden(self._scopes.current, label, 1, tensors((args, kwargs)), tensors(result), NOT_SEEN)
+        except Exception as error:  # noqa: BLE001 (as in __torch_dispatch__)
+            self._error, self._retired = error, True
+
+    def _record_hidden(self, frame: Frame | None, name: str, calls: int, inputs: list[torch.Tensor],
+                       outputs: list[torch.Tensor], note: str) -> None:
+        """Adds work that modes do not see: uncounted, with the bytes of what goes in and comes out."""
+        self.opaque.add(name)
+        self._computed += 1
+        cost = Cost(calls=calls, read_bytes=sum(map(size_bytes, inputs)), write_bytes=sum(map(size_bytes, outputs)),
+                    note=note)
+        self._tally(self._known.of(name, shapes_text(inputs), None, cost), frame)
 
     def _path_of(self, frame: Frame) -> CallPath:
         entry: RunningCall | None = frame.data.get(self)
@@ -254,11 +287,14 @@ class CountPass(TorchDispatchMode):
             here.kernel = ""
 
     def _record(self, operator: Operator, args: Any, kwargs: Any, output: Any) -> None:
+        self._computed += operator.computes
         if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return
-        frame = self._scopes.current
+        self._tally(self._known.call(operator, args, kwargs, output), self._scopes.current)
+
+    def _tally(self, call: KnownCall, frame: Frame | None) -> None:
+        """Adds a call to the step, under whose work it is; `frame` is the innermost module call that runs it."""
         path, phase = self._owner_and_phase(frame)
-        call = self._known.call(operator, args, kwargs, output)
         functions: tuple[str, ...] = ()
         kernel = ""
         if self.functions is not None:
@@ -292,10 +328,6 @@ class CountPass(TorchDispatchMode):
         # a thread that TorchScript forked has the mode but no module call: use the last one of the home thread
         caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
         return (self._path_of(caller), caller.phase) if caller is not None else (self._outside, "forward")
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.numel()) * tensor.element_size()
 
 
 never_compile(unwrap(CountPass.__torch_dispatch__))

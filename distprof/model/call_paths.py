@@ -63,6 +63,8 @@ class RunningCall(NamedTuple):
     first: int
     """Autograd nodes that this thread makes from this sequence number on belong to the call, or to one inside."""
     outer: RunningCall | None
+    computed: int = 0
+    """How many operators had computed anything when it began."""
 
 
 def mark_nodes(result: Any, call: RunningCall) -> None:

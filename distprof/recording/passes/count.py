@@ -29,6 +29,8 @@ class CountSteps(Pass):
     def __init__(self, context: PassContext) -> None:
         self._counter = CountPass(context.scopes, context.phase)
         self._eager = ForcedEager()
+        self._note = context.note
+        self._said: set[str] = set()
 
     def start(self) -> None:
         """Switches the counter on, and compiled code off: a compiled graph hides the operators it was made from."""
@@ -50,6 +52,11 @@ class CountSteps(Pass):
 
     def next_step(self) -> None:
         self._counter.next_step()
+        unsaid = self._counter.opaque - self._said
+        if unsaid:
+            self._said |= unsaid
+            self._note(f"what runs in {', '.join(sorted(unsaid))} cannot be seen and was not counted: FLOPs of it and of "
+                       "its modules are those of the rest")
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
         """Calls and FLOPs a step, submodules included."""
