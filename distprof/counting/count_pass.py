@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from inspect import unwrap
 from typing import Any, NamedTuple
@@ -63,6 +64,9 @@ class OpKey(NamedTuple):
     """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
 
 
+Sums = dict[OpKey, Cost]
+
+
 class _RunningKernel(threading.local):
     kernel = ""
 
@@ -73,22 +77,24 @@ class CountPass(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False,
-                 flow: DataFlow | None = None) -> None:
+                 flow: DataFlow | None = None, are_work: Callable[[Site], bool] = lambda _: False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.functions = FunctionPass(self._path_of_function, flow=flow) if details else None
         """Calls of torch functions, recorded only with `details`."""
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
         self.num_steps = 0
-        self.sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
-        """Sums over all steps that ended."""
+        self._sums: Sums = defaultdict(NO_CALLS)
+        self._sums_apart: dict[Site, Sums] = defaultdict(lambda: defaultdict(NO_CALLS))
+        """Of roots that are called without gradient: whether that is evaluation is asked when sums are."""
+        self._are_work = are_work
         self.calls: dict[Site, int] = defaultdict(int)
         self._flow = flow
         self._error: Exception | None = None
         self._retired = False
         self._step_tally: Tally = {}
-        self._unsure_tallies: dict[GradientWatch, Tally] = {}
-        """Of forward calls that turn out to be evaluation where no gradient comes."""
+        self._tallies_apart: dict[tuple[Site, GradientWatch | None], Tally] = {}
+        """The same of calls without gradient, or of which none may come, by their root and what watches for it."""
         self._step_calls: dict[Site, int] = defaultdict(int)
         self._scopes = scopes
         self._phase = phase
@@ -118,6 +124,7 @@ class CountPass(TorchDispatchMode):
         """Switches the mode on for this thread and the threads that autograd starts."""
         self._retired = False
         self._step_tally.clear()  # of a step that was interrupted
+        self._tallies_apart.clear()
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
@@ -171,20 +178,33 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
-        self._add(self._step_tally)
-        for watch, tally in self._unsure_tallies.items():
-            self._add(tally, None if watch.seen else EVALUATION)
+        self._add(self._step_tally, self._sums)
+        for (site, watch), tally in self._tallies_apart.items():
+            seen = watch is not None and watch.seen
+            self._add(tally, self._sums if seen else self._sums_apart[site])
         for site, calls in self._step_calls.items():
             self.calls[site] += calls
         self._step_tally.clear()
-        self._unsure_tallies.clear()
+        self._tallies_apart.clear()
         self._step_calls.clear()
         self.num_steps += 1
 
-    def _add(self, tally: Tally, other_phase: str | None = None) -> None:
+    @staticmethod
+    def _add(tally: Tally, sums: Sums) -> None:
         for (path, call, phase, functions, kernel), (times,) in tally.items():
-            key = OpKey(path, call.op, other_phase or phase, call.shapes, call.dtype, functions, kernel)
-            self.sums[key].add(call.cost, times)
+            sums[OpKey(path, call.op, phase, call.shapes, call.dtype, functions, kernel)].add(call.cost, times)
+
+    @property
+    def sums(self) -> Sums:
+        """Sums over all steps that ended."""
+        if not self._sums_apart:
+            return self._sums
+        found: Sums = defaultdict(NO_CALLS, {key: copy(cost) for key, cost in self._sums.items()})
+        for site, sums in self._sums_apart.items():
+            phase = "forward" if self._are_work(site) else EVALUATION
+            for key, cost in sums.items():
+                found[key._replace(phase=phase) if key.phase in ("forward", EVALUATION) else key].add(cost)
+        return found
 
     def enter(self, frame: Frame) -> None:
         """Extends the call path."""
@@ -303,8 +323,8 @@ class CountPass(TorchDispatchMode):
         key = path, call, phase, functions, kernel
         with self._lock:
             tally = self._step_tally
-            if frame is not None and frame.gradient is not None and phase == "forward":
-                tally = self._unsure_tallies.setdefault(frame.gradient, {})
+            if frame is not None and frame.without_gradient is not None and phase in ("forward", EVALUATION):
+                tally = self._tallies_apart.setdefault((frame.without_gradient, frame.gradient), {})
             times = tally.get(key)
             if times is None:
                 tally[key] = [1]
