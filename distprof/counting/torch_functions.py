@@ -68,8 +68,10 @@ class FunctionCall(NamedTuple):
     output: Any
     outer: str | None
     """The recorded function that called this one."""
-    grad_enabled: bool = True
-    """False under torch.no_grad(), where torch may use other kernels."""
+    has_gradient: bool = True
+    """False where no gradient flows through it, under torch.no_grad() or as all parameters are frozen: torch may use
+    other kernels then.
+    """
     spelling: str = ""
     """Spelling in the source if the name hides it: `operator` for a + b, torch.nn.functional.upsample."""
 
@@ -160,7 +162,7 @@ class FunctionPass(TorchFunctionMode):
             output = self._open(func, args, kwargs) if opened else func(*args, **kwargs)
         finally:
             running.pop()
-        call = self._path(), name, *inputs, _all_specs((output,))[0], outer, torch.is_grad_enabled(), spelled
+        call = self._path(), name, *inputs, _all_specs((output,))[0], outer, _has_gradient(output), spelled
         with self._lock:
             counted = self._counted.get(call)
             if counted is None:
@@ -183,6 +185,11 @@ class FunctionPass(TorchFunctionMode):
             if func not in self._opened:
                 self._opened[func] = _unguarded(func)
             return self._opened[func](*args, **kwargs)
+
+
+def _has_gradient(output: Any) -> bool:
+    first = output[0] if isinstance(output, (tuple, list)) and output else output
+    return isinstance(first, torch.Tensor) and first.requires_grad
 
 
 def _is_opened(func: Any) -> bool:

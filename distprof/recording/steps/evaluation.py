@@ -1,5 +1,4 @@
-"""Which forward calls of a job that trains are evaluation: those of which no gradient comes, unless all steps have them.
-"""
+"""Which forward calls of a job that trains are evaluation: without gradient, and not in every step."""
 
 from __future__ import annotations
 
