@@ -219,7 +219,7 @@ class CountPass(TorchDispatchMode):
             path = outer.path if outer is not None else self._outside
         frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer,
                                        self._computed)
-        if not (frame.recompute or frame.evaluation or frame.repeats_outer):
+        if not (frame.in_backward or frame.evaluation or frame.repeats_outer):
             with self._lock:
                 self._step_calls[frame.site] += 1
 

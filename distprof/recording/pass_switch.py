@@ -102,6 +102,7 @@ class PassSwitch:
     def next_step(self) -> None:
         """A step ended."""
         self.current.next_step()
+        self.scopes.next_step()
         compiled, self._compilations = self.scopes.compilations - self._compilations, self.scopes.compilations
         if compiled and self.current.slowed_by_compilation:
             self._note(f"torch.compile was at work in a step of the {self.running} pass, and that step is in the means "

@@ -118,4 +118,4 @@ class ForwardRecord:
         outer = frame.outer
         while outer is not None and outer.module is not frame.module:
             outer = outer.outer
-        return self._takes_times and outer is None and not frame.recompute and id(frame.module) not in self._untimed
+        return self._takes_times and outer is None and not frame.in_backward and id(frame.module) not in self._untimed
