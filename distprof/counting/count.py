@@ -70,6 +70,7 @@ def run_counted(invocation: Invocation, flow: DataFlow | None = None) -> tuple[C
         scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module),
                               one_thread=root is not None)
         counting = CountPass(scopes, lambda: None, details=True, flow=flow)
+        counting.is_real = invocation.is_real
         counting.start()
         try:
             result = invocation.run(scopes)

@@ -25,6 +25,7 @@ from distprof.counting.hidden_work import hidden_results
 from distprof.counting.known_calls import KnownCall, KnownCalls, Operator, Shapes, shapes_of, shapes_text
 from distprof.counting.opaque_calls import OpaqueCalls, is_on, without
 from distprof.counting.torch_functions import FunctionPass
+from distprof.counting.tracing import are_real, is_torchscript_tracing, is_traced
 from distprof.formulas import higher_order_rules
 from distprof.formulas.bytes_moved import size_bytes
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
@@ -84,6 +85,8 @@ class CountPass(TorchDispatchMode):
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
         self.num_steps = 0
+        self.is_real: bool | None = None
+        """Whether the model has data: then what is traced in between is no work. None: not known yet."""
         self._sums: Sums = defaultdict(NO_CALLS)
         self._sums_apart: dict[Site, Sums] = defaultdict(lambda: defaultdict(NO_CALLS))
         """Of roots that are called without gradient: whether that is evaluation is asked when sums are."""
@@ -210,6 +213,8 @@ class CountPass(TorchDispatchMode):
         """Extends the call path."""
         outer: RunningCall | None = frame.outer.data.get(self) if frame.outer is not None else None
         if frame.outer is None:
+            if self.is_real is None:
+                self.is_real = are_real(frame.module.parameters())
             path = self._static_path(frame.site.parent)
             if self._is_elsewhere():
                 # a mode is on in one thread only; another thread of the script gets it for the call of a module
@@ -218,7 +223,7 @@ class CountPass(TorchDispatchMode):
         else:
             path = outer.path if outer is not None else self._outside
         frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer,
-                                       self._computed)
+                                       self._computed, is_torchscript_tracing())
         if not (frame.in_backward or frame.evaluation or frame.repeats_outer):
             with self._lock:
                 self._step_calls[frame.site] += 1
@@ -310,7 +315,14 @@ class CountPass(TorchDispatchMode):
         self._computed += operator.computes
         if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return
-        self._tally(self._known.call(operator, args, kwargs, output), self._scopes.current)
+        frame = self._scopes.current
+        if self.is_real and (is_traced(args, output) or self._is_traced(frame)):
+            return
+        self._tally(self._known.call(operator, args, kwargs, output), frame)
+
+    def _is_traced(self, frame: Frame | None) -> bool:
+        running: RunningCall | None = frame.data.get(self) if frame is not None else None
+        return running is not None and running.traced
 
     def _tally(self, call: KnownCall, frame: Frame | None) -> None:
         """Adds a call to the step, under whose work it is; `frame` is the innermost module call that runs it."""

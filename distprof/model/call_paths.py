@@ -65,6 +65,8 @@ class RunningCall(NamedTuple):
     outer: RunningCall | None
     computed: int = 0
     """How many operators had computed anything when it began."""
+    traced: bool = False
+    """Whether torch.jit.trace makes the call."""
 
 
 def mark_nodes(result: Any, call: RunningCall) -> None:
