@@ -9,6 +9,7 @@ from distprof.counting.counts import Counts, OpCount
 from distprof.counting.torch_functions import TensorSpec
 from distprof.peers.peer_line import OUTSIDE, PeerLine
 from distprof.peers.traced_ops import fused_paths
+from distprof.shape_formulas.element_types import OF_COMPLEX, PART_OF_COMPLEX
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
 """The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
@@ -28,7 +29,7 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
     for op in counts.ops:
         if op.phase == "forward" and (op.macs if not exact else op.op in COUNTED and not op.kernel):
             entry = sums[op.function or OUTSIDE, op.module_path]
-            entry[0] += op.macs
+            entry[0] += op.macs if not exact else _as_shaped(op)
             entry[1] += _matrix_bias(op)
     for call, calls in counts.functions.items():
         path = call.path.site.path if call.path.site is not None else None
@@ -39,6 +40,11 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
     return [PeerLine(function=function, module_path=path, flops=0, macs=0, reason=FUSED) if path in lost else
             PeerLine(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
             for (function, path), (macs, bias) in sums.items()]
+
+
+def _as_shaped(op: OpCount) -> int:
+    """Complex numbers count like real ones."""
+    return op.macs // 4 if op.note == OF_COMPLEX else op.macs * 2 // 3 if op.note == PART_OF_COMPLEX else op.macs
 
 
 def _matrix_bias(op: OpCount) -> int:
