@@ -38,6 +38,7 @@ from distprof.model.compiled import (
     imports_compiler,
     never_compile,
 )
+from distprof.model.left_calls import LeftCalls
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
@@ -113,6 +114,7 @@ class CountPass(TorchDispatchMode):
         self.opaque: set[str] = set()
         """What calls are listed as that hide what they do."""
         self._opaque = OpaqueCalls(self._plainly, self._on_opaque_call)
+        self._left = LeftCalls()
         self._computed = 0
         """Operators that computed anything, communication as well."""
         self._home: list[Frame] = []
@@ -145,6 +147,7 @@ class CountPass(TorchDispatchMode):
 
     def stop(self) -> None:
         self._scopes.remove(self)
+        self._left.clear()
         self._retired = True
         higher_order_rules.dismiss(self)
         self._quiet.stop()
@@ -190,6 +193,7 @@ class CountPass(TorchDispatchMode):
         self._step_tally.clear()
         self._tallies_apart.clear()
         self._step_calls.clear()
+        self._left.clear()
         self.num_steps += 1
 
     @staticmethod
@@ -249,6 +253,8 @@ class CountPass(TorchDispatchMode):
                                     NOT_SEEN)
             if self.functions is not None and frame.site not in self.shapes:
                 self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
+        if frame.is_root:
+            self._left.left(frame)
         if self._joined and frame in self._joined:
             self._joined.remove(frame)
             self._switch_off()
@@ -315,10 +321,16 @@ class CountPass(TorchDispatchMode):
         self._computed += operator.computes
         if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return
-        frame = self._scopes.current
+        frame = self._running_call()
         if self.is_real and (is_traced(args, output) or self._is_traced(frame)):
             return
         self._tally(self._known.call(operator, args, kwargs, output), frame)
+
+    def _running_call(self) -> Frame | None:
+        frame = self._scopes.current
+        if frame is None and self._phase() is None and not in_backward():
+            frame = self._left.running()
+        return frame
 
     def _is_traced(self, frame: Frame | None) -> bool:
         running: RunningCall | None = frame.data.get(self) if frame is not None else None
@@ -344,7 +356,7 @@ class CountPass(TorchDispatchMode):
                 times[0] += 1
 
     def _path_of_function(self) -> CallPath:
-        frame = self._scopes.current
+        frame = self._running_call()
         entry = frame.data.get(self) if frame is not None else None
         return entry.path if entry is not None else self._owner_and_phase(frame)[0]
 
@@ -356,7 +368,9 @@ class CountPass(TorchDispatchMode):
         if frame is not None:
             return self._path_of(frame), frame.phase
         if in_backward():
-            return owner_of_running_node() or self._outside, "backward"
+            path = owner_of_running_node()
+            maker = self._left.maker_of_running_node() if path is None else None
+            return path or (self._path_of(maker) if maker is not None else self._outside), "backward"
         # a thread that TorchScript forked has the mode but no module call: use the last one of the home thread
         caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
         return (self._path_of(caller), caller.phase) if caller is not None else (self._outside, "forward")

@@ -227,3 +227,57 @@ def test_each_step_has_its_own_repetitions(tmp_path, monkeypatch):
     assert seen.flops("backward") == {"first": FIRST, "second.0": second} and seen.flops("recompute") == {}
     times = seen.modules()["second"]
     assert times["bwd_time_ns"] > 0 and not times["recompute_time_ns"]
+
+
+class Hooked(nn.Linear):
+    """Its forward hook multiplies once more; so does that of the module inside."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, HIDDEN)
+        self.register_forward_hook(lambda _module, _args, out: out @ self.weight)
+        self.register_forward_pre_hook(lambda _module, args: (args[0] @ torch.ones(WIDTH, WIDTH),))
+
+
+def test_hooks_of_the_root_are_work_of_the_root():
+    network, before, behind = Hooked(), 2 * ROWS * WIDTH * WIDTH, FIRST
+    counts = distprof.count(network, rows(grad=True), backward=True)
+    assert counts.forward_flops == FIRST + before + behind
+    assert counts.by_module()[""] == counts.flops == 3 * counts.forward_flops - before
+    assert {op.module_path for op in counts.ops} <= {"", None} and not any(
+        op.macs for op in counts.ops if op.module_path is None)
+    with torch.no_grad():
+        inside = distprof.count(nn.Sequential(network), rows())
+    assert inside.by_module()[""] == inside.flops == FIRST + before + behind
+
+
+def test_hooks_of_the_root_are_its_work_in_a_job(tmp_path, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    network, before = Hooked(), 2 * ROWS * WIDTH * WIDTH
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with distprof.record(tmp_path, steps="wait=1,count=1,time=0,trace=0"):
+        for _ in range(2):
+            (network(rows()) @ torch.ones(WIDTH, 1)).sum().backward()
+            optimizer.step()
+    seen, script = Recorded(tmp_path), 2 * ROWS * WIDTH
+    assert seen.flops("forward") == {"": 2 * FIRST + before, None: script}
+    assert seen.flops("backward") == {"": 3 * FIRST, None: script}
+
+
+class Generating(nn.Module):
+    """Its work runs when results are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, HIDDEN)
+
+    def forward(self, x):
+        for _ in range(2):
+            yield self.first(x) @ torch.ones(HIDDEN, OUT)
+
+
+def test_a_forward_that_is_a_generator_is_work_of_its_module():
+    network = Generating()
+    counts = distprof.count(lambda x: sum(network(x)), rows())
+    both = 2 * (FIRST + 2 * ROWS * HIDDEN * OUT)
+    assert counts.by_module() == {"": both, "first": 2 * FIRST} and counts.flops == both

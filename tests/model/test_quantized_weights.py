@@ -1,4 +1,4 @@
-"""Parameters of models whose weights are kept in few bits: those of the model as it was, in the bytes that they take."""
+"""Parameters of models whose weights are kept in few bits: those of the model as it was, in the bytes they take."""
 
 from __future__ import annotations
 
