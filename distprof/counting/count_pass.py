@@ -10,20 +10,18 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from functools import partial
 from inspect import unwrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
-from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.hidden_work import hidden_results
 from distprof.counting.known_calls import KnownCall, KnownCalls, Operator, Shapes, shapes_of, shapes_text
 from distprof.counting.opaque_calls import OpaqueCalls, is_on, without
+from distprof.counting.step_sums import StepSums, Sums
 from distprof.counting.torch_functions import FunctionPass
 from distprof.counting.tracing import are_real, is_torchscript_tracing, is_traced
 from distprof.formulas import higher_order_rules
@@ -41,32 +39,11 @@ from distprof.model.compiled import (
 from distprof.model.left_calls import LeftCalls
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
-from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
+from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
 from distprof.shape_formulas.operator_cost import Cost
 
-NO_CALLS = partial(Cost, calls=0)
 NOT_SEEN = "no operator in it is seen; bytes are those that go in and come out"
-Tally = dict[tuple[CallPath, KnownCall, str, tuple[str, ...], str], list[int]]
-"""Path, call, phase, torch functions and kernel, as `OpKey` has them -> how often, in a list, to look it up once."""
-
-
-class OpKey(NamedTuple):
-    """Calls with an equal key are summed."""
-
-    path: CallPath
-    op: str
-    phase: str
-    shapes: str
-    dtype: str | None = None
-    """Element type of the first tensor input, or of the output if there is none."""
-    functions: tuple[str, ...] = ()
-    """The torch functions that were running, outermost first, if those are recorded."""
-    kernel: str = ""
-    """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
-
-
-Sums = dict[OpKey, Cost]
 
 
 class _RunningKernel(threading.local):
@@ -88,17 +65,11 @@ class CountPass(TorchDispatchMode):
         self.num_steps = 0
         self.is_real: bool | None = None
         """Whether the model has data: then what is traced in between is no work. None: not known yet."""
-        self._sums: Sums = defaultdict(NO_CALLS)
-        self._sums_apart: dict[Site, Sums] = defaultdict(lambda: defaultdict(NO_CALLS))
-        """Of roots that are called without gradient: whether that is evaluation is asked when sums are."""
-        self._are_work = are_work
+        self._sums = StepSums(are_work)
         self.calls: dict[Site, int] = defaultdict(int)
         self._flow = flow
         self._error: Exception | None = None
         self._retired = False
-        self._step_tally: Tally = {}
-        self._tallies_apart: dict[tuple[Site, GradientWatch | None], Tally] = {}
-        """The same of calls without gradient, or of which none may come, by their root and what watches for it."""
         self._step_calls: dict[Site, int] = defaultdict(int)
         self._scopes = scopes
         self._phase = phase
@@ -128,8 +99,7 @@ class CountPass(TorchDispatchMode):
     def start(self) -> None:
         """Switches the mode on for this thread and the threads that autograd starts."""
         self._retired = False
-        self._step_tally.clear()  # of a step that was interrupted
-        self._tallies_apart.clear()
+        self._sums.restart_step()  # one that was interrupted
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
@@ -184,34 +154,17 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
-        self._add(self._step_tally, self._sums)
-        for (site, watch), tally in self._tallies_apart.items():
-            seen = watch is not None and watch.seen
-            self._add(tally, self._sums if seen else self._sums_apart[site])
+        self._sums.next_step()
         for site, calls in self._step_calls.items():
             self.calls[site] += calls
-        self._step_tally.clear()
-        self._tallies_apart.clear()
         self._step_calls.clear()
         self._left.clear()
         self.num_steps += 1
 
-    @staticmethod
-    def _add(tally: Tally, sums: Sums) -> None:
-        for (path, call, phase, functions, kernel), (times,) in tally.items():
-            sums[OpKey(path, call.op, phase, call.shapes, call.dtype, functions, kernel)].add(call.cost, times)
-
     @property
     def sums(self) -> Sums:
         """Sums over all steps that ended."""
-        if not self._sums_apart:
-            return self._sums
-        found: Sums = defaultdict(NO_CALLS, {key: copy(cost) for key, cost in self._sums.items()})
-        for site, sums in self._sums_apart.items():
-            phase = "forward" if self._are_work(site) else EVALUATION
-            for key, cost in sums.items():
-                found[key._replace(phase=phase) if key.phase in ("forward", EVALUATION) else key].add(cost)
-        return found
+        return self._sums.by_key()
 
     def enter(self, frame: Frame) -> None:
         """Extends the call path."""
@@ -344,16 +297,7 @@ class CountPass(TorchDispatchMode):
         if self.functions is not None:
             functions = tuple(self.functions.stack) if phase == "forward" else ()
             kernel = self._running_here.kernel
-        key = path, call, phase, functions, kernel
-        with self._lock:
-            tally = self._step_tally
-            if frame is not None and frame.without_gradient is not None and phase in ("forward", EVALUATION):
-                tally = self._tallies_apart.setdefault((frame.without_gradient, frame.gradient), {})
-            times = tally.get(key)
-            if times is None:
-                tally[key] = [1]
-            else:
-                times[0] += 1
+        self._sums.count((path, call, phase, functions, kernel), frame)
 
     def _path_of_function(self) -> CallPath:
         frame = self._running_call()

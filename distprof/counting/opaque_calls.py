@@ -1,7 +1,7 @@
 """Calls of code that no dispatch mode sees into, and that may refuse to run under one.
 
 What `torch.compile(...).aot_compile` made checks guards at each call, and raises where a mode is on that was not on
-when it was compiled. A package of AOTInductor calls its kernels by itself.
+when it was compiled. A package of AOTInductor calls its kernels by itself, and a CUDA graph launches those that it has.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 OPAQUE = {
-    ("torch._dynamo.aot_compile", "AOTCompiledFunction"): "compiled::aot_compile",
-    ("torch._dynamo.aot_compile", "AOTCompiledModel"): "compiled::aot_compile",
-    ("torch.export.pt2_archive._package", "AOTICompiledModel"): "compiled::aot_inductor_package",
-    ("torch._inductor.package.package", "AOTICompiledModel"): "compiled::aot_inductor_package",
+    ("torch._dynamo.aot_compile", "AOTCompiledFunction", "__call__"): "compiled::aot_compile",
+    ("torch._dynamo.aot_compile", "AOTCompiledModel", "__call__"): "compiled::aot_compile",
+    ("torch.export.pt2_archive._package", "AOTICompiledModel", "__call__"): "compiled::aot_inductor_package",
+    ("torch._inductor.package.package", "AOTICompiledModel", "__call__"): "compiled::aot_inductor_package",
+    ("torch.cuda.graphs", "CUDAGraph", "replay"): "cuda::graph_replay",
 }
-"""Module and class whose objects are called -> what such a call is listed as."""
-CALL = "__call__"
+"""Module, class and method -> what a call of it is listed as."""
 Report = Callable[[str, Any, Any, Any], None]
 """Gets what a call is listed as, its arguments by position and by name, and its result."""
 
@@ -40,24 +40,24 @@ class OpaqueCalls:
         """
         self._plainly = plainly
         self._report = report
-        self._wrapped: list[tuple[type, Any, Any]] = []
+        self._wrapped: list[tuple[type, str, Any, Any]] = []
         self._running = threading.local()
 
     def start(self) -> None:
-        """Puts a function in front of the calls of each class that is loaded."""
-        for (module, name), label in OPAQUE.items():
+        """Puts a function in front of the methods of each class that is loaded."""
+        for (module, name, method), label in OPAQUE.items():
             kind = getattr(sys.modules.get(module), name, None)
-            if isinstance(kind, type) and CALL in vars(kind) and kind not in [known for known, _, _ in self._wrapped]:
-                own = vars(kind)[CALL]
+            if isinstance(kind, type) and method in vars(kind) and kind not in [known for known, *_ in self._wrapped]:
+                own = vars(kind)[method]
                 ours = self._in_front_of(own, label)
-                setattr(kind, CALL, ours)
-                self._wrapped.append((kind, own, ours))
+                setattr(kind, method, ours)
+                self._wrapped.append((kind, method, own, ours))
 
     def stop(self) -> None:
         """Puts back what was there, unless somebody put something in front of ours."""
-        for kind, own, ours in self._wrapped:
-            if vars(kind).get(CALL) is ours:
-                setattr(kind, CALL, own)
+        for kind, method, own, ours in self._wrapped:
+            if vars(kind).get(method) is ours:
+                setattr(kind, method, own)
         self._wrapped.clear()
 
     def _in_front_of(self, own: Callable[..., Any], label: str) -> Callable[..., Any]:

@@ -68,8 +68,8 @@ def test_what_was_compiled_ahead_runs_and_is_listed():
 @torch.no_grad()
 def test_a_job_of_what_was_compiled_ahead_goes_on(tmp_path):
     network, x = compiled_ahead(), rows()
-    kinds = {kind for (module, name), _ in OPAQUE.items()
-             if (kind := getattr(sys.modules.get(module), name, None)) is not None}
+    kinds = {kind for module, name, method in OPAQUE if method == "__call__"
+             and (kind := getattr(sys.modules.get(module), name, None)) is not None}
     before = {kind: kind.__call__ for kind in kinds}
     expected = network(x)
     with distprof.record(tmp_path, steps="wait=1,count=1,time=1,trace=0") as rec:
@@ -98,6 +98,20 @@ def test_a_package_is_listed(monkeypatch):
     assert counts.forward_flops == FIRST and listed(counts) == {PACKAGE: 1}
     assert listed(distprof.count(package, torch.randn(ROWS, HIDDEN))) == {PACKAGE: 1}
     assert "__wrapped__" not in vars(Package.__call__)
+
+
+def test_replays_of_a_cuda_graph_are_listed(monkeypatch):
+    """As on a GPU, where no operator is called again."""
+    from torch.cuda import graphs
+
+    class Graph:
+        def replay(self) -> None:
+            return None
+
+    monkeypatch.setattr(graphs, "CUDAGraph", Graph)
+    counts = distprof.count(Around(lambda x: (Graph().replay(), Graph().replay(), x)[-1]), rows())
+    assert listed(counts) == {"cuda::graph_replay": 2} and counts.forward_flops == FIRST
+    assert "at least" in str(counts)
 
 
 class InNumpy(nn.Module):
