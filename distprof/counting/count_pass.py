@@ -85,6 +85,7 @@ class CountPass(TorchDispatchMode):
         self.opaque: set[str] = set()
         """What calls are listed as that hide what they do."""
         self._opaque = OpaqueCalls(self._plainly, self._on_opaque_call)
+        self._hides_nothing: set[Site] = set()
         self._left = LeftCalls()
         self._computed = 0
         """Operators that computed anything, communication as well."""
@@ -200,10 +201,8 @@ class CountPass(TorchDispatchMode):
                 for name, calls in hidden_operators(frame.module).items():
                     self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result),
                                         "hidden in TorchScript; bytes are those of the whole script")
-            if result is not None and call.computed == self._computed and not frame.recompute and (
-                    found := hidden_results(frame.module, args, kwargs, result)):
-                self._record_hidden(frame, f"opaque::{frame.site.class_name}", 1, tensors((args, kwargs)), found,
-                                    NOT_SEEN)
+            if result is not None and call.computed == self._computed and frame.site not in self._hides_nothing:
+                self._look_for_hidden_work(frame, args, kwargs, result)
             if self.functions is not None and frame.site not in self.shapes:
                 self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
         if frame.is_root:
@@ -211,6 +210,13 @@ class CountPass(TorchDispatchMode):
         if self._joined and frame in self._joined:
             self._joined.remove(frame)
             self._switch_off()
+
+    def _look_for_hidden_work(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
+        found = hidden_results(frame.module, args, kwargs, result)
+        if found:
+            self._record_hidden(frame, f"opaque::{frame.site.class_name}", 1, tensors((args, kwargs)), found, NOT_SEEN)
+        else:
+            self._hides_nothing.add(frame.site)  # to look takes time
 
     def _on_opaque_call(self, label: str, args: Any, kwargs: Any, result: Any) -> None:
         try:
