@@ -14,6 +14,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 import distprof
 from distprof.model.compiled import ABOUT_HOOKS, ForcedEager
+from support.jobs import SCRIPTS, torchrun
+from support.jobs import distprof as command
 from support.recording import Recorded
 
 # torch 2.15 warns of itself while it compiles a part of a model
@@ -251,3 +253,17 @@ def test_an_exception_in_a_compiled_module_is_the_script_s(tmp_path):
             optimizer.step()
     seen = Recorded(tmp_path / "run")
     assert seen.info["status"] == "complete" and seen.modules()[""]["calls"] == 2
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("how", ["stance", "config"])
+def test_a_job_that_refuses_to_compile_again_ends_as_without_us(tmp_path, how):
+    script = SCRIPTS / "compiled_strictly.py"
+    plain = torchrun(1, script, how)
+    done = command("run", "--nproc-per-node", 1, "--out", tmp_path / "run", "--no-merge", script, how)
+    assert plain.returncode == done.returncode == 0, done.stderr
+    assert plain.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    assert plain.stdout.startswith("fail_on_recompile" if how == "stance" else "default")
+    seen = Recorded(tmp_path / "run")
+    assert seen.info["status"] == "complete" and "compiled::aot_compile" in seen.info["notes"][0]
+    assert sum(seen.flops("forward").values()) == 2 * 6 * (8 * 16 + 16 * 4)
