@@ -43,8 +43,8 @@ class CurrentStep:
     def begin(self, *, listening: bool) -> None:
         """The step begins."""
         self.forward_calls = self._evaluation_calls = 0 if listening else None
-        self._samples = {}
         self._without_gradient = Counter()
+        self._samples = {}
         self.restart()
 
     def restart(self) -> None:
