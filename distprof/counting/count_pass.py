@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import unwrap
 from typing import Any
 
@@ -141,15 +141,8 @@ class CountPass(TorchDispatchMode):
     @contextmanager
     def _plainly(self) -> Iterator[None]:
         """As if nothing counted on this thread."""
-        functions = self.functions if is_on(self) else None
-        if functions is not None:
-            functions.stop()
-        try:
-            with without(self):
-                yield
-        finally:
-            if functions is not None:
-                functions.start()
+        with self.functions.aside() if self.functions is not None else nullcontext(), without(self):
+            yield
 
     def next_step(self) -> None:
         """Adds the step that ended to the sums; an unfinished step is never added."""

@@ -31,7 +31,8 @@ Report = Callable[[str, Any, Any, Any], None]
 class OpaqueCalls:
     """Runs such calls as if nothing were on, between `start` and `stop`, and reports them."""
 
-    def __init__(self, plainly: Callable[[], AbstractContextManager[None]], report: Report) -> None:
+    def __init__(self, plainly: Callable[[], AbstractContextManager[None]],
+                 report: Report = lambda *_: None) -> None:
         """Prepares.
 
         Args:

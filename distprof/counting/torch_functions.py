@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import prod
 from opcode import opname
@@ -124,11 +125,33 @@ class FunctionPass(TorchFunctionMode):
 
     def stop(self) -> None:
         """Switches it off; modes that the program switched on since then stay on."""
+        for mode in reversed(self._pop()):
+            _push_mode(mode)
+
+    def _pop(self) -> list[Any]:
+        """Takes the mode off the stack; gives those that were above it, the top first."""
         above: list[Any] = []
         while torch._C._len_torch_function_stack() and (top := _pop_mode()) is not self:
             above.append(top)
+        return above
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context in which it is off on this thread, and modes of the program are on as before."""
+        stack = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+        if not any(mode is self for mode in stack):
+            yield
+            return
+        above = self._pop()
         for mode in reversed(above):
             _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in above:
+                _pop_mode()
+            for mode in (self, *reversed(above)):
+                _push_mode(mode)
 
     @property
     def calls(self) -> dict[FunctionCall, int]:

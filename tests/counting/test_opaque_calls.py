@@ -12,6 +12,7 @@ from torch import nn
 
 import distprof
 from distprof.counting.opaque_calls import OPAQUE, is_on, without
+from distprof.counting.torch_functions import FunctionPass
 from support.recording import Recorded
 from support.two_layers import FIRST, FORWARD, HIDDEN, OUT, ROWS, WIDTH, model, rows
 
@@ -62,6 +63,38 @@ def test_what_was_compiled_ahead_runs_and_is_listed():
     one, = counts.uncounted
     assert one.io_bytes == moved and counts.coverage_ratio == 1 - moved / counts.total("io_bytes")
     torch.testing.assert_close(network(x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.long
+@torch.no_grad()
+def test_what_was_compiled_ahead_runs_in_drop_ins_and_profiles():
+    from distprof.compat.deepspeed import get_model_profile
+    from distprof.compat.fvcore import FlopCountAnalysis
+
+    network, macs = compiled_ahead(), FIRST // 2
+    assert get_model_profile(network, args=[rows()], print_profile=False, as_string=False)[1] == macs
+    assert FlopCountAnalysis(network, rows()).total() == macs
+    assert listed(distprof.profile(network, rows())) == {AOT: 1}
+    assert distprof.reconcile(network, rows(), peer="ptflops").ours == macs
+
+
+def test_function_modes_of_the_script_stay_on_while_ours_is_off():
+    from torch.overrides import TorchFunctionMode
+
+    class Plain(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def stack() -> list:
+        return [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+
+    below, ours, above = Plain(), FunctionPass(lambda: None), Plain()
+    with below, ours, above:
+        with ours.aside():
+            assert stack() == [below, above]
+        assert stack() == [below, ours, above]
+    with ours.aside():
+        assert stack() == []
 
 
 @pytest.mark.long
