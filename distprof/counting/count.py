@@ -9,10 +9,11 @@ from functools import cache
 from typing import Any
 
 from distprof.contract.tables import PHASES
-from distprof.counting.count_pass import CountPass, OpKey
+from distprof.counting.count_pass import CountPass
 from distprof.counting.counts import Counts, ModuleCount, OpCount
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.invocation import Invocation
+from distprof.counting.step_sums import OpKey
 from distprof.errors import UsageError
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
@@ -70,6 +71,7 @@ def run_counted(invocation: Invocation, flow: DataFlow | None = None) -> tuple[C
         scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module),
                               one_thread=root is not None)
         counting = CountPass(scopes, lambda: None, details=True, flow=flow)
+        counting.is_real = invocation.is_real
         counting.start()
         try:
             result = invocation.run(scopes)

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from inspect import unwrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
-from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
+from distprof.counting.hidden_work import hidden_results
 from distprof.counting.known_calls import KnownCall, KnownCalls, Operator, Shapes, shapes_of, shapes_text
+from distprof.counting.opaque_calls import OpaqueCalls, is_on, without
+from distprof.counting.step_sums import StepSums, Sums
 from distprof.counting.torch_functions import FunctionPass
+from distprof.counting.tracing import are_real, is_torchscript_tracing, is_traced
 from distprof.formulas import higher_order_rules
+from distprof.formulas.bytes_moved import size_bytes
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.compiled import (
@@ -32,30 +36,14 @@ from distprof.model.compiled import (
     imports_compiler,
     never_compile,
 )
+from distprof.model.left_calls import LeftCalls
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
-from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
+from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
 from distprof.shape_formulas.operator_cost import Cost
 
-NO_CALLS = partial(Cost, calls=0)
-Tally = dict[tuple[CallPath, KnownCall, str, tuple[str, ...], str], list[int]]
-"""Path, call, phase, torch functions and kernel, as `OpKey` has them -> how often, in a list, to look it up once."""
-
-
-class OpKey(NamedTuple):
-    """Calls with an equal key are summed."""
-
-    path: CallPath
-    op: str
-    phase: str
-    shapes: str
-    dtype: str | None = None
-    """Element type of the first tensor input, or of the output if there is none."""
-    functions: tuple[str, ...] = ()
-    """The torch functions that were running, outermost first, if those are recorded."""
-    kernel: str = ""
-    """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
+NOT_SEEN = "no operator in it is seen; bytes are those that go in and come out"
 
 
 class _RunningKernel(threading.local):
@@ -68,22 +56,20 @@ class CountPass(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False,
-                 flow: DataFlow | None = None) -> None:
+                 flow: DataFlow | None = None, are_work: Callable[[Site], bool] = lambda _: False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.functions = FunctionPass(self._path_of_function, flow=flow) if details else None
         """Calls of torch functions, recorded only with `details`."""
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
         self.num_steps = 0
-        self.sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
-        """Sums over all steps that ended."""
+        self.is_real: bool | None = None
+        """Whether the model has data: then what is traced in between is no work. None: not known yet."""
+        self._sums = StepSums(are_work)
         self.calls: dict[Site, int] = defaultdict(int)
         self._flow = flow
         self._error: Exception | None = None
         self._retired = False
-        self._step_tally: Tally = {}
-        self._unsure_tallies: dict[GradientWatch, Tally] = {}
-        """Of forward calls that turn out to be evaluation where no gradient comes."""
         self._step_calls: dict[Site, int] = defaultdict(int)
         self._scopes = scopes
         self._phase = phase
@@ -96,6 +82,13 @@ class CountPass(TorchDispatchMode):
         self._has_compiler = False
         self._known = KnownCalls()
         self._quiet = QuietAbout(ABOUT_NO_FRAMES)
+        self.opaque: set[str] = set()
+        """What calls are listed as that hide what they do."""
+        self._opaque = OpaqueCalls(self._plainly, self._on_opaque_call)
+        self._hides_nothing: set[Site] = set()
+        self._left = LeftCalls()
+        self._computed = 0
+        """Operators that computed anything, communication as well."""
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
@@ -107,7 +100,7 @@ class CountPass(TorchDispatchMode):
     def start(self) -> None:
         """Switches the mode on for this thread and the threads that autograd starts."""
         self._retired = False
-        self._step_tally.clear()  # of a step that was interrupted
+        self._sums.restart_step()  # one that was interrupted
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
@@ -115,6 +108,7 @@ class CountPass(TorchDispatchMode):
         self._known = KnownCalls()
         higher_order_rules.admit(self)
         self._quiet.start()
+        self._opaque.start()
         self._switch_on()
 
     def _switch_on(self) -> None:
@@ -124,9 +118,11 @@ class CountPass(TorchDispatchMode):
 
     def stop(self) -> None:
         self._scopes.remove(self)
+        self._left.clear()
         self._retired = True
         higher_order_rules.dismiss(self)
         self._quiet.stop()
+        self._opaque.stop()
         self._switch_off()
 
     def _switch_off(self) -> None:
@@ -140,35 +136,36 @@ class CountPass(TorchDispatchMode):
 
     def is_aside(self) -> bool:
         """True while torch has taken the mode off the stack of this thread, to ask about an operator."""
-        return not self._retired and threading.get_ident() == self._thread and not self._is_on()
+        return not self._retired and threading.get_ident() == self._thread and not is_on(self)
 
-    def _is_on(self) -> bool:
-        return any(torch._C._get_dispatch_stack_at(index) is self
-                   for index in range(torch._C._len_torch_dispatch_stack()))
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        """As if nothing counted on this thread."""
+        with self.functions.aside() if self.functions is not None else nullcontext(), without(self):
+            yield
 
     def next_step(self) -> None:
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
-        self._add(self._step_tally)
-        for watch, tally in self._unsure_tallies.items():
-            self._add(tally, None if watch.seen else EVALUATION)
+        self._sums.next_step()
         for site, calls in self._step_calls.items():
             self.calls[site] += calls
-        self._step_tally.clear()
-        self._unsure_tallies.clear()
         self._step_calls.clear()
+        self._left.clear()
         self.num_steps += 1
 
-    def _add(self, tally: Tally, other_phase: str | None = None) -> None:
-        for (path, call, phase, functions, kernel), (times,) in tally.items():
-            key = OpKey(path, call.op, other_phase or phase, call.shapes, call.dtype, functions, kernel)
-            self.sums[key].add(call.cost, times)
+    @property
+    def sums(self) -> Sums:
+        """Sums over all steps that ended."""
+        return self._sums.by_key()
 
     def enter(self, frame: Frame) -> None:
         """Extends the call path."""
         outer: RunningCall | None = frame.outer.data.get(self) if frame.outer is not None else None
         if frame.outer is None:
+            if self.is_real is None:
+                self.is_real = are_real(frame.module.parameters())
             path = self._static_path(frame.site.parent)
             if self._is_elsewhere():
                 # a mode is on in one thread only; another thread of the script gets it for the call of a module
@@ -176,14 +173,15 @@ class CountPass(TorchDispatchMode):
                 self._switch_on()
         else:
             path = outer.path if outer is not None else self._outside
-        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer)
-        if not (frame.recompute or frame.evaluation or frame.repeats_outer):
+        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer,
+                                       self._computed, is_torchscript_tracing())
+        if not (frame.in_backward or frame.evaluation or frame.repeats_outer):
             with self._lock:
                 self._step_calls[frame.site] += 1
 
     def _is_elsewhere(self) -> bool:
         """True on another thread of the script, which is none that autograd or TorchScript started."""
-        return threading.get_ident() != self._thread and not in_backward() and not self._is_on()
+        return threading.get_ident() != self._thread and not in_backward() and not is_on(self)
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
         """Marks the autograd nodes of the call; records hidden operators and shapes."""
@@ -194,22 +192,40 @@ class CountPass(TorchDispatchMode):
             mark_nodes(result, call)
             if result is not None and isinstance(frame.module, torch.jit.ScriptModule):
                 for name, calls in hidden_operators(frame.module).items():
-                    self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
+                    self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result),
+                                        "hidden in TorchScript; bytes are those of the whole script")
+            if result is not None and call.computed == self._computed and frame.site not in self._hides_nothing:
+                self._look_for_hidden_work(frame, args, kwargs, result)
             if self.functions is not None and frame.site not in self.shapes:
                 self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
+        if frame.is_root:
+            self._left.left(frame)
         if self._joined and frame in self._joined:
             self._joined.remove(frame)
             self._switch_off()
 
-    def _record_hidden(self, frame: Frame, name: str, calls: int, inputs: list[torch.Tensor],
-                       outputs: list[torch.Tensor]) -> None:
-        """Adds operators that TorchScript hides from modes: uncounted, with the bytes of the whole script."""
-        shapes = shapes_text(inputs)
-        cost = Cost(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
-                    note="hidden in TorchScript; bytes are those of the whole script")
-        call = self._known.of(name, shapes, None, cost)
-        with self._lock:
-            self._step_tally.setdefault((self._path_of(frame), call, frame.phase, (), ""), [0])[0] += 1
+    def _look_for_hidden_work(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
+        found = hidden_results(frame.module, args, kwargs, result)
+        if found:
+            self._record_hidden(frame, f"opaque::{frame.site.class_name}", 1, tensors((args, kwargs)), found, NOT_SEEN)
+        else:
+            self._hides_nothing.add(frame.site)  # to look takes time
+
+    def _on_opaque_call(self, label: str, args: Any, kwargs: Any, result: Any) -> None:
+        try:
+            with torch._C.DisableTorchFunction():
+                self._record_hidden(self._scopes.current, label, 1, tensors((args, kwargs)), tensors(result), NOT_SEEN)
+        except Exception as error:  # noqa: BLE001 (as in __torch_dispatch__)
+            self._error, self._retired = error, True
+
+    def _record_hidden(self, frame: Frame | None, name: str, calls: int, inputs: list[torch.Tensor],
+                       outputs: list[torch.Tensor], note: str) -> None:
+        """Adds work that modes do not see: uncounted, with the bytes of what goes in and comes out."""
+        self.opaque.add(name)
+        self._computed += 1
+        cost = Cost(calls=calls, read_bytes=sum(map(size_bytes, inputs)), write_bytes=sum(map(size_bytes, outputs)),
+                    note=note)
+        self._tally(self._known.of(name, shapes_text(inputs), None, cost), frame)
 
     def _path_of(self, frame: Frame) -> CallPath:
         entry: RunningCall | None = frame.data.get(self)
@@ -254,29 +270,36 @@ class CountPass(TorchDispatchMode):
             here.kernel = ""
 
     def _record(self, operator: Operator, args: Any, kwargs: Any, output: Any) -> None:
+        self._computed += operator.computes
         if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return
+        frame = self._running_call()
+        if self.is_real and (is_traced(args, output) or self._is_traced(frame)):
+            return
+        self._tally(self._known.call(operator, args, kwargs, output), frame)
+
+    def _running_call(self) -> Frame | None:
         frame = self._scopes.current
+        if frame is None and self._phase() is None and not in_backward():
+            frame = self._left.running()
+        return frame
+
+    def _is_traced(self, frame: Frame | None) -> bool:
+        running: RunningCall | None = frame.data.get(self) if frame is not None else None
+        return running is not None and running.traced
+
+    def _tally(self, call: KnownCall, frame: Frame | None) -> None:
+        """Adds a call to the step, under whose work it is; `frame` is the innermost module call that runs it."""
         path, phase = self._owner_and_phase(frame)
-        call = self._known.call(operator, args, kwargs, output)
         functions: tuple[str, ...] = ()
         kernel = ""
         if self.functions is not None:
             functions = tuple(self.functions.stack) if phase == "forward" else ()
             kernel = self._running_here.kernel
-        key = path, call, phase, functions, kernel
-        with self._lock:
-            tally = self._step_tally
-            if frame is not None and frame.gradient is not None and phase == "forward":
-                tally = self._unsure_tallies.setdefault(frame.gradient, {})
-            times = tally.get(key)
-            if times is None:
-                tally[key] = [1]
-            else:
-                times[0] += 1
+        self._sums.count((path, call, phase, functions, kernel), frame)
 
     def _path_of_function(self) -> CallPath:
-        frame = self._scopes.current
+        frame = self._running_call()
         entry = frame.data.get(self) if frame is not None else None
         return entry.path if entry is not None else self._owner_and_phase(frame)[0]
 
@@ -288,14 +311,12 @@ class CountPass(TorchDispatchMode):
         if frame is not None:
             return self._path_of(frame), frame.phase
         if in_backward():
-            return owner_of_running_node() or self._outside, "backward"
+            path = owner_of_running_node()
+            maker = self._left.maker_of_running_node() if path is None else None
+            return path or (self._path_of(maker) if maker is not None else self._outside), "backward"
         # a thread that TorchScript forked has the mode but no module call: use the last one of the home thread
         caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
         return (self._path_of(caller), caller.phase) if caller is not None else (self._outside, "forward")
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.numel()) * tensor.element_size()
 
 
 never_compile(unwrap(CountPass.__torch_dispatch__))

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from distprof.counting.meta_device import why_not_on_meta
+from distprof.counting.tracing import are_real
 from distprof.errors import UsageError
 from distprof.model.scopes import ModuleScopes
 from distprof.model.tensors import map_tensors, tensors
@@ -78,6 +79,12 @@ class Invocation:
                 raise _no_gradient(result)
             torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
         return result
+
+    @property
+    def is_real(self) -> bool | None:
+        """Whether all tensors of the model and the call have data; None where no tensor is known."""
+        parameters = self.model.parameters() if self.model is not None else ()
+        return are_real((*parameters, *tensors((self.args, dict(self.kwargs)))))
 
     def _on_meta(self) -> bool:
         parameters = self.model.parameters() if self.model is not None else ()

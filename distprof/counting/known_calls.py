@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from distprof import formulas
 from distprof.formulas.call_key import call_key
 from distprof.formulas.composite_operators import is_whole
+from distprof.formulas.operator_kinds import kind_without_formula
 from distprof.model.tensors import dtype_name, tensors
 from distprof.shape_formulas.operator_cost import Cost
 
@@ -36,6 +37,8 @@ class Operator(NamedTuple):
     """True where the calls of other operators inside it may have to be counted in its place."""
     follows_from_shapes: bool
     """True where equal calls have equal costs."""
+    computes: bool = True
+    """False where it only makes a view, or memory that nothing is in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +68,7 @@ class KnownCalls:
         if known is None:
             name = formulas.name_of(func)
             known = Operator(func, name, not name.startswith(NOT_WORK), _has_parts(func, kwargs),
-                             formulas.follows_from_shapes(func))
+                             formulas.follows_from_shapes(func), not _is_view(func))
             if isinstance(func, torch._ops.OpOverload):
                 self.operators[id(func)] = known  # which keeps it alive, so that its id stays its own
         return known
@@ -104,6 +107,10 @@ class KnownCalls:
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         self._calls[key] = call
+
+
+def _is_view(func: Any) -> bool:
+    return kind_without_formula(func) == "view"
 
 
 def _has_parts(func: Any, kwargs: dict[str, Any]) -> bool:

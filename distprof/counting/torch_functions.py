@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import prod
 from opcode import opname
@@ -68,8 +69,10 @@ class FunctionCall(NamedTuple):
     output: Any
     outer: str | None
     """The recorded function that called this one."""
-    grad_enabled: bool = True
-    """False under torch.no_grad(), where torch may use other kernels."""
+    has_gradient: bool = True
+    """False where no gradient flows through it, under torch.no_grad() or as all parameters are frozen: torch may use
+    other kernels then.
+    """
     spelling: str = ""
     """Spelling in the source if the name hides it: `operator` for a + b, torch.nn.functional.upsample."""
 
@@ -122,11 +125,33 @@ class FunctionPass(TorchFunctionMode):
 
     def stop(self) -> None:
         """Switches it off; modes that the program switched on since then stay on."""
+        for mode in reversed(self._pop()):
+            _push_mode(mode)
+
+    def _pop(self) -> list[Any]:
+        """Takes the mode off the stack; gives those that were above it, the top first."""
         above: list[Any] = []
         while torch._C._len_torch_function_stack() and (top := _pop_mode()) is not self:
             above.append(top)
+        return above
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context in which it is off on this thread, and modes of the program are on as before."""
+        stack = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+        if not any(mode is self for mode in stack):
+            yield
+            return
+        above = self._pop()
         for mode in reversed(above):
             _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in above:
+                _pop_mode()
+            for mode in (self, *reversed(above)):
+                _push_mode(mode)
 
     @property
     def calls(self) -> dict[FunctionCall, int]:
@@ -160,7 +185,7 @@ class FunctionPass(TorchFunctionMode):
             output = self._open(func, args, kwargs) if opened else func(*args, **kwargs)
         finally:
             running.pop()
-        call = self._path(), name, *inputs, _all_specs((output,))[0], outer, torch.is_grad_enabled(), spelled
+        call = self._path(), name, *inputs, _all_specs((output,))[0], outer, _has_gradient(output), spelled
         with self._lock:
             counted = self._counted.get(call)
             if counted is None:
@@ -183,6 +208,11 @@ class FunctionPass(TorchFunctionMode):
             if func not in self._opened:
                 self._opened[func] = _unguarded(func)
             return self._opened[func](*args, **kwargs)
+
+
+def _has_gradient(output: Any) -> bool:
+    first = output[0] if isinstance(output, (tuple, list)) and output else output
+    return isinstance(first, torch.Tensor) and first.requires_grad
 
 
 def _is_opened(func: Any) -> bool:

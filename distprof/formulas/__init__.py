@@ -1,7 +1,8 @@
 """FLOP formulas: what one call of an operator costs.
 
 `MACS` maps each operator to a small function of shapes that returns the multiply-accumulates (MACs) of a contraction:
-matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs; adding a bias is not counted. All other
+matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs, one of complex numbers eight; adding a
+bias is not counted. All other
 operators have a kind (`operator_kinds.py`) and an element count (`element_counts.py`) or an estimate
 (`estimates.py`), which are never part of the FLOPs.
 """
@@ -25,6 +26,7 @@ from distprof.formulas.third_party import THIRD_PARTY
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
 from distprof.shape_formulas.attention import ATTENTION
 from distprof.shape_formulas.convolution import CONVOLUTION
+from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.matmul import MATMUL, NESTED_MATMUL
 from distprof.shape_formulas.operator_call import MacsFormula
@@ -91,16 +93,20 @@ def _contraction(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output:
     """MACs, and 1 for an odd FLOP; None without a formula."""
     own = registered(func, kwargs)
     if own is not None:
-        macs, remainder = divmod(registered_flops(*own, args, kwargs, output), 2)
-        return Macs.of(macs), remainder
+        number, remainder = divmod(registered_flops(*own, args, kwargs, output), 2)
+        return Macs.of(number), remainder
     formula = MACS.get(name_of(func)) or NESTED_MATMUL.get(name_of(func))
     if formula is not None:
-        return Macs.of(formula(dispatched_call(func, args, kwargs, output))), 0
+        call = dispatched_call(func, args, kwargs, output)
+        factor, why = real_share(name_of(func), call.arguments)
+        macs = Macs.of(formula(call))
+        # a half of three real ones may be left over, which is an odd FLOP
+        return (macs, 0) if factor == 1 else (macs.times(factor, why), int(2 * macs.full * factor) % 2)
     of_torch = _torch_formula(func)
     if of_torch is None:
         return None
-    macs, remainder = divmod(int(of_torch(*args, **kwargs, out_val=output)), 2)
-    return Macs.of(macs), remainder
+    number, remainder = divmod(int(of_torch(*args, **kwargs, out_val=output)), 2)
+    return Macs.of(number), remainder
 
 
 def _torch_formula(func: Any) -> Callable[..., Any] | None:

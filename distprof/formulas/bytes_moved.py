@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from distprof.formulas.dispatched_call import name_of
-from distprof.model.tensors import tensors
+from distprof.model.tensors import parts_of, tensors
 from distprof.shape_formulas.operator_call import OperatorCall
 from distprof.shape_formulas.operator_cost import OperatorKind
 
@@ -95,23 +95,13 @@ def _size(involved: Iterable[torch.Tensor]) -> int:
 def size_bytes(tensor: torch.Tensor) -> int:
     """Bytes of memory behind a tensor: broadcast dimensions once, of a sparse one what is stored."""
     if tensor.layout is not torch.strided:
-        return _size(_stored(tensor))
+        return _size(parts_of(tensor) or ())
     if tensor.is_nested:
         return int(tensor.numel()) * tensor.element_size()
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= int(size) if stride or not size else 1
     return elements * tensor.element_size()
-
-
-def _stored(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()
 
 
 def _others(call: OperatorCall, *names: str) -> int:

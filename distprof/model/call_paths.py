@@ -63,6 +63,10 @@ class RunningCall(NamedTuple):
     first: int
     """Autograd nodes that this thread makes from this sequence number on belong to the call, or to one inside."""
     outer: RunningCall | None
+    computed: int = 0
+    """How many operators had computed anything when it began."""
+    traced: bool = False
+    """Whether torch.jit.trace makes the call."""
 
 
 def mark_nodes(result: Any, call: RunningCall) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -60,22 +61,45 @@ def is_generated(module: nn.Module) -> bool:
 
 
 class ForcedEager:
-    """Runs compiled code as it was written while it is on; no graph is lost."""
+    """Runs compiled code as it was written while it is on; no graph is lost.
+
+    A stance that the script chooses meanwhile has no effect until `stop`, which sets it.
+    """
 
     def __init__(self) -> None:
-        self._stance: Any = None
+        self._set: Callable[[Any], Any] | None = None
+        """What sets a stance and returns the one before: torch's function, or that of one that was on already."""
+        self._wanted: Any = None
+        """The stance of the script."""
+        self._is_on = False
+        self._ours = self._note  # one object: it is found again in the module of torch
 
     def start(self) -> None:
         """Switches compiled code off; no effect where nothing was compiled yet."""
         # importing the compiler takes seconds, and mostly there is nothing to switch; flex attention loads it
         if "torch._dynamo" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules:
-            self._stance = torch.compiler.set_stance("force_eager")
+            room = import_module("torch._dynamo.decorators")
+            self._set, self._is_on = room._set_stance, True
+            self._wanted = self._set(import_module("torch._dynamo.eval_frame").DynamoStance("force_eager"))
+            setattr(room, "_set_stance", self._ours)  # noqa: B010 (what the class `set_stance` calls)
 
     def stop(self) -> None:
-        """Sets the stance that the script had chosen."""
-        stance, self._stance = self._stance, None
-        if stance is not None:
-            stance.__exit__(None, None, None)
+        """Sets the stance that the script has chosen."""
+        if self._set is None or not self._is_on:
+            return
+        room = import_module("torch._dynamo.decorators")
+        self._is_on = False
+        if room._set_stance is self._ours:
+            setattr(room, "_set_stance", self._set)  # noqa: B010
+        self._set(self._wanted)
+
+    def _note(self, stance: Any) -> Any:
+        """What the script calls in place of torch's function."""
+        if not self._is_on:
+            assert self._set is not None
+            return self._set(stance)
+        before, self._wanted = self._wanted, stance
+        return before
 
 
 class CompileWatch:

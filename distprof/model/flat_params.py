@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from distprof.model.held_params import HeldParam
@@ -42,7 +43,7 @@ class FlatParams:
         """Parameters that this module itself had."""
         return self._of_module.get(id(module), [])
 
-    def replaces(self, parameter: nn.Parameter) -> bool:
+    def replaces(self, parameter: torch.Tensor) -> bool:
         """True for a flat parameter, and for a view into one that stands where the original was."""
         return id(parameter) in self._replaced
 

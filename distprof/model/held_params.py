@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 import torch
 
 from distprof.contract.mesh import DATA_PARALLEL
-from distprof.model.tensors import dtype_name
+from distprof.model.tensors import dtype_name, parts_of
 from distprof.process.live_topology import axes_of_mesh
 from distprof.process.topology import Topology
 
@@ -32,6 +33,13 @@ class HeldParam:
     dtype: str
     trainable: bool = False
 
+    def of_numbers(self, each: Fraction) -> HeldParam:
+        """The same in the same bytes, where each element stands for so many numbers."""
+        if each == 1:
+            return self
+        size, stored, whole = (int(number * each) for number in (self.size, self.stored, self.whole))
+        return replace(self, size=size, stored=stored, whole=whole)
+
 
 def held_param(tensor: Any, topology: Topology) -> HeldParam:
     """What the rank holds of a tensor."""
@@ -40,11 +48,20 @@ def held_param(tensor: Any, topology: Topology) -> HeldParam:
     return HeldParam(
         size=_needed(tensor, topology.unnamed_axes),
         stored=stored,
-        num_bytes=(stored if packing is None else int(tensor.numel())) * int(tensor.element_size()),
+        num_bytes=_num_bytes(tensor, stored if packing is None else int(tensor.numel())),
         whole=int(getattr(tensor, "ds_numel", _size(tensor))) * (shard_of if is_megatron_shard(tensor) else 1),
         whole_is_known=is_known,
         dtype=dtype_name(tensor.dtype) if packing is None else str(packing.quant_type),
         trainable=bool(tensor.requires_grad))
+
+
+def _num_bytes(tensor: Any, stored: int) -> int:
+    """Bytes of the elements that lie here; of a tensor that is made of others (sparse, quantized), theirs."""
+    if is_dtensor(tensor) or hasattr(tensor, "ds_numel"):
+        return stored * int(tensor.element_size())
+    parts = parts_of(tensor)
+    return stored * int(tensor.element_size()) if parts is None else sum(
+        _num_bytes(part, int(part.numel())) for part in parts)
 
 
 def is_dtensor(tensor: object) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from distprof.contract.rank_json import ParamCount
 from distprof.model.flat_params import FlatParams
 from distprof.model.held_params import HeldParam, held_param, stored_elements
 from distprof.model.packed_params import PackedParam, PackedParams
+from distprof.model.quantized_weights import quantized_weights
 from distprof.process.topology import Topology
 
 
@@ -92,8 +94,9 @@ class ParamCounter:
         return found
 
     def _look_at(self, module: nn.Module) -> _Held:
-        buffers = {id(buffer): buffer for buffer in module._buffers.values() if buffer is not None
-                   and not is_lazy(buffer)}  # one that no call has filled holds nothing yet
+        quantized = quantized_weights(module).numbers
+        buffers = {id(buffer): buffer for name, buffer in module._buffers.items() if buffer is not None
+                   and name not in quantized and not is_lazy(buffer)}  # one that no call has filled holds nothing yet
         params: dict[Hashable, HeldParam] = {own.key: own.param for own in self.own_params(module)}
         found = self._held[id(module)] = _Held(params, buffers, bool(self.packed(module)))
         return found
@@ -111,9 +114,14 @@ class ParamCounter:
         return self._own[id(module)]
 
     def _looked_up(self, module: nn.Module) -> Iterator[OwnParam]:
-        for name, tensor in module.named_parameters(recurse=False):
+        quantized = quantized_weights(module)
+        in_buffers = ((name, buffer) for name, buffer in module._buffers.items() if buffer is not None
+                      and name in quantized.numbers)
+        for name, tensor in (*module.named_parameters(recurse=False), *in_buffers):
             if not is_lazy(tensor) and not self._flat.replaces(tensor):
-                yield OwnParam(name, id(tensor), tuple(tensor.shape), held_param(tensor, self._topology), tensor)
+                each = Fraction(0) if name in quantized.beside else quantized.numbers.get(name, Fraction(1))
+                param = held_param(tensor, self._topology).of_numbers(each)
+                yield OwnParam(name, id(tensor), tuple(tensor.shape), param, tensor)
         for original in self._flat.of(module):
             yield OwnParam(original.name, original.key, original.shape, original.param, None)
 
@@ -132,7 +140,8 @@ def _summed(params: Collection[HeldParam], packed: list[PackedParam], buffers: I
         stored += param.stored
         trainable += param.size if param.trainable else 0
         num_bytes += param.num_bytes
-        dtypes[param.dtype] += param.size
+        if param.size:
+            dtypes[param.dtype] += param.size
     for pack in packed:
         dtypes[pack.dtype] += pack.size
     num_packed, unique = sum(pack.size for pack in packed), _unique(params, topology)

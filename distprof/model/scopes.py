@@ -47,9 +47,11 @@ class GradientWatch:
 class Frame:
     """One running forward call of a module."""
 
-    __slots__ = ("data", "evaluation", "gradient", "module", "outer", "recompute", "site")
+    __slots__ = ("data", "evaluation", "gradient", "in_backward", "module", "outer", "recompute", "site",
+                 "without_gradient")
 
-    def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, recompute: bool) -> None:
+    def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, in_backward: bool = False,
+                 recompute: bool = False) -> None:
         self.module = module
         self.site = site
         self.outer = outer
@@ -57,20 +59,26 @@ class Frame:
         """True inside a root call without gradient in a job that trains: validation, a teacher, a rollout."""
         self.gradient: GradientWatch | None = outer.gradient if outer is not None else None
         """Sees whether a gradient comes, where that is not known yet: without one the call was evaluation."""
+        self.without_gradient: Site | None = outer.without_gradient if outer is not None else None
+        """The root of a call of which no gradient may come: whether that is evaluation, all steps tell together."""
+        self.in_backward = in_backward
+        """True inside backward: a checkpoint, a function with a backward of its own, or a hook calls the module."""
         self.recompute = recompute
-        """True inside backward: activation checkpointing calls the module again."""
+        """True where it ran forward in this step already: activation checkpointing calls it again."""
         self.data: dict[object, Any] = {}
         """What the listeners keep between enter and exit, each under itself."""
 
     @property
     def phase(self) -> str:
-        """forward, evaluation or recompute."""
-        return "recompute" if self.recompute else EVALUATION if self.evaluation else "forward"
+        """forward, evaluation, recompute, or backward for a module that runs only there."""
+        if self.in_backward:
+            return "recompute" if self.recompute else "backward"
+        return EVALUATION if self.evaluation else "forward"
 
     @property
     def is_root(self) -> bool:
         """True for the outermost call of a root module in forward."""
-        return self.outer is None and not self.recompute
+        return self.outer is None and not self.in_backward
 
     @property
     def repeats_outer(self) -> bool:
@@ -133,6 +141,8 @@ class ModuleScopes:
         self._listeners: list[Listener] = []
         self._listeners_inside: list[Listener] = []
         """Those that hear of other calls than the outermost ones as well."""
+        self._ran: set[Site] = set()
+        """Modules that ran forward in this step."""
         self._handles: list[Any] = []
         self.failed_in: Site | None = None
         """Where the last exception left a forward call, innermost module first."""
@@ -149,6 +159,7 @@ class ModuleScopes:
             self._listeners_inside.append(listener)
         if not self._handles:
             self._thread = threading.get_ident()
+            self._ran.clear()
             self._hook()
             self._quiet.start()
             self._compiled.add(self.modules.sites())
@@ -167,6 +178,10 @@ class ModuleScopes:
             self._compiled.remove()
             self._by_thread = {}
             self._stack = _Stack(self._by_thread)
+
+    def next_step(self) -> None:
+        """A step ended: what runs in a backward pass from now on repeats nothing of it."""
+        self._ran.clear()
 
     @property
     def current(self) -> Frame | None:
@@ -213,9 +228,14 @@ class ModuleScopes:
             return
         else:
             outer, site = None, self._root_site(module)
-        frame = Frame(module, site, outer, recompute=graph_task() != NO_GRAPH_TASK)
+        if graph_task() == NO_GRAPH_TASK:
+            frame = Frame(module, site, outer)
+            self._ran.add(site)
+        else:
+            repeats = outer.recompute if outer is not None and outer.in_backward else site in self._ran
+            frame = Frame(module, site, outer, in_backward=True, recompute=repeats)
         listeners = self._listeners_inside
-        if outer is None and not frame.recompute:
+        if frame.is_root:
             self.failed_in = None
             self._compile_watch.start()
             self._before_root(frame)  # may switch instruments, so it precedes them
@@ -252,8 +272,7 @@ class ModuleScopes:
                 frame.gradient.watch(result)
             if not returned_well and self.failed_in is None:
                 self.failed_in = frame.site
-            for listener in reversed(self._listeners if frame.outer is None and not frame.recompute
-                                     else self._listeners_inside):
+            for listener in reversed(self._listeners if frame.is_root else self._listeners_inside):
                 listener.exit(frame, args if returned else (), kwargs, result if returned else None)
             if returned:
                 return

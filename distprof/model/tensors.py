@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import SUPPORTED_NODES, tree_leaves, tree_map
 
 from distprof.errors import UsageError
@@ -94,6 +95,21 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> An
 def dtype_name(dtype: torch.dtype) -> str:
     """An element type as tables have it: torch.float32 -> "float32"."""
     return str(dtype).removeprefix("torch.")
+
+
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    """The tensors that one is made of: a sparse one, or one of a class that wraps others; None for a plain tensor."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    if not is_traceable_wrapper_subclass_type(type(tensor)):
+        return None
+    whole: Any = tensor
+    names, _ = whole.__tensor_flatten__()
+    return tuple(part for name in names if isinstance(part := getattr(whole, name, None), torch.Tensor))
 
 
 def has_data(*found: torch.Tensor | None) -> bool:

@@ -8,10 +8,13 @@ from collections import defaultdict
 from distprof.counting.counts import Counts, OpCount
 from distprof.counting.torch_functions import TensorSpec
 from distprof.peers.peer_line import OUTSIDE, PeerLine
+from distprof.peers.traced_ops import fused_paths
+from distprof.shape_formulas.element_types import OF_COMPLEX, PART_OF_COMPLEX
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
 """The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
 BIAS = "adds the bias, once per output element"
+FUSED = "fused multi-head attention (eval without gradients) has no rule: its projections are lost too"
 CONVOLUTION = "torch.nn.functional.conv"
 
 
@@ -26,15 +29,22 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
     for op in counts.ops:
         if op.phase == "forward" and (op.macs if not exact else op.op in COUNTED and not op.kernel):
             entry = sums[op.function or OUTSIDE, op.module_path]
-            entry[0] += op.macs
+            entry[0] += op.macs if not exact else _as_shaped(op)
             entry[1] += _matrix_bias(op)
     for call, calls in counts.functions.items():
         path = call.path.site.path if call.path.site is not None else None
         biased = call.argument(2, "bias") is not None and isinstance(call.output, TensorSpec)
         if biased and call.name.startswith(CONVOLUTION) and (call.name, path) in sums:
             sums[call.name, path][1] += calls * call.output.numel()
-    return [PeerLine(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
+    lost = {path.site.path for path in fused_paths(counts.functions) if path.site is not None} if exact else set()
+    return [PeerLine(function=function, module_path=path, flops=0, macs=0, reason=FUSED) if path in lost else
+            PeerLine(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
             for (function, path), (macs, bias) in sums.items()]
+
+
+def _as_shaped(op: OpCount) -> int:
+    """Complex numbers count like real ones."""
+    return op.macs // 4 if op.note == OF_COMPLEX else op.macs * 2 // 3 if op.note == PART_OF_COMPLEX else op.macs
 
 
 def _matrix_bias(op: OpCount) -> int:

@@ -91,7 +91,7 @@ def _may_fuse(call: FunctionCall) -> bool:
     heads = call.argument(4, "num_heads")
     plain = not any(call.argument(position, name) for position, name in (
         (7, "bias_k"), (8, "bias_v"), (9, "add_zero_attn"), (13, "training"), (17, "use_separate_proj_weight")))
-    return plain and not call.grad_enabled and heads % 2 == 0 and len(call.args[0].shape) == 3
+    return plain and not call.has_gradient and heads % 2 == 0 and len(call.args[0].shape) == 3
 
 
 def _recorded(call: FunctionCall, known: Callable[[str], bool]) -> Iterator[Recorded]:

@@ -10,7 +10,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from distprof.contract.passes import WAIT
-from distprof.model.modules import ModuleMap
+from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import Frame, Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
@@ -27,7 +27,8 @@ class PassSwitch:
 
     def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], judge: Callable[[Frame], None],
                  note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int],
-                 folder: Callable[[], Path | None], is_light: Callable[[], bool] = lambda: False) -> None:
+                 folder: Callable[[], Path | None], are_work: Callable[[Site], bool],
+                 is_light: Callable[[], bool] = lambda: False) -> None:
         """Begins with no pass on.
 
         Args:
@@ -38,6 +39,7 @@ class PassSwitch:
             tags: What every file carries.
             step: The running step.
             folder: Where files of this rank are now.
+            are_work: Whether calls of a root without gradient are part of every step.
             is_light: Whether the rank is recorded lightly; asked once, when the first pass begins that measures.
         """
         self._is_light, self._classes, self._decided = is_light, PASS_CLASSES, False
@@ -56,7 +58,7 @@ class PassSwitch:
         """One for all passes: it numbers collectives without a gap."""
         self.sessions = ProfilerSessions(works)
         self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step, folder=folder,
-                                    phase=self.phases.now, collectives=self.collectives,
+                                    phase=self.phases.now, are_work=are_work, collectives=self.collectives,
                                     sessions=self.sessions)
         self._passes = self._new_passes()
         self._off = Pass(self._context)
@@ -100,6 +102,7 @@ class PassSwitch:
     def next_step(self) -> None:
         """A step ended."""
         self.current.next_step()
+        self.scopes.next_step()
         compiled, self._compilations = self.scopes.compilations - self._compilations, self.scopes.compilations
         if compiled and self.current.slowed_by_compilation:
             self._note(f"torch.compile was at work in a step of the {self.running} pass, and that step is in the means "

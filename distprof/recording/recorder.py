@@ -33,6 +33,7 @@ from distprof.recording.steps.evaluation import EvaluationJudge
 from distprof.recording.steps.every import StepEvery
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
+from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.writing import Writing
 
@@ -45,7 +46,8 @@ class Recorder:
         self._tentative = tentative
         self.recording = False
         """True from `start` until the last pass is done."""
-        self._step = CurrentStep()
+        calls = CallsWithoutGradient()
+        self._step = CurrentStep(calls)
         self._finder = StepFinder(every, lambda: self._step.number)
         self._compilations = CompileLog(step=lambda: self._step.number if self.recording else None,
                                         find=lambda module: self._passes.modules.find(module),
@@ -55,7 +57,8 @@ class Recorder:
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
             tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
-                                                        lambda: self._walk.evaluates).judge,
+                                                        calls, lambda: self._walk.evaluates).judge,
+            are_work=calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light)
         self._writing = Writing()

@@ -75,13 +75,15 @@ def _params(params: ParamCount) -> list[tuple[str, str]]:
 
 def _work(counts: Counts) -> list[tuple[str, str]]:
     ran = [phase for phase in TITLES if phase == "forward" or any(op.phase == phase for op in counts.ops)]
-    lines = [(title, _by_phase(counts, quantity, ran)) for title, quantity in (("MACs", "macs"), ("FLOPs", "flops"))]
+    least = "at least " if counts.uncounted else ""
+    lines = [(title, f"{least}{_by_phase(counts, quantity, ran)}")
+             for title, quantity in (("MACs", "macs"), ("FLOPs", "flops"))]
     if counts.model_flops != counts.flops:
-        lines.append(("model FLOPs", f"{number(counts.model_flops)}: without recomputation and "
+        lines.append(("model FLOPs", f"{least}{number(counts.model_flops)}: without recomputation and "
                       "without the scores that a fused attention backward recomputes"))
     if counts.causal_flops != counts.flops:
-        lines.append(("causal FLOPs", f"{number(counts.causal_flops)}: without what causal masks hide; the FLOPs above "
-                      "include it"))
+        lines.append(("causal FLOPs", f"{least}{number(counts.causal_flops)}: without what causal masks hide; the "
+                      "FLOPs above include it"))
     return lines
 
 

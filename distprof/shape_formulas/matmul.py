@@ -1,6 +1,6 @@
 """MACs of matrix products.
 
-Complex multiply-accumulates count like real ones. Only the stored elements of a sparse matrix count, 2:4 included.
+Only the stored elements of a sparse matrix count, 2:4 included.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from distprof.shape_formulas.element_types import numbers_an_element, numbers_in
 from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
 
@@ -19,7 +20,7 @@ def is_sparse(tensor: Any) -> bool:
 def num_stored(tensor: Any) -> int:
     """Elements of a dense matrix, or stored elements of a sparse one."""
     if not is_sparse(tensor):
-        return int(tensor.numel())
+        return numbers_in(tensor)
     return int((tensor._values() if tensor.is_sparse else tensor.values()).numel())
 
 
@@ -95,7 +96,8 @@ def matmul_backward(call: OperatorCall) -> int:
 def grouped_product(call: OperatorCall) -> int:
     """Several products side by side; if the groups lie along n, a row meets only the columns of its group."""
     left, right = call["self"], call["mat2"]
-    rows = left.numel() // left.shape[0] if left.dim() == 3 and right.dim() == 2 and left.shape[0] else left.numel()
+    every = numbers_in(left)
+    rows = every // left.shape[0] if left.dim() == 3 and right.dim() == 2 and left.shape[0] else every
     return int(rows * right.shape[-1])
 
 
@@ -122,7 +124,7 @@ def two_of_four_packed(call: OperatorCall) -> int:
 
 def gathered_product(call: OperatorCall) -> int:
     """The left side is first gathered from all ranks; the outputs show the number of its rows."""
-    inner = int(call["A"].shape[-1])
+    inner = int(call["A"].shape[-1]) * numbers_an_element(call["A"])
     return sum(int(result.numel()) for result in call.output[1]) * inner
 
 

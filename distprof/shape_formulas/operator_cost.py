@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 OperatorKind = Literal[
@@ -24,6 +25,11 @@ class Macs:
     """Part of `full`: scores that a fused attention backward recomputes."""
     note: str = ""
     """Why the count is an upper bound, or what it is based on besides the shapes."""
+
+    def times(self, factor: Fraction, note: str) -> Macs:
+        """So many times as many; what is left over is dropped."""
+        return Macs(full=int(self.full * factor), causal=int(self.causal * factor),
+                    recompute=int(self.recompute * factor), note=self.note or note)
 
     @classmethod
     def of(cls, macs: int | Macs) -> Macs:

@@ -15,6 +15,7 @@ from distprof.shape_formulas.attention import (
     dense_pairs,
 )
 from distprof.shape_formulas.convolution import CONVOLUTION
+from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.matmul import MATMUL
 from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
@@ -110,7 +111,8 @@ def _flops(op: str, inputs: Sequence[Any]) -> int | None:
         arguments = dict(zip(ARGUMENTS[op], inputs, strict=False))
         _check(op, arguments)
         results = _RESULTS[op](inputs) if op in _RESULTS else None
-        found = 2 * Macs.of(FORMULAS[op](OperatorCall({"is_causal": False} | arguments, results))).full
+        macs = Macs.of(FORMULAS[op](OperatorCall({"is_causal": False} | arguments, results)))
+        found = 2 * macs.times(*real_share(op, arguments)).full
     except _CANNOT:
         return None
     return found if 0 <= found < MOST else None

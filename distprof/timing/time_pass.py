@@ -204,8 +204,8 @@ class TimePass:
         if frame.evaluation:
             self._enter_evaluation(frame)
             return
-        tape, recompute = self._tapes.mine, frame.recompute
-        if tape.task != NO_TASK and not recompute:
+        tape = self._tapes.mine
+        if tape.task != NO_TASK and not frame.in_backward:
             tape.abandon()
         caller: ForwardCall | None = None if frame.outer is None else frame.outer.data.get(self)
         first, shares, chains = sequence_number(), tape.shares, tape.chains
@@ -218,9 +218,9 @@ class TimePass:
         frame.data[self] = chain, shares[-1], chains[-1], outermost, tape, caller is None
         tape.sequence.append(first)  # its nodes are those from here on
         chains.append(chain)
-        if not recompute and not chain.repeats:
+        if not frame.in_backward and not chain.repeats:
             self._entered.append(chain)
-        shares.append(chain.recompute if recompute else chain.forward)
+        shares.append(chain.recompute if frame.recompute else chain.backward if frame.in_backward else chain.forward)
         mark = self._mark()
         tape.marks.append(mark)
         if caller is None and frame.is_root:
@@ -295,7 +295,7 @@ class TimePass:
         )
 
     def _outermost_chain(self, frame: Frame) -> Chain:
-        if not frame.recompute:
+        if not frame.in_backward:
             return self._outside.child(frame.site)
         # a forward repeated in backward has no callers; those of the first call take their place
         chain = self._repeated.get(frame.site)

@@ -127,7 +127,8 @@ def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
 
 def _step(summary: Mapping[str, Any]) -> dict[str, Any]:
     step = summary["step"]
-    return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu(step),
+    return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu(
+        step, at_least=bool(summary["uncounted_ops"])),
             "sentence": step_line(step["found"])}
 
 

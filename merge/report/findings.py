@@ -226,7 +226,8 @@ def _mfu(facts: Facts) -> Iterator[Finding]:
         return
     hint = "distprof doctor --peak" if step["mfu_basis"]["code"] in NO_MFU and (
         step["mfu_basis"]["code"] != "no_step") else None
-    yield Finding(severity="note", text=mfu(step), section="totals", next=hint)
+    unknown = bool((facts.document["totals"] or {}).get("uncounted_ops"))
+    yield Finding(severity="note", text=mfu(step, at_least=unknown), section="totals", next=hint)
 
 
 def _uncounted(facts: Facts) -> Iterator[Finding]:
@@ -237,7 +238,8 @@ def _uncounted(facts: Facts) -> Iterator[Finding]:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     yield Finding(severity="warn", section="totals",
                   text=f"FLOPs of {counted(len(names), 'operator')} are not counted, which move "
-                       f"{percent(1 - totals['coverage_ratio'])} of all bytes: {', '.join(names[:SHOWN])}{more}.")
+                       f"{percent(1 - totals['coverage_ratio'])} of all bytes: {', '.join(names[:SHOWN])}{more}. "
+                       "All totals of FLOPs are at least what is shown.")
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:

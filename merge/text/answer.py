@@ -27,7 +27,7 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
     fully = f" ({len(light.full)} of them recorded fully)" if light is not None else ""
     lines = [f"{mesh(summary)}{fully}: {', '.join(rates(summary))}"]
     if summary["step"]["time_ns"] is not None:
-        lines.append(mfu(summary["step"]))
+        lines.append(mfu(summary["step"], at_least=bool(summary["uncounted_ops"])))
     return [*lines, *_communication(summary), *_missing(summary)]
 
 

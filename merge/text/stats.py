@@ -127,6 +127,8 @@ def _totals(summary: Mapping[str, Any], page: Page) -> None:
                 "replicas once"), rows)
     if (light := lightly(summary)) is not None:
         page.line(f"MACs and FLOPs: counted on {len(light.full)} of {light.of} ranks ({spans(light.full) or 'none'})")
+    if summary["uncounted_ops"]:
+        page.line("MACs and FLOPs: at least these, as some operators are not counted (below)")
     if model["active_params"] is not None:
         page.line(f"params that work on a token: {si(model['active_params'])}, if experts share tokens evenly")
     page.line()
@@ -151,7 +153,7 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
             page.line(line)
     page.line("   ".join(rates(summary)))
     if step["time_ns"] is not None:
-        page.line(mfu(step))
+        page.line(mfu(step, at_least=bool(summary["uncounted_ops"])))
     page.line()
 
 
@@ -166,16 +168,18 @@ def rates(summary: Mapping[str, Any]) -> list[str]:
         several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
         found.append(f"{si(step['samples_per_second'])} samples/s{several}")
     if flops is not None:
-        found.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
+        least = "at least " if summary["uncounted_ops"] else ""
+        found.append(f"{least}{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     return found
 
 
-def mfu(step: Mapping[str, Any]) -> str:
-    """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`."""
+def mfu(step: Mapping[str, Any], *, at_least: bool = False) -> str:
+    """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`; `at_least` if some are unknown."""
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if step["mfu"] is None:
         return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)
-    return f"MFU {percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(peak_words, basis.peaks))})"
+    least = "at least " if at_least else ""
+    return f"MFU {least}{percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(peak_words, basis.peaks))})"
 
 
 def peak_words(one: PeakUsed) -> str:

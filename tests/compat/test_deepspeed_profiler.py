@@ -17,6 +17,26 @@ def test_numbers_by_hand() -> None:
     assert (flops, macs, params) == (14_780, 6_600, 345)
 
 
+@pytest.mark.parametrize("given", [nn.Linear, [nn.Linear], (nn.Linear, nn.ReLU), {nn.Linear}])
+def test_one_type_to_ignore_needs_no_brackets(given) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    profiler = ours.FlopsProfiler(model)
+    profiler.start_profile(given)
+    model(rand(1, 4))
+    profiler.stop_profile()
+    assert ours.get_module_macs(model[0][0]) == 0 and ours.get_module_macs(model[0]) == 16
+    assert ours.get_model_profile(model, (1, 4), print_profile=False, as_string=False, ignore_modules=given)[1] == 16
+
+
+@pytest.mark.parametrize("given", ["Linear", ["Linear"], nn.Linear(4, 4), 3])
+def test_what_is_no_type_is_refused(given) -> None:
+    with pytest.raises(UsageError, match="expected types of modules as ignore_modules, found") as caught:
+        ours.get_model_profile(nn.Linear(4, 4), (1, 4), ignore_modules=given)
+    assert caught.value.hint
+    with pytest.raises(UsageError, match="ignore_list"):
+        ours.FlopsProfiler(nn.Linear(4, 4)).start_profile(given)
+
+
 def test_partitioned_parameters_count_in_full(deepspeed_package) -> None:
     """ZeRO-3 leaves one element in place of a parameter and notes the full size."""
     def partitioned() -> nn.Module:

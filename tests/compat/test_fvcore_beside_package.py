@@ -130,6 +130,17 @@ def test_fused_attention_is_lost(fvcore_package):
             assert mine.total() == theirs.total() > 0
 
 
+@pytest.mark.parametrize("frozen", ["all of it", "all but the attention", "the attention alone"])
+def test_frozen_attention_is_fused_with_gradients_on(fvcore_package, frozen):
+    model, x = nn.TransformerEncoderLayer(24, 4, 40, batch_first=True).eval(), torch.randn(3, 5, 24)
+    model.requires_grad_(frozen == "the attention alone")
+    model.self_attn.requires_grad_(frozen == "all but the attention")
+    theirs, mine = analyses(fvcore_package, nn.Sequential(model), x)
+    assert mine.by_module_and_operator() == theirs.by_module_and_operator()
+    lost = "aten::_native_multi_head_attention" in mine.unsupported_ops()
+    assert lost == (frozen != "all but the attention")
+
+
 def test_distributed_data_parallel(fvcore_package):
     build, inputs = NETS["Ladder"]
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

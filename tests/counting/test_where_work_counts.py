@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import distprof
+from support.recording import Recorded
 from support.two_layers import FIRST, FORWARD, HIDDEN, OUT, ROWS, WIDTH, model, rows
 
 
@@ -156,3 +158,126 @@ class Norm(nn.Module):
 def test_work_without_contractions_is_no_flop():
     counts = distprof.count(nn.Sequential(Norm(), nn.Softmax(-1)), rows(grad=True), backward=True)
     assert counts.flops == 0 < counts.total("elements") and not counts.uncounted
+
+
+class InBackward(torch.autograd.Function):
+    """Calls a module in its backward alone."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.module = module
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.module(gradient), None
+
+
+class ByFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, HIDDEN), nn.Sequential(nn.Linear(HIDDEN, HIDDEN))
+
+    def forward(self, x):
+        return InBackward.apply(self.first(x), self.second)
+
+
+class ByHook(ByFunction):
+    def forward(self, x):
+        out = self.first(x)
+        out.register_hook(self.second)
+        return out
+
+
+class Repeated(ByFunction):
+    """Of the two modules that a checkpoint calls in backward one ran forward."""
+
+    def forward(self, x):
+        return checkpoint(self.both, x, use_reentrant=False)
+
+    def both(self, x):
+        out = self.first(x).tanh()
+        out.register_hook(self.second)
+        return out
+
+
+@pytest.mark.parametrize(("kind", "backward", "recompute"), [(ByFunction, 1, 0), (ByHook, 1, 0), (Repeated, 1, 1)])
+def test_a_module_that_runs_in_backward_alone_repeats_nothing(kind, backward, recompute):
+    counts = distprof.count(kind(), rows(grad=True), backward=True)
+    second = 2 * ROWS * HIDDEN * HIDDEN
+    assert (counts.forward_flops, counts.backward_flops, counts.recompute_flops) == (
+        FIRST, 2 * FIRST + backward * second, recompute * FIRST)
+    assert counts.model_flops == 3 * FIRST + second
+    assert counts.by_module()["second.0"] == second
+
+
+def test_each_step_has_its_own_repetitions(tmp_path, monkeypatch):
+    """What ran forward in another step is repeated in none."""
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    network, second = ByHook(), 2 * ROWS * HIDDEN * HIDDEN
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with distprof.record(tmp_path, steps="wait=1,count=1,time=1,trace=0"):
+        for step in range(3):
+            if not step:
+                network.second(torch.randn(ROWS, HIDDEN))
+            network(rows()).sum().backward()
+            optimizer.step()
+    seen = Recorded(tmp_path)
+    assert seen.flops("backward") == {"first": FIRST, "second.0": second} and seen.flops("recompute") == {}
+    times = seen.modules()["second"]
+    assert times["bwd_time_ns"] > 0 and not times["recompute_time_ns"]
+
+
+class Hooked(nn.Linear):
+    """Its forward hook multiplies once more; so does that of the module inside."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, HIDDEN)
+        self.register_forward_hook(lambda _module, _args, out: out @ self.weight)
+        self.register_forward_pre_hook(lambda _module, args: (args[0] @ torch.ones(WIDTH, WIDTH),))
+
+
+def test_hooks_of_the_root_are_work_of_the_root():
+    network, before, behind = Hooked(), 2 * ROWS * WIDTH * WIDTH, FIRST
+    counts = distprof.count(network, rows(grad=True), backward=True)
+    assert counts.forward_flops == FIRST + before + behind
+    assert counts.by_module()[""] == counts.flops == 3 * counts.forward_flops - before
+    assert {op.module_path for op in counts.ops} <= {"", None} and not any(
+        op.macs for op in counts.ops if op.module_path is None)
+    with torch.no_grad():
+        inside = distprof.count(nn.Sequential(network), rows())
+    assert inside.by_module()[""] == inside.flops == FIRST + before + behind
+
+
+def test_hooks_of_the_root_are_its_work_in_a_job(tmp_path, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    network, before = Hooked(), 2 * ROWS * WIDTH * WIDTH
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with distprof.record(tmp_path, steps="wait=1,count=1,time=0,trace=0"):
+        for _ in range(2):
+            (network(rows()) @ torch.ones(WIDTH, 1)).sum().backward()
+            optimizer.step()
+    seen, script = Recorded(tmp_path), 2 * ROWS * WIDTH
+    assert seen.flops("forward") == {"": 2 * FIRST + before, None: script}
+    assert seen.flops("backward") == {"": 3 * FIRST, None: script}
+
+
+class Generating(nn.Module):
+    """Its work runs when results are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, HIDDEN)
+
+    def forward(self, x):
+        for _ in range(2):
+            yield self.first(x) @ torch.ones(HIDDEN, OUT)
+
+
+def test_a_forward_that_is_a_generator_is_work_of_its_module():
+    network = Generating()
+    counts = distprof.count(lambda x: sum(network(x)), rows())
+    both = 2 * (FIRST + 2 * ROWS * HIDDEN * OUT)
+    assert counts.by_module() == {"": both, "first": 2 * FIRST} and counts.flops == both

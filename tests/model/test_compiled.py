@@ -7,11 +7,15 @@ from functools import cache
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import distprof
-from distprof.model.compiled import ABOUT_HOOKS
+from distprof.model.compiled import ABOUT_HOOKS, ForcedEager
+from support.jobs import SCRIPTS, torchrun
+from support.jobs import distprof as command
 from support.recording import Recorded
 
 # torch 2.15 warns of itself while it compiles a part of a model
@@ -148,10 +152,63 @@ def test_a_stance_of_the_script_is_kept(tmp_path):
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
+def test_a_stance_that_is_chosen_while_we_count_holds_afterwards(tmp_path):
+    model = Net()
+    call = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=2,count=1,time=1,trace=0") as rec:
+        for step in range(6):
+            if step == 2:
+                assert stance() == "force_eager"
+                torch.compiler.set_stance("fail_on_recompile")
+            call(torch.ones(2, 4)).sum().backward()  # raises where the mode of the count pass meets the stance
+            optimizer.step()
+        assert not rec.recording and stance() == "fail_on_recompile"
+    torch.compiler.set_stance("default")
+    seen = Recorded(tmp_path / "run")
+    assert seen.info["status"] == "complete" and seen.modules()[""]["fwd_flops"] == 4 * 2 * 4 * 4
+
+
+def stance() -> str:
+    return torch._dynamo.eval_frame._stance.stance
+
+
+STANCES = ("default", "eager_on_recompile", "fail_on_recompile", "force_eager")
+
+
+@given(st.lists(st.one_of(st.sampled_from(STANCES), st.sampled_from(("enter", "leave", "start", "stop")))))
+def test_stances_of_the_script_are_those_without_us(events):
+    """What the script does with stances, and ours that begin and end in between, one inside the other."""
+    entered, running, plain, plain_entered = [], [], "default", []
+    for event in events:
+        if event in STANCES:
+            torch.compiler.set_stance(event)
+            plain = event
+        elif event == "enter":
+            entered.append(torch.compiler.set_stance("eager_on_recompile"))
+            entered[-1].__enter__()
+            plain_entered.append(plain)
+            plain = "eager_on_recompile"
+        elif event == "leave" and entered:
+            entered.pop().__exit__(None, None, None)
+            plain = plain_entered.pop()
+        elif event == "start":
+            running.append(ForcedEager())
+            running[-1].start()
+        elif event == "stop" and running:
+            running.pop().stop()
+        assert stance() == ("force_eager" if running else plain)
+    while running:
+        running.pop().stop()
+    assert stance() == plain
+    torch.compiler.set_stance("default")
+
+
 def test_nothing_of_ours_stays_with_the_compiler(tmp_path):
     handler = torch._dynamo.callback_handler
     model = Net()
     model.compile(backend="eager")
+    own = torch._dynamo.decorators._set_stance
     before = model._compiled_call_impl, list(handler.start_callbacks), list(handler.end_callbacks)
     filters = list(warnings.filters)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -161,6 +218,7 @@ def test_nothing_of_ours_stays_with_the_compiler(tmp_path):
             optimizer.step()
         assert model._compiled_call_impl is not before[0] and len(handler.start_callbacks) == len(before[1]) + 1
     assert (model._compiled_call_impl, handler.start_callbacks, handler.end_callbacks) == before
+    assert torch._dynamo.decorators._set_stance is own
     assert not any(entry[1] is not None and entry[1].pattern == ABOUT_HOOKS for entry in warnings.filters)
     assert [entry for entry in warnings.filters if entry in filters] == filters  # torch may add some when it compiles
 
@@ -195,3 +253,17 @@ def test_an_exception_in_a_compiled_module_is_the_script_s(tmp_path):
             optimizer.step()
     seen = Recorded(tmp_path / "run")
     assert seen.info["status"] == "complete" and seen.modules()[""]["calls"] == 2
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("how", ["stance", "config"])
+def test_a_job_that_refuses_to_compile_again_ends_as_without_us(tmp_path, how):
+    script = SCRIPTS / "compiled_strictly.py"
+    plain = torchrun(1, script, how)
+    done = command("run", "--nproc-per-node", 1, "--out", tmp_path / "run", "--no-merge", script, how)
+    assert plain.returncode == done.returncode == 0, done.stderr
+    assert plain.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    assert plain.stdout.startswith("fail_on_recompile" if how == "stance" else "default")
+    seen = Recorded(tmp_path / "run")
+    assert seen.info["status"] == "complete" and "compiled::aot_compile" in seen.info["notes"][0]
+    assert sum(seen.flops("forward").values()) == 2 * 6 * (8 * 16 + 16 * 4)

@@ -11,7 +11,7 @@ from support.fvcore_sums import sums
 from support.zoo import EVERY_MODEL, TOTALS, torchvision_counts
 
 FUSED = ("vit_b_16",)
-"""Without gradients its attention is one kernel that these counters do not know."""
+"""Without gradients its attention is one kernel that torch's counter does not know."""
 SIZES = {
     "vit_b_16": Counter({"aten::mul": 1}),
     "swin_t": Counter({"aten::rsub": 24, "aten::mul": 24, "aten::pow": 12}),
@@ -30,10 +30,10 @@ def test_forward(name):
     assert not counts.uncounted
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY_MODEL if name.values[0] not in FUSED])
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_torch_and_ptflops(name):
     counts, published = torchvision_counts(name), TOTALS[name]
-    assert counts.forward_flops == published["torch_flops"]
+    assert counts.forward_flops == published["torch_flops"] or name in FUSED
     assert sum(line.flops for line in ptflops.peer_lines(counts)) == published["ptflops_aten"]
 
 

@@ -122,3 +122,20 @@ def test_from_the_command_line(tmp_path):
         ["distprof", "48"], ["torch.nn.functional.relu", "+6"], ["deepspeed", "54"]]
     data = json.loads(command("reconcile", "net.py:make", "--peer", "fvcore", "--json", cwd=tmp_path).stdout)
     assert (data["ours"], data["theirs"], data["unit"], data["differences"]) == (24, 24, "macs", [])
+
+
+PRINTED = {"fvcore": (44160, 23680), "ptflops": (42240, 21440)}
+"""What the packages print for the layer below, of two sequences: trained, and frozen or without gradients."""
+
+
+@pytest.mark.parametrize("peer", ["deepspeed", "fvcore", "ptflops"])
+def test_frozen_attention_in_eval_mode_is_lost_as_without_gradients(peer):
+    """Its kernel is fused where no gradient flows, whatever the mode is."""
+    model, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.randn(2, 10, 16)
+    trained = distprof.reconcile(model, x, peer=peer)
+    with torch.no_grad():
+        without = distprof.reconcile(model, x, peer=peer)
+    frozen = distprof.reconcile(model.requires_grad_(False), x, peer=peer)
+    assert (frozen.ours, frozen.theirs) == (without.ours, without.theirs)
+    assert frozen.theirs < trained.theirs and frozen.ours == trained.ours
+    assert peer not in PRINTED or (trained.theirs, frozen.theirs) == PRINTED[peer]

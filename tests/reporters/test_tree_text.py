@@ -130,7 +130,9 @@ def test_every_uncounted_operator_is_listed_with_calls_and_bytes(stack):
         listed = next(line for line in text.splitlines() if line.strip().startswith(f"{one.op} "))
         assert f"{one.calls} call" in listed and listed.endswith("B")
     assert f"{100 * unknown.coverage_ratio:.1f} % of the bytes" in lines(text)["coverage"]
+    assert all(" at least " in lines(text)[name] for name in ("MACs", "FLOPs"))
     known = replace(stack, ops=tuple(op._replace(counted=True) for op in stack.ops))
+    assert "at least" not in str(known)
     assert "100.0 %" in lines(str(known))["coverage"] and "no operator is uncounted" in str(known)
 
 

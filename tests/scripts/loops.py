@@ -75,6 +75,12 @@ def evaluate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return counted("evaluation", lambda: model(x))
 
 
+def constant(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Without gradient in every iteration."""
+    with torch.no_grad():
+        return run(model, x)
+
+
 def batch() -> torch.Tensor:
     return torch.randn(BATCH, WIDTH)
 
@@ -90,7 +96,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
 
 
 def critic_step() -> None:
-    fake = evaluate(generator, batch())
+    fake = constant(generator, batch())
     descend(critics, run(critic, batch()).mean() - run(critic, fake).mean())
 
 
@@ -143,7 +149,7 @@ def rollouts(number: int) -> None:
 
 def average(_: int) -> None:
     x = batch()
-    evaluate(averaged, x)
+    constant(averaged, x)
     descend(optimizer, run(model, x).mean())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from distprof.counting.opaque_calls import OpaqueCalls
 from distprof.counting.torch_functions import FunctionPass
 from distprof.model.call_paths import CallPath
 from distprof.model.compiled import ForcedEager
@@ -67,6 +68,9 @@ class ForwardRecord:
         self._on.callback(self._scopes.remove, self)
         self._takes_times = times
         if counts:
+            opaque = OpaqueCalls(self._functions.aside)
+            opaque.start()
+            self._on.callback(opaque.stop)
             self._functions.start()
             self._on.callback(self._functions.stop)
 
@@ -118,4 +122,4 @@ class ForwardRecord:
         outer = frame.outer
         while outer is not None and outer.module is not frame.module:
             outer = outer.outer
-        return self._takes_times and outer is None and not frame.recompute and id(frame.module) not in self._untimed
+        return self._takes_times and outer is None and not frame.in_backward and id(frame.module) not in self._untimed

@@ -18,6 +18,22 @@ EXPERT_GROUP = re.compile(r"ep_size_(\d+)")
 """DeepSpeed's name of the process group of an expert parameter, with the number of its ranks."""
 
 
+def types_of(given: Iterable[type] | type | None, name: str) -> frozenset[type]:
+    """The types that a caller gave, who may have forgotten the brackets around one.
+
+    Raises:
+        UsageError: Something else was given.
+    """
+    if given is None:
+        return frozenset()
+    kinds = (given,) if isinstance(given, type) or not isinstance(given, Iterable) else tuple(given)
+    wrong = [kind for kind in kinds if not isinstance(kind, type)]
+    if wrong:
+        raise UsageError(f"expected types of modules as {name}, found {type(wrong[0]).__name__}",
+                         hint=f"{name}=[torch.nn.Linear]")
+    return frozenset(kinds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamCounts:
     """Parameters of one module, submodules included."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from distprof.compat.deepspeed.forward_record import ForwardRecord
-from distprof.compat.deepspeed.measurement import Measurement
+from distprof.compat.deepspeed.measurement import Measurement, types_of
 from distprof.compat.deepspeed.profile_text import ProfileText, put_out
 from distprof.errors import UsageError
 from distprof.model.isolation import undisturbed
@@ -21,7 +21,7 @@ def get_model_profile(
     model: nn.Module, input_shape: Sequence[int] | None = None, args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None, print_profile: bool = True, detailed: bool = True,  # noqa: FBT001
     module_depth: int = -1, top_modules: int = 1, warm_up: int = 1, as_string: bool = True,  # noqa: FBT001
-    output_file: str | None = None, ignore_modules: Iterable[type] | None = None, mode: str = "forward", *,
+    output_file: str | None = None, ignore_modules: Iterable[type] | type | None = None, mode: str = "forward", *,
     compat: bool = False,
 ) -> tuple[Any, Any, Any]:
     """Profiles one call of a model in eval mode; training flags, buffers and random state are put back.
@@ -38,7 +38,7 @@ def get_model_profile(
         warm_up: Calls in front of the one that is timed; work is counted in the last of them.
         as_string: Gives text like `4.54 M` instead of numbers.
         output_file: File for the report instead of standard output.
-        ignore_modules: Exact types of modules whose work counts as that of the module around them.
+        ignore_modules: Exact types of modules, or one, whose work counts as that of the module around them.
         mode: `forward` calls the model, `generate` its method of that name.
         compat: Counts and prints what DeepSpeed 0.19.8 does, bugs included.
 
@@ -46,14 +46,15 @@ def get_model_profile(
         FLOPs, MACs and parameters.
 
     Raises:
-        UsageError: There is nothing to call, or nothing to call it with.
+        UsageError: There is nothing to call, or nothing to call it with; `ignore_modules` are no types.
         OutputError: The report cannot be written.
         Exception: What the model raises; nothing stays switched on.
     """
+    ignored = types_of(ignore_modules, "ignore_modules")
     inputs, call = _inputs(model, input_shape, args, {} if kwargs is None else kwargs), _entry(model, mode)
     with undisturbed([model]):
         model.eval()
-        measurement = Measurement(model, ignored=set(ignore_modules or ()), exact=compat)
+        measurement = Measurement(model, ignored=ignored, exact=compat)
         _measure(measurement.record, partial(call, *inputs, **(kwargs or {})), warm_up)
         total = measurement.profiles()[id(model)]
         if print_profile:

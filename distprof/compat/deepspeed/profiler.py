@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from distprof.compat.deepspeed.measurement import HINT, Measurement
+from distprof.compat.deepspeed.measurement import HINT, Measurement, types_of
 from distprof.compat.deepspeed.profile_text import ProfileText, put_out, splits_experts
 from distprof.errors import UsageError
 from distprof.reporters.deepspeed_layout import (
@@ -51,14 +51,18 @@ class FlopsProfiler:
     params: int | None = field(default=None, init=False)
     _measurement: Measurement | None = field(default=None, init=False)
 
-    def start_profile(self, ignore_list: Iterable[type] | None = None) -> None:
+    def start_profile(self, ignore_list: Iterable[type] | type | None = None) -> None:
         """Starts recording, from zero.
 
         Args:
-            ignore_list: Exact types of modules whose work counts as that of the module around them.
+            ignore_list: Exact types of modules, or one, whose work counts as that of the module around them.
+
+        Raises:
+            UsageError: They are no types.
         """
+        ignored = types_of(ignore_list, "ignore_list")
         self.stop_profile()
-        self._measurement = Measurement(self.model, ignored=set(ignore_list or ()), exact=self.compat)
+        self._measurement = Measurement(self.model, ignored=ignored, exact=self.compat)
         self._measurement.record.start()
         self.started = self.func_patched = True
 

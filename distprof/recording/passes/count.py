@@ -27,8 +27,10 @@ class CountSteps(Pass):
     name = "count"
 
     def __init__(self, context: PassContext) -> None:
-        self._counter = CountPass(context.scopes, context.phase)
+        self._counter = CountPass(context.scopes, context.phase, are_work=context.are_work)
         self._eager = ForcedEager()
+        self._note = context.note
+        self._said: set[str] = set()
 
     def start(self) -> None:
         """Switches the counter on, and compiled code off: a compiled graph hides the operators it was made from."""
@@ -50,6 +52,11 @@ class CountSteps(Pass):
 
     def next_step(self) -> None:
         self._counter.next_step()
+        unsaid = self._counter.opaque - self._said
+        if unsaid:
+            self._said |= unsaid
+            self._note(f"what runs in {', '.join(sorted(unsaid))} cannot be seen and was not counted: "
+                       "FLOPs are those of the rest")
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
         """Calls and FLOPs a step, submodules included."""
@@ -76,7 +83,7 @@ class CountSteps(Pass):
     def _op_rows(self) -> list[TableRow]:
         """One row per (module path, op, phase, shapes, dtype); call paths that end in the same module are one."""
         sums: dict[tuple[Any, ...], TableRow] = {}
-        for key, entry in self._counter.sums.items():
+        for key, entry in self._counter.sums.items():  # in which phase calls without gradient are, all steps tell
             path = key.path.site.path if key.path.site is not None else None
             row = sums.setdefault((path, key.op, key.phase, key.shapes, key.dtype), {
                 "module_path": path, "op": key.op, "phase": key.phase, "shapes": key.shapes, "dtype": key.dtype,

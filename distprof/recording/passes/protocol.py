@@ -31,6 +31,8 @@ class PassContext:
     """The running step, from 0."""
     phase: Callable[[], str | None]
     """`optimizer` where an optimizer runs, and nothing else inside of it; else None."""
+    are_work: Callable[[Site], bool]
+    """Whether calls of a root without gradient are part of every step, as the steps by now tell."""
     collectives: CollectiveRecorder
     """Shared by the passes that label collectives, one after the other."""
     sessions: ProfilerSessions

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from distprof.contract.passes import WAIT
 from distprof.contract.tables import TableRow
-from distprof.model.modules import Model
+from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame
 from distprof.model.tensors import first_tensor, num_rows
 from distprof.recording.steps.turns import Waited
+from distprof.recording.steps.without_gradient import CallsWithoutGradient
 
 
 class CurrentStep:
     """Counts steps from 0. It counts forward calls and samples while it listens to the modules."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: CallsWithoutGradient) -> None:
+        """Begins before the first step; `calls` tells which of those without gradient are evaluation."""
+        self._calls = calls
+        self._without_gradient: Counter[Site] = Counter()
+        self._doubtful: list[_Doubtful] = []
         self.number = 0
         self.num_turns = 0
         """Optimizer steps that were looked at to find out what ends a step."""
@@ -34,6 +43,7 @@ class CurrentStep:
     def begin(self, *, listening: bool) -> None:
         """The step begins."""
         self.forward_calls = self._evaluation_calls = 0 if listening else None
+        self._without_gradient = Counter()
         self._samples = {}
         self.restart()
 
@@ -46,13 +56,23 @@ class CurrentStep:
         return time.perf_counter_ns() - self._began_counter_ns
 
     def end(self, pass_name: str, duration_ns: int) -> TableRow:
-        """Its row of steps.parquet; the next step has the next number."""
+        """Its row of steps.parquet; the next step has the next number.
+
+        The calls in it may change as later steps end.
+        """
         counts = [one.number for one in self._samples.values() if one.number is not None]
         row = {"step": self.number, "pass": pass_name, "start_ns": self.began_ns,
                "end_ns": self.began_ns + duration_ns, "duration_ns": duration_ns,
                "forward_calls": self.forward_calls, "evaluation_calls": self._evaluation_calls,
                # models that work on the same samples, or chunks of one model on a rank, do not add up
                "samples": max(counts, default=None)}
+        if self.forward_calls is not None:
+            self._calls.step_ended(self.number)
+            if self._without_gradient:
+                self._doubtful.append(_Doubtful(row, self.forward_calls, self._evaluation_calls or 0,
+                                                self._without_gradient))
+            for doubtful in self._doubtful:
+                doubtful.settle(self._calls)
         self.number += 1
         return row
 
@@ -61,6 +81,7 @@ class CurrentStep:
         row = {"step": self.number, "pass": WAIT, "start_ns": step.start_ns,
                "end_ns": step.start_ns + step.duration_ns, "duration_ns": step.duration_ns,
                "forward_calls": None, "evaluation_calls": None, "samples": None}
+        self._calls.step_ended(0)  # what was seen by then is known of no single step
         self.number += 1
         return row
 
@@ -73,11 +94,33 @@ class CurrentStep:
         if not (frame.is_root and model.has_parameters()):
             return
         self.all_forward_calls += 1
-        if frame.evaluation:
+        if frame.without_gradient is not None:
+            self._without_gradient[frame.without_gradient] += 1
+            if frame.evaluation or not torch.is_grad_enabled():
+                return
+        elif frame.evaluation:
             self._evaluation_calls = (self._evaluation_calls or 0) + 1
             return
-        self.forward_calls = (self.forward_calls or 0) + 1
+        else:
+            self.forward_calls = (self.forward_calls or 0) + 1
         self._samples.setdefault(model, _Samples()).add(first_tensor(args, kwargs))
+
+
+@dataclass(slots=True, frozen=True)
+class _Doubtful:
+    """A step with calls without gradient."""
+
+    row: TableRow
+    forward_calls: int
+    """All others."""
+    evaluation_calls: int
+    without_gradient: Counter[Site]
+
+    def settle(self, calls: CallsWithoutGradient) -> None:
+        """Sets the numbers of the row as far as is known by now."""
+        work = sum(number for site, number in self.without_gradient.items() if calls.are_work(site))
+        self.row["forward_calls"] = self.forward_calls + work
+        self.row["evaluation_calls"] = self.evaluation_calls + self.without_gradient.total() - work
 
 
 class _Samples:

@@ -1,4 +1,4 @@
-"""Which forward calls of a job that trains are evaluation: those of which no gradient comes."""
+"""Which forward calls of a job that trains are evaluation: without gradient, and not in every step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from distprof.model.modules import Model
+from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame, GradientWatch
+from distprof.recording.steps.without_gradient import CallsWithoutGradient
 
 FORWARD = "forward"
 
@@ -21,24 +22,30 @@ class EvaluationJudge:
 
     Without gradient mode it is. In eval mode it is one if no gradient comes: validation may leave gradients on, and a
     network in eval mode may be trained through. So each model is watched until a step has shown which of the two holds.
+    What is called without gradient in every step is work of the step, but for a model that is trained in training mode
+    and put into eval mode for the call: that is validation.
     """
 
-    def __init__(self, trains: Callable[[], bool], step: Callable[[], int],
+    def __init__(self, trains: Callable[[], bool], step: Callable[[], int], calls: CallsWithoutGradient,
                  marked: Callable[[], bool] = lambda: False) -> None:
         """Prepares.
 
         Args:
             trains: False in inference, where calls without gradient are the work.
             step: The number of the running step.
+            calls: Told of every call without gradient.
             marked: True while the script says that it evaluates.
         """
         self._trains = trains
         self._marked = marked
         self._step = step
+        self._calls = calls
         self._watched: dict[Model, tuple[GradientWatch, int]] = {}
+        self._in_training_mode: set[Site] = set()
+        """Roots that were called so, with gradients."""
 
     def judge(self, frame: Frame) -> None:
-        """Called before a root call; sets `evaluation` of its frame, and `gradient` where that is to be seen."""
+        """Called before a root call; sets `evaluation` of its frame, `gradient` and `without_gradient`."""
         model, root = frame.site.model, frame.site.module()
         trains = self._trains()
         if self._marked():
@@ -48,6 +55,19 @@ class EvaluationJudge:
         elif trains and root is not None and not root.training:
             self._watch(frame)
         model.trained |= not frame.evaluation and frame.gradient is None
+        if trains and root is not None and not self._marked():
+            self._weigh(frame, in_training_mode=root.training)
+
+    def _weigh(self, frame: Frame, *, in_training_mode: bool) -> None:
+        site = frame.site
+        if not frame.evaluation and frame.gradient is None:
+            if in_training_mode:
+                self._in_training_mode.add(site)
+        else:
+            frame.without_gradient = site
+            if in_training_mode or site not in self._in_training_mode:
+                self._calls.saw(site)
+            frame.evaluation = frame.evaluation and not self._calls.are_work(site)
 
     def _watch(self, frame: Frame) -> None:
         model = frame.site.model

@@ -30,7 +30,7 @@ def summary(**changed: Any) -> dict[str, Any]:
     communication = {"steps": [7, 8, 9], "pipeline": None, "waiting_ratio": 0.2, "moving_ratio": 0.05, "culprits": [],
                      "blind": None}
     return {"world_size": 4, "ranks": [0, 1, 2, 3], "missing_ranks": [], "topology": {"dp": 2, "tp": 2}, "step": STEP,
-            "problems": [], "remarks": [],
+            "problems": [], "remarks": [], "uncounted_ops": [],
             "communication": communication | changed.pop("communication", {})} | changed
 
 
@@ -42,6 +42,16 @@ def test_what_a_good_job_gives():
         "exposed communication: 20.0 % of a step waiting for other ranks, 5.0 % moving data",
         "no rank delays the others",
         "nothing is missing"]
+
+
+def test_where_something_is_not_counted_rates_are_at_least_what_is_shown():
+    basis = msgspec.to_builtins(MfuBasis(code="given", rank=0, device="a CPU", dtype="float32"))
+    unknown = {"uncounted_ops": [{"op": "mylib::op", "calls": 1.0, "io_bytes": 8.0}],
+               "step": STEP | {"mfu": 0.25, "mfu_basis": basis}}
+    head, rate, *_ = answer(summary(**unknown))
+    assert "at least 4.00 GFLOP/s (1.00 GFLOP/s per GPU)" in head and rate.startswith("MFU at least 25.0 %")
+    head, rate, *_ = answer(summary(**unknown | {"uncounted_ops": []}))
+    assert "at least" not in head + rate
 
 
 @pytest.mark.parametrize(("changed", "line"), [

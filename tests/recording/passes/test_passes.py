@@ -86,7 +86,7 @@ def test_a_pass_that_overrides_nothing_records_nothing(tmp_path):
     works = RunningWorks(lambda function: function)
     calls = CollectiveRecorder(scopes, lambda: (0, None), works, lambda function: function)
     idle = Pass(PassContext(scopes=scopes, guard=lambda function: function, note=print, tags=dict, step=lambda: 0,
-                            folder=lambda: None, phase=lambda: None, collectives=calls,
+                            folder=lambda: None, phase=lambda: None, are_work=lambda _: False, collectives=calls,
                             sessions=ProfilerSessions(works)))
     idle.start(), idle.restart_step(), idle.optimizer_begins(), idle.optimizer_ends(), idle.next_step(), idle.stop()
     assert (*idle.module_columns([]), *idle.step_columns()) == ()

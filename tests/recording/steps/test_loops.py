@@ -9,11 +9,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import distprof
+from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from support.recording import Recorded
 
 pytestmark = pytest.mark.long
@@ -266,6 +269,24 @@ class Trained:
         self.model(X)
         self.model.train()
 
+    def validated_at_times(self, index: int) -> None:
+        if index in (0, 2, 4):
+            self.validated(index)
+        else:
+            self.train(self.model(X))
+
+    def rolled_out(self, index: int) -> None:
+        """With the model as it is, in some of the steps."""
+        with torch.no_grad():
+            for _ in range(3 if index in (0, 2) else 0):
+                self.model(X)
+        self.train(self.model(X))
+
+    def taught(self, _index: int) -> None:
+        with torch.no_grad():
+            self.other(X)
+        self.train(self.model(X))
+
     def averaged(self, _index: int) -> None:
         self.other.requires_grad_(False).eval()
         self.train(self.model(X) - self.other(X))
@@ -283,19 +304,49 @@ class Trained:
 
 
 @pytest.mark.parametrize(("what", "forward", "evaluation", "params"), [
-    ("validated", 1, 4, 20), ("inferred", 1, 1, 20), ("validated_with_gradients", 1, 1, 20), ("averaged", 1, 1, 20),
+    ("validated", 1, 4, 20), ("validated_at_times", 1, 4, 20), ("rolled_out", 1, 3, 20), ("inferred", 2, 0, 20),
+    ("validated_with_gradients", 1, 1, 20), ("averaged", 2, 0, 20), ("taught", 2, 0, 20),
     ("trained_through", 2, 0, 40), ("trained_in_eval_mode", 1, 0, 20), ("checkpointed", 1, 0, 20)])
-def test_forward_calls_of_which_no_gradient_comes_are_in_no_total(tmp_path, what, forward, evaluation, params):
+def test_forward_calls_without_gradient_are_work_if_every_step_has_them(tmp_path, what, forward, evaluation, params):
     seen = looped(tmp_path / "run", getattr(Trained(), what), 5)
     assert seen.info["status"] == "complete"
     assert (total(seen, "forward"), total(seen, "evaluation")) == (forward * PRODUCT, evaluation * PRODUCT)
     assert seen.info["params"]["params"] == params
-    steps = seen.table("steps").filter(pl.col("pass") == "time").row(0, named=True)
+    steps = seen.table("steps")
+    some = what in ("validated_at_times", "rolled_out")
+    if not some:
+        assert {*zip(steps["forward_calls"][2:], steps["evaluation_calls"][2:], strict=True)} == {(forward, evaluation)}
+    steps = steps.filter(pl.col("pass") == ("count" if some else "time")).row(0, named=True)
     assert (steps["forward_calls"], steps["evaluation_calls"]) == (forward, evaluation)
-    assert (steps["evaluation_ns"] is not None) == bool(evaluation)
+    assert some or (steps["evaluation_ns"] is not None) == bool(evaluation)
     modules = seen.modules().values()
     assert sum(row["fwd_flops"] for row in modules) == forward * PRODUCT
     assert sum(row["evaluation_flops"] for row in modules) == evaluation * PRODUCT
+
+
+def test_the_script_s_word_holds_that_it_evaluates(tmp_path):
+    trained = Trained()
+    with distprof.record(tmp_path / "run", steps=SHORT) as rec:
+        for _ in range(5):
+            with rec.evaluation(), torch.no_grad():
+                trained.other(X)
+            trained.train(trained.model(X))
+    seen = Recorded(tmp_path / "run")
+    assert (total(seen, "forward"), total(seen, "evaluation")) == (PRODUCT, PRODUCT)
+    assert seen.table("steps")["evaluation_calls"].to_list()[2:] == [1] * 3
+
+
+@given(st.lists(st.booleans(), max_size=8), st.booleans())
+def test_calls_without_gradient_are_work_if_all_steps_have_them(later, at_first):
+    """The first step, in which a script tries things, decides nothing by itself."""
+    calls, site, other = CallsWithoutGradient(), object(), object()
+    for number, seen in enumerate((at_first, *later)):
+        if seen:
+            calls.saw(site)
+        calls.saw(other)
+        calls.step_ended(number)
+    assert calls.are_work(site) == (all(later) and at_first + sum(later) >= 2)
+    assert calls.are_work(other) == bool(later)
 
 
 def test_samples_are_those_of_the_model_that_gets_most(tmp_path):

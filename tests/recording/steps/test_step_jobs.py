@@ -63,10 +63,10 @@ def test_five_critic_steps_and_one_of_the_generator(tmp_path):
     done = distprof("stats", tmp_path / "run", "--strict")
     assert done.returncode == 0, done.stderr
     assert "step = 1 iteration: 5 x Critic's SGD, 1 x Generator's SGD" in done.stdout
-    assert "evaluation (in no total), per GPU: 5 forward calls a step, 61.44 K FLOPs" in done.stdout
+    assert "evaluation" not in done.stdout, "what the generator makes for the critic is part of every step"
     summary = json.loads(distprof("stats", "--json", tmp_path / "run").stdout)
-    # 2 x 1072 parameters in products: three quarters of 12 calls of the critic and the generator have a gradient
-    assert summary["model"]["fwd_flops"] == 12 * 12288 and summary["evaluation"]["flops"] == 5 * 12288
+    # 11 calls of the critic; 6 of the generator, 5 of them without gradient
+    assert summary["model"]["fwd_flops"] == 17 * 12288 and summary["evaluation"] is None
     assert [one["steps"] for one in summary["step"]["found"]["optimizers"]] == [5, 1]
 
 

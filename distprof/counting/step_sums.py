@@ -1,0 +1,98 @@
+"""Calls of operators, added up step by step, by module, operator, shapes and phase."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import NamedTuple
+
+from distprof.contract.tables import EVALUATION
+from distprof.counting.known_calls import KnownCall
+from distprof.model.call_paths import CallPath
+from distprof.model.modules import Site
+from distprof.model.scopes import Frame, GradientWatch
+from distprof.shape_formulas.operator_cost import Cost
+
+NO_CALLS = partial(Cost, calls=0)
+CallOfStep = tuple[CallPath, KnownCall, str, tuple[str, ...], str]
+"""Path, call, phase, torch functions and kernel, as `OpKey` has them."""
+Tally = dict[CallOfStep, list[int]]
+"""How often each was made, in a list, to look it up once."""
+
+
+class OpKey(NamedTuple):
+    """Calls with an equal key are summed."""
+
+    path: CallPath
+    op: str
+    phase: str
+    shapes: str
+    dtype: str | None = None
+    """Element type of the first tensor input, or of the output if there is none."""
+    functions: tuple[str, ...] = ()
+    """The torch functions that were running, outermost first, if those are recorded."""
+    kernel: str = ""
+    """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
+
+
+Sums = dict[OpKey, Cost]
+
+
+class StepSums:
+    """Sums over all steps that ended; a step that did not end is in none."""
+
+    def __init__(self, are_work: Callable[[Site], bool]) -> None:
+        """Begins empty; `are_work` tells whether calls of a root without gradient are part of every step."""
+        self._are_work = are_work
+        self._lock = threading.Lock()
+        self._tally: Tally = {}
+        """Of the running step."""
+        self._tallies_apart: dict[tuple[Site, GradientWatch | None], Tally] = {}
+        """The same of calls without gradient, or of which none may come, by their root and what watches for it."""
+        self._sums: Sums = defaultdict(NO_CALLS)
+        self._sums_apart: dict[Site, Sums] = defaultdict(lambda: defaultdict(NO_CALLS))
+        """Of roots that are called without gradient: whether that is evaluation is asked when sums are."""
+
+    def restart_step(self) -> None:
+        """Drops what was counted in the running step."""
+        self._tally.clear()
+        self._tallies_apart.clear()
+
+    def count(self, call: CallOfStep, frame: Frame | None) -> None:
+        """Adds a call to the running step; `frame` is the innermost module call that makes it."""
+        with self._lock:
+            tally = self._tally
+            if frame is not None and frame.without_gradient is not None and call[2] in ("forward", EVALUATION):
+                tally = self._tallies_apart.setdefault((frame.without_gradient, frame.gradient), {})
+            times = tally.get(call)
+            if times is None:
+                tally[call] = [1]
+            else:
+                times[0] += 1
+
+    def next_step(self) -> None:
+        """Adds the step that ended."""
+        _add(self._tally, self._sums)
+        for (site, watch), tally in self._tallies_apart.items():
+            seen = watch is not None and watch.seen
+            _add(tally, self._sums if seen else self._sums_apart[site])
+        self.restart_step()
+
+    def by_key(self) -> Sums:
+        """All sums."""
+        if not self._sums_apart:
+            return self._sums
+        found: Sums = defaultdict(NO_CALLS, {key: copy(cost) for key, cost in self._sums.items()})
+        for site, sums in self._sums_apart.items():
+            phase = "forward" if self._are_work(site) else EVALUATION
+            for key, cost in sums.items():
+                found[key._replace(phase=phase) if key.phase in ("forward", EVALUATION) else key].add(cost)
+        return found
+
+
+def _add(tally: Tally, sums: Sums) -> None:
+    for (path, call, phase, functions, kernel), (times,) in tally.items():
+        sums[OpKey(path, call.op, phase, call.shapes, call.dtype, functions, kernel)].add(call.cost, times)
