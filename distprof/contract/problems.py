@@ -138,6 +138,12 @@ class AttemptsDiffer(Problem, frozen=True):
     attempts: tuple[int, ...]
 
 
+class CallsDiffer(Problem, frozen=True):
+    """Ranks disagree in what they call: other ops, types, sizes or roots, or one never made a call of the others."""
+
+    num_collectives: int
+
+
 class TraceWithoutRank(Problem, frozen=True):
     """Nothing names the rank of a trace, and it was left out."""
 

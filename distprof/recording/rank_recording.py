@@ -56,6 +56,9 @@ class RankRecording:
         self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
         self.failure: RankFailure | None = None
         """What ended the script."""
+        self.labels_last_calls = False
+        """Whether collectives were labelled until it did."""
+        self._has_last_calls = False
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
         self._params = ModuleParams()
@@ -231,8 +234,9 @@ class RankRecording:
         # what follows the last step, a barrier or an evaluation, is no part of the arrivals pass
         steps = max(len(self._steps), self.plan.num_required)
         waited = {row["step"] for row in self._steps if row["pass"] == WAIT}  # a pass was interrupted in it
-        return collective_rows(call for call in switch.collectives.calls
-                               if call.step < steps and call.step not in waited)
+        calls = switch.collectives.calls
+        self._has_last_calls = self.labels_last_calls and all(call.step < steps for call in calls)
+        return collective_rows(call for call in calls if call.step < steps and call.step not in waited)
 
     def complete(self) -> None:
         """Gives the folder its final name, and adds its summary to those of the host."""
@@ -287,8 +291,8 @@ class RankRecording:
     def _rank_json(self, status: Status, why: str | None) -> RankJson:
         known = self._topology
         return RankJson(
-            run_id=self._job.run_id, status=status, why=why, failure=self.failure, light=self._light,
-            notes=list(self._notes),
+            run_id=self._job.run_id, status=status, why=why, failure=self.failure,
+            has_last_calls=self._has_last_calls, light=self._light, notes=list(self._notes),
             **asdict(self.identity),
             topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
             topology_source=known.source if known else None, topology_basis=known.basis if known else None,

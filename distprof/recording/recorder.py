@@ -140,6 +140,7 @@ class Recorder:
         status, why = self._outcome(reason, failure)
         if not self._step.number:
             why = f"{reason} and no step was found: {self._no_step_found()}"
+        self._rank.labels_last_calls = self._rank.failure is not None and self._passes.current.labels_collectives
         self._rank.clock.sample(last=True)
         self._finish(status, why)
 

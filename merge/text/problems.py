@@ -48,6 +48,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                 "longer, --step-every says what ends a step",
     },
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
+    codes.CallsDiffer: "ranks disagree about {num_collectives:# collective}, which distprof comms names",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
     codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
     codes.WorldSizesDiffer: "the world size in the traces is not clear: {ranks_by_size:sizes}, and the highest rank is "

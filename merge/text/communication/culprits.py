@@ -25,7 +25,7 @@ UNKNOWN = "what it did meanwhile is unknown"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
-    "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
+    "no collective": "no collective of several ranks with known times was recorded: whether a rank delays others is unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",

@@ -1,0 +1,61 @@
+"""Training jobs of which something untrue is easily said: `odd_loops.py KIND`.
+
+Kinds: uneven (local SGD: rank 1 has 8 batches, rank 0 12, and both average every fourth), raises (likewise, and rank 1
+raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0).
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+kind = sys.argv[1]
+WIDTH, BATCH = 16, 4
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH))
+
+
+def steps(model: nn.Module, number: int):
+    """So many iterations, with the number of each."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for index in range(number):
+        model(torch.randn(BATCH, WIDTH)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield index
+
+
+def local_sgd(rank: int, *, raises: bool) -> None:
+    model = net()
+    for index in steps(model, 8 if rank else 12):
+        if index % 4 == 3 and index < 8:
+            if raises and rank and index > 4:
+                raise RuntimeError("no more data")
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= 2
+
+
+def join(rank: int) -> None:
+    model = DistributedDataParallel(net())
+    with Join([model]):
+        for _ in steps(model, 18 if rank else 7):
+            pass
+
+
+def of_ranks() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    join(rank) if kind == "join" else local_sgd(rank, raises=kind == "raises")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    of_ranks()
