@@ -30,7 +30,7 @@ from distprof.recording.script_error import failure_of, in_a_line
 from distprof.recording.step_walk import StepWalk
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.evaluation import EvaluationJudge
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.every import VARIABLE, StepEvery
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
 from distprof.recording.termination import Flush, TerminationWatch
@@ -132,6 +132,8 @@ class Recorder:
         if not self.recording:
             return
         if not self._step.number and self._rank.is_superfluous(tentative=self._tentative):
+            if self._finder.num_turns:
+                self._say_no_step(self._finder.why_none(self._step.all_forward_calls), "nothing was written")
             self._remove()
             self._rank.stop()
             return
@@ -148,12 +150,14 @@ class Recorder:
         """Why; said to the user as well, unless the script failed."""
         found = self._finder.why_none(self._step.all_forward_calls)
         if self._rank.failure is None:
-            hint = ("say with --step-every which optimizer, or how many optimizer steps, make one"
-                    if self._finder.num_turns else
-                    "call rec.step() at the end of each step, with distprof.record(...) as rec")
-            self._rank.say(f"no step was recorded: expected optimizer.step() to end each step, {found}  "
-                           f"hint: {hint}")
+            self._say_no_step(found, "no step was recorded")
         return found
+
+    def _say_no_step(self, found: str, what: str) -> None:
+        hint = (f"say with {VARIABLE if self._tentative else '--step-every'} which optimizer, or how many optimizer "
+                "steps, make one" if self._finder.num_turns else
+                "call rec.step() at the end of each step, with distprof.record(...) as rec")
+        self._rank.say(f"{what}: expected optimizer.step() to end each step, {found}  hint: {hint}")
 
     def _finish(self, status: Status, why: str | None = None) -> None:
         with self._writing.held():

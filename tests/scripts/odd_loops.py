@@ -1,9 +1,11 @@
 """Training jobs of which something untrue is easily said: `odd_loops.py KIND`.
 
 Kinds: uneven (local SGD: rank 1 has 8 batches, rank 0 12, and both average every fourth), raises (likewise, and rank 1
-raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0).
+raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0), curriculum (one process
+with two models, whose optimizers step in no pattern).
 """
 
+import random
 import sys
 
 import torch
@@ -20,14 +22,22 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH))
 
 
+def iteration(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.randn(BATCH, WIDTH)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def steps(model: nn.Module, number: int):
     """So many iterations, with the number of each."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = sgd(model)
     for index in range(number):
-        model(torch.randn(BATCH, WIDTH)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        iteration(model, optimizer)
         yield index
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def local_sgd(rank: int, *, raises: bool) -> None:
@@ -48,6 +58,16 @@ def join(rank: int) -> None:
             pass
 
 
+def curriculum() -> None:
+    models = [(model, sgd(model)) for model in (net(), net())]
+    drawn = random.Random(2)
+    for _ in range(30):
+        iteration(*drawn.choice(models))
+
+
+ALONE = {"curriculum": curriculum}
+
+
 def of_ranks() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -58,4 +78,4 @@ def of_ranks() -> None:
 
 
 if __name__ == "__main__":
-    of_ranks()
+    ALONE.get(kind, of_ranks)()
