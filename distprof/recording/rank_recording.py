@@ -30,6 +30,7 @@ from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.job.membership import JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.passes.count import COUNTS
 from distprof.recording.plan import StepPlan
 from distprof.recording.plan_progress import PlanProgress
 from distprof.recording.run_directory import RankFolder
@@ -164,6 +165,11 @@ class RankRecording:
         self._steps.append(row)
         self._claim().add_step(row)
 
+    def look_at_models(self, switch: PassSwitch) -> None:
+        """Counts parameters of models that are new, between two steps: the script may drop them before the pass ends."""
+        if self._params.lacks(switch.modules):
+            self._params.measure(switch.modules, self._known_topology, checksums=True)
+
     def flush(self, switch: PassSwitch, *, status: Status, why: str | None = None, elsewhere: bool = False) -> None:
         """Writes all tables that are known by now, and rank.json.
 
@@ -220,7 +226,7 @@ class RankRecording:
         rows = self._params.columns(sites)
         for one in switch.passes:
             for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have none
-                row |= columns
+                row |= _uncounted(row, columns)
         return rows
 
     def _step_rows(self, switch: PassSwitch) -> list[TableRow]:
@@ -307,6 +313,12 @@ class RankRecording:
         names = [step["pass"] for step in self._steps]
         usual = {row.name for row in USUAL}
         return {name: names.count(name) for name in PASS_NAMES if name in usual or name in names}
+
+
+def _uncounted(row: TableRow, columns: TableRow) -> TableRow:
+    """Columns of another pass; without counts for a module that is called in its steps and was not in counted ones."""
+    called, counted = columns.get("calls"), row.get("calls")
+    return {**columns, **dict.fromkeys(COUNTS)} if called and counted == 0 else columns
 
 
 def _top_levels(sites: Sequence[Site]) -> list[Site]:

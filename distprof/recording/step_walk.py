@@ -199,6 +199,8 @@ class StepWalk:
         elif following != running:
             self._passes.switch(None)
             self._rank.flush(self._passes, status="complete" if self.has_enough else "recording")
+        else:
+            self._rank.look_at_models(self._passes)
 
     # --- the script's own profiler ---------------------------------------------------------------------------------
 

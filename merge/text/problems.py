@@ -49,6 +49,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     },
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
     codes.CallsDiffer: "ranks disagree about {num_collectives:# collective}, which distprof comms names",
+    codes.ModulesUncounted: "{num_modules:# module} not counted: called in timed steps, and not when FLOPs were counted "
+                            "({modules:modules}). FLOP/s of a step are not known",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
     codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
     codes.WorldSizesDiffer: "the world size in the traces is not clear: {ranks_by_size:sizes}, and the highest rank is "
@@ -135,6 +137,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "where": lambda found: f"; recorded in {', '.join(found)}: name that directory, too" if found else "",
     "lack": lambda ranks: f", none of {rank_list(ranks)}" if ranks else "",
     "names": lambda names: ", ".join(map(str, names)),
+    "modules": lambda paths: ", ".join(path or "(root)" for path in paths),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
     "steps": lambda steps: f"step{'s' if len(steps) > 1 else ''} {spans(steps)}",
     "exit_code": lambda code: "an exception" if code is None else f"exit code {code}" if code >= 0 else

@@ -46,6 +46,7 @@ NO_MFU = {
     "no_step": "a step of the count pass and one of the time pass are needed",
     "no_device": f"rank {{rank}} did not record its device, so no peak can be looked up; {REMEDY}",
     "no_dtype": f"rank {{rank}} did not record the dtype of the products, so no peak can be looked up; {REMEDY}",
+    "uncounted": "modules were timed that were not counted",
     "no_peak": f"no published peak of {{device}} in {{dtype}} is at hand; {REMEDY}",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
 from support.jobs import SCRIPTS, distprof, record_run
@@ -39,3 +40,42 @@ def test_a_rank_that_raised_never_entered_and_that_is_no_whole_run(tmp_path):
     problems = json.loads(distprof("stats", "--json", run).stdout)["problems"]
     assert {"code": "calls_differ", "num_collectives": 1} in problems
     assert "incomplete: ranks disagree about 1 collective, which distprof comms names" in comms
+
+
+WIDTH = 16
+PARAMS = {"": 1072, "0": 544, "1": 0, "2": 528}
+"""Of the net of the script: (16 + 1) x 32 and (32 + 1) x 16."""
+
+
+def modules_of(run) -> dict[str, dict]:
+    found = pl.read_parquet(run / "rank00000" / "modules.parquet")
+    return {row["module_path"]: row for row in found.to_dicts()}
+
+
+def test_models_that_come_and_go_have_their_parameters_and_only_what_was_counted_has_counts(tmp_path):
+    """Step 2 is counted, of the first fold; timed are steps 3 to 5, the last of the second fold."""
+    run = tmp_path / "run"
+    record_run(run, 1, ODD, "folds", flags=("--steps", "wait=2,count=1,time=3,trace=6"))
+    found = modules_of(run)
+    for prefix in ("", "model1:", "model2:"):
+        assert {path: found[prefix + path]["params"] for path in PARAMS} == PARAMS
+        assert (found[prefix]["fwd_flops"] is None) == bool(prefix)
+    assert [found[f"{prefix}0"]["fwd_time_ns"] is None for prefix in ("", "model1:", "model2:")] == [False, False, True]
+    summary = json.loads(distprof("stats", "--json", run).stdout)
+    assert summary["problems"] == [{"code": "modules_uncounted", "modules": ["model1:"], "num_modules": 4}]
+    assert summary["step"]["flops_per_second"] is summary["step"]["mfu"] is None
+    assert summary["step"]["mfu_basis"]["code"] == "uncounted" and summary["step"]["samples_per_second"] > 0
+    assert summary["per_gpu"]["params"]["mean"] == 1072 and summary["per_gpu"]["fwd_macs"]["mean"] == 4 * 2 * 16 * 32
+    assert "incomplete: 4 modules not counted: " in told(run, "stats", whole=False)
+
+
+def test_a_layer_that_was_added_has_its_name_and_times_and_no_counts(tmp_path):
+    run = tmp_path / "run"
+    record_run(run, 1, ODD, "grows", flags=("--steps", "wait=2,count=1,time=3,trace=6"))
+    found = modules_of(run)
+    more = WIDTH * WIDTH + WIDTH
+    assert {path: row["params"] for path, row in found.items()} == PARAMS | {"": 1072 + more, "3": more}
+    assert found["3"]["fwd_time_ns"] > 0 and found["3"]["fwd_flops"] is None
+    summary = json.loads(distprof("stats", "--json", run).stdout)
+    assert summary["problems"] == [{"code": "modules_uncounted", "modules": ["3"], "num_modules": 1}]
+    assert summary["step"]["flops_per_second"] is None

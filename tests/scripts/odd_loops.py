@@ -2,7 +2,8 @@
 
 Kinds: uneven (local SGD: rank 1 has 8 batches, rank 0 12, and both average every fourth), raises (likewise, and rank 1
 raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0), curriculum (one process
-with two models, whose optimizers step in no pattern).
+with two models, whose optimizers step in no pattern), folds (a fresh model every fifth iteration, which is then
+dropped), grows (a layer more from the fifth iteration on).
 """
 
 import random
@@ -65,7 +66,23 @@ def curriculum() -> None:
         iteration(*drawn.choice(models))
 
 
-ALONE = {"curriculum": curriculum}
+def folds() -> None:
+    for _ in range(3):
+        for _ in steps(net(), 5):
+            pass
+
+
+def grows() -> None:
+    model = net()
+    optimizer = sgd(model)
+    for index in range(14):
+        if index == 4:
+            model.append(nn.Linear(WIDTH, WIDTH))
+            optimizer.add_param_group({"params": model[-1].parameters()})
+        iteration(model, optimizer)
+
+
+ALONE = {"curriculum": curriculum, "folds": folds, "grows": grows}
 
 
 def of_ranks() -> None:

@@ -19,6 +19,8 @@ SUMMED_COLUMNS = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "el
                   "read_bytes", "write_bytes")
 FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops",
                 EVALUATION: "evaluation_flops"}
+COUNTS = ("fwd_macs", *FLOP_COLUMNS.values())
+"""Columns of modules.parquet; null for modules that came after the count pass."""
 
 
 class CountSteps(Pass):
@@ -29,6 +31,9 @@ class CountSteps(Pass):
     def __init__(self, context: PassContext) -> None:
         self._counter = CountPass(context.scopes, context.phase)
         self._eager = ForcedEager()
+        self._modules = context.scopes.modules
+        self._there = set[Site]()
+        """Modules that were there in a counted step."""
 
     def start(self) -> None:
         """Switches the counter on, and compiled code off: a compiled graph hides the operators it was made from."""
@@ -50,18 +55,20 @@ class CountSteps(Pass):
 
     def next_step(self) -> None:
         self._counter.next_step()
+        self._there.update(self._modules.sites())
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
-        """Calls and FLOPs a step, submodules included."""
+        """Calls and FLOPs a step, submodules included; nothing of modules that came later."""
         num_steps = self._counter.num_steps
         if not num_steps:
             return ()
         flops = self._inclusive_flops()
         return [{"calls": self._counter.calls.get(site, 0) / num_steps,
-                 **{name: round(value / num_steps) for name, value in flops[site].items()}} for site in sites]
+                 **{name: round(value / num_steps) if site in self._there else None
+                    for name, value in flops[site].items()}} for site in sites]
 
     def _inclusive_flops(self) -> dict[Site, dict[str, int]]:
-        total: dict[Site, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("fwd_macs", *FLOP_COLUMNS.values()), 0))
+        total: dict[Site, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
         for key, entry in self._counter.sums.items():
             column = FLOP_COLUMNS.get(key.phase)
             for site in key.path.sites() if column else ():
