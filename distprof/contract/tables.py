@@ -249,6 +249,9 @@ COLLECTIVES = Table(
         _MODULE_PATH,
         text("phase", "forward, backward, recompute, optimizer or evaluation: what the rank was doing. Null: none of "
              "them.", nullable=True),
+        Column(name="in_autograd", type="bool", doc="Whether gradients pass the result, in forward calls with gradients: "
+               "they do not where ranks only join a number to look at, like the mean of their losses. Null: not known.",
+               nullable=True),
     ),
 )
 

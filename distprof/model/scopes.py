@@ -47,7 +47,7 @@ class GradientWatch:
 class Frame:
     """One running forward call of a module."""
 
-    __slots__ = ("data", "evaluation", "gradient", "module", "outer", "recompute", "site")
+    __slots__ = ("data", "evaluation", "gradient", "learns", "module", "outer", "recompute", "site")
 
     def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, recompute: bool) -> None:
         self.module = module
@@ -57,6 +57,8 @@ class Frame:
         """True inside a root call without gradient in a job that trains: validation, a teacher, a rollout."""
         self.gradient: GradientWatch | None = outer.gradient if outer is not None else None
         """Sees whether a gradient comes, where that is not known yet: without one the call was evaluation."""
+        self.learns: bool = outer is not None and outer.learns
+        """True inside a root call with gradients on, in a job that trains."""
         self.recompute = recompute
         """True inside backward: activation checkpointing calls the module again."""
         self.data: dict[object, Any] = {}

@@ -79,3 +79,17 @@ def test_a_layer_that_was_added_has_its_name_and_times_and_no_counts(tmp_path):
     summary = json.loads(distprof("stats", "--json", run).stdout)
     assert summary["problems"] == [{"code": "modules_uncounted", "modules": ["3"], "num_modules": 1}]
     assert summary["step"]["flops_per_second"] is None
+
+
+@pytest.mark.parametrize("kind", ["join", "metric"])
+def test_numbers_that_replicas_join_to_look_at_make_no_doubt(tmp_path, kind):
+    """Of join, the steps of rank 1, with shadows of rank 0 behind its seven."""
+    run = tmp_path / "run"
+    record_run(run, 2, ODD, kind, flags=("--steps", "wait=1,count=1,time=1,trace=2"))
+    summary = json.loads(distprof("stats", "--json", run).stdout)
+    assert summary["problems"] == [] and summary["topology_certain"] and summary["topology"] == {"dp": 2}
+    calls = pl.read_parquet(run / "rank00001" / "collectives.parquet")
+    inside = calls.filter(pl.col("phase") == "forward")
+    assert len(inside) and set(inside["in_autograd"]) == {False}
+    assert calls.filter(pl.col("phase") == "backward")["in_autograd"].null_count() > 0
+    assert "incomplete" not in told(run, "stats")

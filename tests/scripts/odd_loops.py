@@ -1,13 +1,15 @@
 """Training jobs of which something untrue is easily said: `odd_loops.py KIND`.
 
 Kinds: uneven (local SGD: rank 1 has 8 batches, rank 0 12, and both average every fourth), raises (likewise, and rank 1
-raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0), curriculum (one process
+raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0), metric
+(the module itself joins the counts of its classes over all ranks, to look at them), curriculum (one process
 with two models, whose optimizers step in no pattern), folds (a fresh model every fifth iteration, which is then
 dropped), grows (a layer more from the fifth iteration on).
 """
 
 import random
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -41,7 +43,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def local_sgd(rank: int, *, raises: bool) -> None:
+def local_sgd(rank: int, *, raises: bool = False) -> None:
     model = net()
     for index in steps(model, 8 if rank else 12):
         if index % 4 == 3 and index < 8:
@@ -85,11 +87,32 @@ def grows() -> None:
 ALONE = {"curriculum": curriculum, "folds": folds, "grows": grows}
 
 
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = self.net(x)
+        counts = result.detach().argmax(-1).bincount(minlength=WIDTH)
+        dist.all_reduce(counts)
+        with torch.no_grad():
+            dist.all_gather([torch.empty(2) for _ in range(2)], result.mean(0)[:2].clone())
+        return result
+
+
+def metric(rank: int) -> None:
+    for _ in steps(DistributedDataParallel(Counting()), 12):
+        pass
+
+
+OF_RANKS = {"uneven": local_sgd, "raises": partial(local_sgd, raises=True), "join": join, "metric": metric}
+
+
 def of_ranks() -> None:
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
     torch.manual_seed(0)
-    join(rank) if kind == "join" else local_sgd(rank, raises=kind == "raises")
+    OF_RANKS[kind](dist.get_rank())
     dist.barrier()
     dist.destroy_process_group()
 
