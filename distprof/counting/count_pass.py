@@ -127,7 +127,8 @@ class CountPass(TorchDispatchMode):
         self._retired = True
         higher_order_rules.dismiss(self)
         self._quiet.stop()
-        self._switch_off()
+        if threading.get_ident() == self._thread:
+            self._switch_off()  # on another one it stays, and does nothing
 
     def _switch_off(self) -> None:
         if self.functions is not None:
@@ -150,6 +151,8 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("steps end on different threads, and what counts them is bound to one")
         self._add(self._step_tally)
         for watch, tally in self._unsure_tallies.items():
             self._add(tally, None if watch.seen else EVALUATION)

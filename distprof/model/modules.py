@@ -150,6 +150,15 @@ class ModuleMap:
         self._sites[id(module)] = site
         return site
 
+    def drop(self, model: Model) -> None:
+        """Forgets a model."""
+        if model in self.models:
+            self.models.remove(model)
+            gone = set(map(id, model.sites.values()))
+            self._sites = {key: site for key, site in self._sites.items() if id(site) not in gone}
+            self._called.clear()
+            self._number()
+
     def sites(self) -> Iterator[Site]:
         """Every module of every model."""
         for model in self.models:

@@ -7,7 +7,7 @@ while torch.compile traces.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import torch
@@ -127,6 +127,8 @@ class ModuleScopes:
         self._judge = judge
         self._one_thread = one_thread
         self._thread = 0
+        self.left_out: Collection[int] = ()
+        """Native ids of threads whose calls are not looked at."""
         self.compilations = 0
         """How often torch.compile compiled while there were listeners."""
         self._before_root = before_root
@@ -211,7 +213,7 @@ class ModuleScopes:
         if frames:
             outer = frames[-1]
             site = self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
-        elif self._is_foreign(module):
+        elif self._is_foreign(module) or (self.left_out and threading.get_native_id() in self.left_out):
             return
         else:
             outer, site = None, self._root_site(module)

@@ -33,6 +33,7 @@ from distprof.recording.steps.evaluation import EvaluationJudge
 from distprof.recording.steps.every import VARIABLE, StepEvery
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
+from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.writing import Writing
 
@@ -58,15 +59,17 @@ class Recorder:
                                                         lambda: self._walk.evaluates).judge,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light)
+        self._thread = StepThread(self._rank.note)
+        self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=lambda: self._finish("complete"),
-            written=self._watch.resume)
-        self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, is_recording=lambda: self.recording,
-                                          stepped=self._walk.optimizer_stepped)
+            written=self._watch.resume, thread=self._thread)
+        self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
+                                          is_recording=lambda: self.recording and not self._thread.is_other)
 
     @property
     def plan(self) -> StepPlan:

@@ -93,3 +93,19 @@ def test_numbers_that_replicas_join_to_look_at_make_no_doubt(tmp_path, kind):
     assert len(inside) and set(inside["in_autograd"]) == {False}
     assert calls.filter(pl.col("phase") == "backward")["in_autograd"].null_count() > 0
     assert "incomplete" not in told(run, "stats")
+
+
+SEVERAL = "steps end on several threads: those of one are recorded, and what the others train is not"
+
+
+@pytest.mark.parametrize("kind", ["threads", "pool"])
+def test_of_several_threads_that_train_one_is_recorded_and_that_is_said(tmp_path, kind):
+    run = tmp_path / "run"
+    done = record_run(run, 1, ODD, kind, flags=("--steps", "wait=2,count=1,time=2,trace=2"))
+    assert f"rank 0: {SEVERAL}" in done.stderr and "dispatch mode" not in done.stderr
+    about = json.loads((run / "rank00000" / "rank.json").read_text())
+    assert (about["status"], about["num_steps"], about["notes"]) == ("complete", 7, [SEVERAL])
+    assert {path: row["params"] for path, row in modules_of(run).items()} == PARAMS, "nothing of the other thread's"
+    summary = json.loads(distprof("stats", "--json", run).stdout)
+    assert [one["code"] for one in summary["problems"]] == ["note_of_rank"]
+    assert summary["per_gpu"]["fwd_macs"]["mean"] == 4 * 2 * 16 * 32

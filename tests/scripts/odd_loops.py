@@ -4,12 +4,16 @@ Kinds: uneven (local SGD: rank 1 has 8 batches, rank 0 12, and both average ever
 raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0), metric
 (the module itself joins the counts of its classes over all ranks, to look at them), curriculum (one process
 with two models, whose optimizers step in no pattern), folds (a fresh model every fifth iteration, which is then
-dropped), grows (a layer more from the fifth iteration on).
+dropped), grows (a layer more from the fifth iteration on), threads (two train a model each, one of them a smaller one and
+half as often), pool (each iteration on one of two threads, in turn).
 """
 
 import random
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Thread
 
 import torch
 import torch.distributed as dist
@@ -84,7 +88,28 @@ def grows() -> None:
         iteration(model, optimizer)
 
 
-ALONE = {"curriculum": curriculum, "folds": folds, "grows": grows}
+def threads() -> None:
+    def train(model: nn.Module, number: int) -> None:
+        for _ in steps(model, number):
+            time.sleep(0.001 * (60 // number))
+
+    both = [Thread(target=train, args=args) for args in ((net(), 60), (nn.Linear(WIDTH, WIDTH), 30))]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+
+
+def pool() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for _ in range(20):
+            for executor in (one, other, one):
+                executor.submit(iteration, model, optimizer).result()
+
+
+ALONE = {"curriculum": curriculum, "folds": folds, "grows": grows, "threads": threads, "pool": pool}
 
 
 class Counting(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.optim import Optimizer
 
@@ -80,6 +80,14 @@ class StepFinder:
         """The first iteration begins only now."""
         if not self.num_turns:
             self._log.begin()
+
+    def start_over(self, left_out: Sequence[Optimizer]) -> None:
+        """What was seen until now tells nothing; these optimizers are of no interest."""
+        self.rule = None if self._every is None else "given"
+        self.num_turns = self._forwards = 0
+        self._optimizers, self._log, self._follower = Optimizers(left_out), TurnLog(), None
+        self._root, self._silent, self._left_in = None, [], None
+        self._of_backward.clear()
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
