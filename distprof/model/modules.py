@@ -143,7 +143,7 @@ class ModuleMap:
         return site
 
     def adopt(self, module: nn.Module, parent: Site) -> Site:
-        """Takes in a module that was called inside another: the script added it there since, or it is no child of any."""
+        """Takes in a module that was called inside another: it was added there since, or is no child of any."""
         name = _name_in(parent, module) or type(module).__name__
         model, name = parent.model, f"{parent.name}.{name}".lstrip(".")
         site = model.sites.get(name) or _site(model, name, module)

@@ -166,7 +166,7 @@ class RankRecording:
         self._claim().add_step(row)
 
     def look_at_models(self, switch: PassSwitch) -> None:
-        """Counts parameters of models that are new, between two steps: the script may drop them before the pass ends."""
+        """Counts parameters of new models, between two steps: the script may drop them before the pass ends."""
         if self._params.lacks(switch.modules):
             self._params.measure(switch.modules, self._known_topology, checksums=True)
 

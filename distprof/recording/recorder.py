@@ -36,6 +36,7 @@ from distprof.recording.steps.optimizer_hooks import OptimizerHooks
 from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.writing import Writing
+from distprof.units import counted
 
 
 class Recorder:
@@ -208,7 +209,8 @@ class Recorder:
             return "complete", failure
         profiled = sum(step < self._step.number for step in self._rank.progress.paused_steps)
         under = f", {profiled} of them under the script's own profiler" if profiled else ""
-        return "partial", f"{reason} after {self._step.number} of {self.plan.num_required + profiled} steps{under}"
+        all_steps = counted(self.plan.num_required + profiled, "step")
+        return "partial", f"{reason} after {self._step.number} of {all_steps}{under}"
 
     def _stop_watching(self) -> None:
         self._hang.stop()

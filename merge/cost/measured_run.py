@@ -102,7 +102,8 @@ def _in_parts(run: Run, clock: Clock, folder: Path, held_rows: int) -> MeasuredR
     if not len(rows):
         return None
     parts, check, num_differing = measured_parts(rows, clock, hosts_of(run), folder)
-    return MeasuredRun(run=run.noting(differing(num_differing)), clock=replace(clock, check=check), collectives=None, parts=parts)
+    return MeasuredRun(run=run.noting(differing(num_differing)), clock=replace(clock, check=check), collectives=None,
+                       parts=parts)
 
 
 def differing(num_collectives: int) -> list[Problem]:

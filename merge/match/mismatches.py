@@ -10,7 +10,7 @@ import polars as pl
 
 from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
 from distprof.merge.run.group_ranks import SIZE, with_lists
-from distprof.units import size, spans
+from distprof.units import numbered, size
 
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
 
@@ -103,7 +103,7 @@ def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-2,5`."""
-    return f"rank{'s' if len(set(ranks)) > 1 else ''} {spans(sorted(set(ranks)))}"
+    return numbered("rank", sorted(set(ranks)))
 
 
 def _ops_differ(found: list[tuple[Any, list[int]]]) -> str:

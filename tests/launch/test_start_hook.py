@@ -53,8 +53,8 @@ def test_a_process_that_trains_and_has_no_step_says_why_nothing_is_there(python,
     done = run_hooked(python, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out))
     assert not out.exists() and done.stderr == (
         "distprof: rank 0: nothing was written: expected optimizer.step() to end each step, 30 steps of several "
-        "optimizers (SGD) do not show which make an iteration  hint: say with DISTPROF_STEP_EVERY which optimizer, or how "
-        "many optimizer steps, make one\n")
+        "optimizers (SGD) do not show which make an iteration  hint: say with DISTPROF_STEP_EVERY which optimizer, or "
+        "how many optimizer steps, make one\n")
     run_hooked(python, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out), DISTPROF_STEP_EVERY="2")
     whole_run(out, 1)
 

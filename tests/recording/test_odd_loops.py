@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import polars as pl
 import pytest
 
-from support.jobs import SCRIPTS, distprof, record_run
+from support.jobs import SCRIPTS, distprof, record_run, run_and_merge
 
 pytestmark = pytest.mark.job
 
@@ -109,3 +110,19 @@ def test_of_several_threads_that_train_one_is_recorded_and_that_is_said(tmp_path
     summary = json.loads(distprof("stats", "--json", run).stdout)
     assert [one["code"] for one in summary["problems"]] == ["note_of_rank"]
     assert summary["per_gpu"]["fwd_macs"]["mean"] == 4 * 2 * 16 * 32
+
+
+ONE = re.compile(r"\b1 (?:more )?[a-z]*[^s\W]s\b(?! of)")
+"""What is said of one thing as if it were several: `1 ranks`, `1 of 1 ranks`."""
+
+
+def test_one_thing_is_not_said_to_be_several(tmp_path):
+    """All that is said of a run of one rank, one timed and two traced steps."""
+    run = tmp_path / "run"
+    done = run_and_merge("--out", run, "--steps", "wait=1,count=1,time=1,trace=2", ODD, "grows")
+    texts = [done.stderr, *(distprof(*words, run).stdout for words in (
+        ["stats"], ["comms"], ["ops"], ["waits"], ["memory"], ["critical-path"], ["merge", "--force"],
+        ["report", "--markdown"]))]
+    found = [line for text in texts for line in text.splitlines() if ONE.search(line)]
+    assert done.returncode == 0 and found == []
+    assert ONE.search("1 of 1 ranks recorded") and ONE.search("1 steps") and not ONE.search("2 of 1 rank, 1 class")

@@ -1,8 +1,8 @@
 """A job of Lightning: `lightning_fit.py FOLDER [--profiler RUN] [--late MS] [--max-steps N] [--plain]
 [--devices N] [--strategy ddp]`.
 
-It accumulates 2 batches of 4 a step, and logs the mean loss of all ranks. Validation keeps gradients on, and the model in training mode, and is run before
-the training and within it; `--plain` has neither.
+It accumulates 2 batches of 4 a step, and logs the mean loss of all ranks. Validation keeps gradients on, and the model
+in training mode, and is run before the training and within it; `--plain` has none of these.
 """
 
 import argparse

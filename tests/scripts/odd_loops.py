@@ -4,8 +4,8 @@ Kinds: uneven (local SGD: rank 1 has 8 batches, rank 0 12, and both average ever
 raises before it averages for the second time), join (DDP's Join, with fewer batches on rank 0), metric
 (the module itself joins the counts of its classes over all ranks, to look at them), curriculum (one process
 with two models, whose optimizers step in no pattern), folds (a fresh model every fifth iteration, which is then
-dropped), grows (a layer more from the fifth iteration on), threads (two train a model each, one of them a smaller one and
-half as often), pool (each iteration on one of two threads, in turn).
+dropped), grows (a layer more from the fifth iteration on), threads (two train a model each, one of them a smaller one
+and half as often), pool (each iteration on one of two threads, in turn).
 """
 
 import random

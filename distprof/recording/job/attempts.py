@@ -59,8 +59,11 @@ def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
 
 
 def _may_be_new(about: RankJson, identity: Identity) -> bool:
-    """Whether a rank of this attempt may have made a folder. Processes of another host cannot be seen: a rank there that
-    joined the job does not know yet that it is in a later attempt, and one that was there before moves its own."""
+    """Whether a rank of this attempt may have made a folder.
+
+    Processes of another host cannot be seen: a rank there that joined the job does not know yet that it is in a later
+    attempt, and one that was there before moves its own.
+    """
     if (about.host, about.boot_id) == (identity.host, identity.boot_id):
         return _lives(about, identity)
     return about.rank != identity.rank and about.world_size == identity.world_size

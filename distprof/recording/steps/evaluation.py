@@ -11,7 +11,6 @@ from distprof.model.modules import Model
 from distprof.model.scopes import Frame, GradientWatch
 
 
-
 class EvaluationJudge:
     """Says of each root call whether it is evaluation.
 
@@ -34,7 +33,7 @@ class EvaluationJudge:
         self._watched: dict[Model, tuple[GradientWatch, int]] = {}
 
     def judge(self, frame: Frame) -> None:
-        """Called before a root call; sets `evaluation` and `learns` of its frame, and `gradient` where that is to be seen."""
+        """Called before a root call; sets `evaluation` and `learns` of its frame, and `gradient` to see more."""
         model, root = frame.site.model, frame.site.module()
         trains = self._trains()
         frame.learns = trains and torch.is_grad_enabled()

@@ -19,6 +19,7 @@ from distprof.recording.steps.pattern import (
     most_frequent,
 )
 from distprof.recording.steps.turns import TurnLog, Waited
+from distprof.units import counted
 
 IN_BACKWARD = -1
 """The turn of all optimizers that stepped while one backward pass ran."""
@@ -255,9 +256,12 @@ class StepFinder:
         """Why no step was found, for the user."""
         if self.rule is None and self.num_turns:
             names = ", ".join(dict.fromkeys(one.class_name for one in (*self._optimizers.stepped, *self._silent)))
-            return f"{self.num_turns} steps of several optimizers ({names}) do not show which make an iteration"
+            verb = "does" if self.num_turns == 1 else "do"
+            return (f"{counted(self.num_turns, 'step')} of several optimizers ({names}) {verb} not show which make an "
+                    "iteration")
         if self._every is not None:
-            return f"found {self.num_turns} optimizer steps, and none ends a step by --step-every {self._every.text}"
+            return (f"found {counted(self.num_turns, 'optimizer step')}, and none ends a step by --step-every "
+                    f"{self._every.text}")
         if self._optimizers.any or num_forwards:
-            return f"found {num_forwards} forward calls and no optimizer.step()"
+            return f"found {counted(num_forwards, 'forward call')} and no optimizer.step()"
         return "found no forward call of a torch.nn.Module"

@@ -1,4 +1,4 @@
-"""Which thread's steps are recorded where several threads of a script train: one measures, and passes are bound to it."""
+"""Which thread's steps are recorded where several threads of a script train: passes are bound to one."""
 
 from __future__ import annotations
 

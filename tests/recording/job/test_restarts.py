@@ -42,7 +42,7 @@ def test_attempts_are_kept_apart_and_the_last_is_shown(tmp_path):
 
 
 def test_a_rank_that_joins_a_job_is_of_the_attempt_of_the_others(tmp_path):
-    """torchrun counts no restart where a node joins, and the rank that it brings finds nothing of an earlier attempt."""
+    """torchrun counts no restart where a node joins, and the rank that it brings finds nothing of an earlier one."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "distprof", "run", "--no-merge", "--no-progress", "--out", out, "--nnodes", "1:2",
                "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}",
