@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
 from distprof.contract.rank_summary import MOST_RANGES, NO_INTEGER, RankGroup
-from distprof.summaries.packing import Cut, Integers, flags, hash_of, integers, shortened, text_numbers
+from distprof.summaries.packing import Cut, Integers, denials, flags, hash_of, integers, shortened, text_numbers
 
 COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "size_bytes", "dtype", "peer", "asynchronous",
            "enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "module_path", "phase", "in_autograd")
@@ -81,14 +79,8 @@ def rank_calls(path: Path, cut: Cut) -> RankCalls:
         ("end", "end_ns"), ("wait_start", "wait_start_ns"), ("wait_end", "wait_end_ns"))}
     return RankCalls(op=op, ops=ops, dtype=dtype, dtypes=dtypes, phase=phase, phases=phases, module=module,
                      modules=[shortened(one, cut) for one in modules], group=group.reshape(-1), groups=groups,
-                     asynchronous=flags(table, "asynchronous"), cut_off=_cut_off(table),
+                     asynchronous=flags(table, "asynchronous"), cut_off=denials(table, "in_autograd"),
                      **numbers)
-
-
-def _cut_off(table: pa.Table) -> Any:
-    if "in_autograd" not in table.column_names:  # an older version wrote it
-        return np.zeros(len(table), bool)
-    return pc.equal(table["in_autograd"], pa.scalar(value=False)).fill_null(value=False).to_numpy()
 
 
 def _group(name: str, description: str, members: Sequence[int], cut: Cut) -> RankGroup:

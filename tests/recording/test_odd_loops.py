@@ -8,6 +8,7 @@ import re
 import polars as pl
 import pytest
 
+from distprof.summaries.maker import summarise
 from support.jobs import SCRIPTS, distprof, record_run, run_and_merge
 
 pytestmark = pytest.mark.job
@@ -94,6 +95,8 @@ def test_numbers_that_replicas_join_to_look_at_make_no_doubt(tmp_path, kind):
     assert len(inside) and set(inside["in_autograd"]) == {False}
     assert calls.filter(pl.col("phase") == "backward")["in_autograd"].null_count() > 0
     assert "incomplete" not in told(run, "stats")
+    summary = summarise(run / "rank00001")
+    assert not summary.damaged and not summary.exchanges.rows, "as the tables say"
 
 
 SEVERAL = "steps end on several threads: those of one are recorded, and what the others train is not"

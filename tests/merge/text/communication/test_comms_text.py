@@ -190,7 +190,7 @@ def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=0.3)) == [
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
-    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == [
+    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6, gain_error_ns=0.1e6)) == [
         "no rank stands out: mending the latest would gain 400 us, below 2 % of a step"]
     lost = {"gain_ns": -283.0, "last_gain_ns": -283.0}
     assert told(culprit(**lost, gain_error_ns=0.0)) == [
