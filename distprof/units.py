@@ -45,6 +45,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {word if number == 1 else word + 's'}{''.join(f' of {more}' for more in rest)}"
 
 
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """Things by their numbers: `step 3`, `steps 0-2, 5`."""
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
 def spans(numbers: Iterable[int]) -> str:
     """Numbers as ranges, in their order: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
     every, found, begin = list(numbers), list[str](), 0

@@ -22,7 +22,7 @@ from distprof.needs import expect_linux, import_torch
 from distprof.peaks.published import device_peaks
 from distprof.process.identity import BOOT_ID
 from distprof.reporters.page import Page
-from distprof.units import si
+from distprof.units import counted, si
 
 PACKAGES = ("numpy", "pyarrow", "polars", "msgspec", "isal", "click", "rich", "jinja2", "fsspec")
 """What reads runs; recording takes torch as well."""
@@ -103,7 +103,8 @@ def show_peaks(devices: list[dict[str, Any]], page: Page) -> None:
     """One table per device."""
     for device in devices:
         threads, published = device["num_threads"], device["published"]
-        page.line(f"peak rates of {device['device']}" + ("" if threads is None else f", {threads} threads of torch"))
+        by = "" if threads is None else f", {counted(threads, 'thread of torch')}"
+        page.line(f"peak rates of {device['device']}{by}")
         measured = {str(rate["dtype"] or rate["what"]): rate for rate in device["measured"]}
         known = {**published["flops_per_second"], "copy": published["bytes_per_second"]} if published else {}
         rows = []
@@ -144,7 +145,7 @@ def _torch(_: Path) -> Iterator[Finding]:
     except LackingError as error:
         yield Finding("torch", "fail", f"{error.why}  hint: {error.hint}")
         return
-    yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    yield Finding("torch", "ok", f"{torch.__version__}, {counted(torch.get_num_threads(), 'thread')}")
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         yield Finding("device", "ok", f"{len(names)} CUDA: {', '.join(sorted(set(names)))}")

@@ -19,7 +19,7 @@ from distprof.launch.final_merge import final_merge
 from distprof.launch.next_commands import next_commands
 from distprof.recording.job.claim import about_run, locked
 from distprof.terminal import quoted, quoted_all, say
-from distprof.units import spans
+from distprof.units import counted, spans
 
 AfterMerge = Callable[[Path], None]
 """Takes the run directory once it is merged."""
@@ -42,8 +42,8 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
     closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
-    of = f" of {about.world_size}" if about.world_size is not None else ""
-    done = f"{closed}{of} ranks recorded{f', {cut} unfinished' if cut else ''}."
+    ranks = counted(closed, "rank") if about.world_size is None else f"{closed} of {counted(about.world_size, 'rank')}"
+    done = f"{ranks} recorded{f', {cut} unfinished' if cut else ''}."
     others = [one for one in about.directories if one.identity != about.directory_id]
     if (not closed and not cut) or (after_merge is not None and code):
         say(done)

@@ -70,7 +70,7 @@ def main(path: str) -> None:
 def _measured(run: Run, watch: Watch) -> tuple[pl.DataFrame, Clock]:
     """What `measured_run` does, part by part."""
     loaded = watch.of("load", lambda: rows_of_ranks(run))
-    matched = watch.of("match", lambda: match(loaded.rows, ranks=loaded.ranks, world_size=run.world_size))
+    matched = watch.of("match", lambda: match(loaded.rows, ended=(), world_size=run.world_size))
     clock = watch.of("clock", lambda: choose_clock(run, recorded_clock(run), "auto", matched))
     return watch.of("measure", lambda: measured_collectives(matched, clock, hosts_of(run))), clock
 

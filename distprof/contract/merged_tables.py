@@ -75,7 +75,8 @@ MERGED_MODULES = Table(
             for what in ("mean", "min", "max")
         ),
         int64("slowest_rank", "Rank with the largest fwd_time_ns + bwd_time_ns + recompute_time_ns.", nullable=True),
-        real("model_params", "Parameters of the module in the model: the sum over one model-parallel group."),
+        real("model_params", "Parameters of the module in the model: the sum over one model-parallel group.",
+             nullable=True),
         real("model_fwd_flops", "Forward FLOPs of the module in the model, likewise.", nullable=True),
     ),
 )

@@ -138,6 +138,20 @@ class AttemptsDiffer(Problem, frozen=True):
     attempts: tuple[int, ...]
 
 
+class CallsDiffer(Problem, frozen=True):
+    """Ranks disagree in what they call: other ops, types, sizes or roots, or one never made a call of the others."""
+
+    num_collectives: int
+
+
+class ModulesUncounted(Problem, frozen=True):
+    """Modules were called in timed steps and not when FLOPs were counted: the script made or chose them later."""
+
+    modules: tuple[str, ...]
+    """The first few, without those inside of others."""
+    num_modules: int
+
+
 class TraceWithoutRank(Problem, frozen=True):
     """Nothing names the rank of a trace, and it was left out."""
 

@@ -119,6 +119,9 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Why the rank is `partial` or `failed`; the exception that ended the script when all that is needed was there."""
     failure: RankFailure | None = None
     """What ended the script, where an exception did, even after the last pass."""
+    has_last_calls: bool = False
+    """An exception ended the script, and collectives.parquet has all communication of this rank until then: what is not
+    there, the rank never did."""
     light: bool = False
     """Steps, times of modules and arrivals of collectives were recorded, without timeline and counts: --ranks chose
     others."""

@@ -20,9 +20,9 @@ class PeakUsed(msgspec.Struct, frozen=True, kw_only=True):
 class MfuBasis(msgspec.Struct, frozen=True, kw_only=True):
     """What MFU rests on, or why there is none."""
 
-    code: Literal["published", "given", "no_step", "no_device", "no_dtype", "no_peak"]
+    code: Literal["published", "given", "no_step", "no_device", "no_dtype", "no_peak", "uncounted"]
     """no_step: a step of the count pass or of the time pass is missing; no_device, no_dtype: `rank` did not record it;
-    no_peak: none is published for `device` in `dtype`."""
+    no_peak: none is published for `device` in `dtype`; uncounted: modules were timed that were not counted."""
     peaks: tuple[PeakUsed, ...] = ()
     rank: int | None = None
     device: str | None = None

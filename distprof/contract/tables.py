@@ -105,16 +105,19 @@ MODULES = Table(
         text("class_name", "Class of the module."),
         int64("depth", "Number of modules above this one."),
         int64("params", "Parameters this rank must hold for its model-parallel part, submodules included, shared "
-             "ones once; a data-parallel shard counts with its unsharded size."),
-        int64("own_params", "The same without submodules."),
-        int64("stored_params", "Parameters that lie on this rank, shards as shards, submodules included."),
-        int64("trainable_params", "Those of `params` with requires_grad."),
-        int64("param_bytes", "Bytes of `stored_params`."),
-        int64("buffers", "Elements of buffers on this rank, submodules included."),
-        int64("buffer_bytes", "Bytes of `buffers`."),
+             "ones once; a data-parallel shard counts with its unsharded size. Null here and in the next six where "
+             "the script had dropped the module before it was looked at.", nullable=True),
+        int64("own_params", "The same without submodules.", nullable=True),
+        int64("stored_params", "Parameters that lie on this rank, shards as shards, submodules included.",
+              nullable=True),
+        int64("trainable_params", "Those of `params` with requires_grad.", nullable=True),
+        int64("param_bytes", "Bytes of `stored_params`.", nullable=True),
+        int64("buffers", "Elements of buffers on this rank, submodules included.", nullable=True),
+        int64("buffer_bytes", "Bytes of `buffers`.", nullable=True),
         text("dtype", "Element type of most of `params`, like float32.", nullable=True),
         real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
-        int64("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass.",
+        int64("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass. Null "
+             "here and in the next four for a module that came after it, or is called in timed steps alone.",
              nullable=True),
         int64("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
              nullable=True),
@@ -248,6 +251,9 @@ COLLECTIVES = Table(
         _MODULE_PATH,
         text("phase", "forward, backward, recompute, optimizer or evaluation: what the rank was doing. Null: none of "
              "them.", nullable=True),
+        Column(name="in_autograd", type="bool", doc="Whether gradients pass the result, in forward calls with "
+               "gradients: they do not where ranks only join a number to look at, like the mean of their losses. Null: "
+               "not known.", nullable=True),
     ),
 )
 

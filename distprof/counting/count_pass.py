@@ -123,7 +123,8 @@ class CountPass(TorchDispatchMode):
         higher_order_rules.dismiss(self)
         self._quiet.stop()
         self._opaque.stop()
-        self._switch_off()
+        if threading.get_ident() == self._thread:
+            self._switch_off()  # on another one it stays, and does nothing
 
     def _switch_off(self) -> None:
         if self.functions is not None:
@@ -148,6 +149,8 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("steps end on different threads, and what counts them is bound to one")
         self._sums.next_step()
         for site, calls in self._step_calls.items():
             self.calls[site] += calls

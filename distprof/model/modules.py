@@ -58,6 +58,7 @@ class Model:
     """The module that was called: the wrapper of the root, where it has one."""
     trained: bool = False
     """False while every call of it was evaluation: a teacher, an average of weights."""
+    _had_parameters: bool = False
 
     @property
     def root(self) -> Site:
@@ -69,9 +70,11 @@ class Model:
         return outermost if outermost is not None else self.root.module()
 
     def has_parameters(self) -> bool:
-        """False for a loss function and the like."""
-        module = self.root.module()
-        return module is not None and next(module.parameters(), None) is not None
+        """False for a loss function and the like; a model that the script has dropped has those that it had."""
+        if not self._had_parameters:
+            module = self.root.module()
+            self._had_parameters = module is not None and next(module.parameters(), None) is not None
+        return self._had_parameters
 
 
 class ModuleMap:
@@ -103,9 +106,7 @@ class ModuleMap:
 
     def _alias(self, module: nn.Module, outer: Site) -> Site | None:
         """A site below `outer` for a module whose own site is elsewhere; None where `outer` does not have it."""
-        holder = outer.module()
-        name = None if holder is None else next(
-            (path for _, path, sub in _unwrapped(holder) if sub is module and path), None)
+        name = _name_in(outer, module)
         if name is None:
             return None
         model, path = outer.model, f"{outer.name}.{name}".lstrip(".")
@@ -116,6 +117,7 @@ class ModuleMap:
     def add_root(self, module: nn.Module) -> Site:
         """Takes in a module that was called from outside of every module."""
         model = Model(outermost=weakref.ref(module))
+        self._called.clear()  # sites may move
         for raw_name, path, sub in _unwrapped(module):
             site = model.sites.get(path)
             if site is None:
@@ -134,17 +136,28 @@ class ModuleMap:
         """The site of a module that was called on its own before, at its place in the model that has it."""
         site = self.find(module)
         if site is not None:
+            site.model.sites.pop(site.name, None)
             site.model, site.name = model, path
             site.parent = model.sites.get(path.rpartition(".")[0]) if path else None
             model.sites[path] = site
         return site
 
     def adopt(self, module: nn.Module, parent: Site) -> Site:
-        """Takes in a module that is no child of any other but was called inside one."""
-        model, name = parent.model, f"{parent.name}.{type(module).__name__}".lstrip(".")
+        """Takes in a module that was called inside another: it was added there since, or is no child of any."""
+        name = _name_in(parent, module) or type(module).__name__
+        model, name = parent.model, f"{parent.name}.{name}".lstrip(".")
         site = model.sites.get(name) or _site(model, name, module)
         self._sites[id(module)] = site
         return site
+
+    def drop(self, model: Model) -> None:
+        """Forgets a model."""
+        if model in self.models:
+            self.models.remove(model)
+            gone = set(map(id, model.sites.values()))
+            self._sites = {key: site for key, site in self._sites.items() if id(site) not in gone}
+            self._called.clear()
+            self._number()
 
     def sites(self) -> Iterator[Site]:
         """Every module of every model."""
@@ -165,6 +178,13 @@ class ModuleMap:
         for index, model in enumerate(ordered):
             model.prefix = f"model{index}:" if index else ""
         self.models = ordered
+
+
+def _name_in(outer: Site, module: nn.Module) -> str | None:
+    """Path of a module below another one; None where it is not there."""
+    holder = outer.module()
+    return None if holder is None else next(
+        (path for _, path, sub in _unwrapped(holder) if sub is module and path), None)
 
 
 def _above(outer: Site, site: Site) -> bool:

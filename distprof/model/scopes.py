@@ -7,7 +7,7 @@ while torch.compile traces.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import torch
@@ -47,7 +47,7 @@ class GradientWatch:
 class Frame:
     """One running forward call of a module."""
 
-    __slots__ = ("data", "evaluation", "gradient", "in_backward", "module", "outer", "recompute", "site",
+    __slots__ = ("data", "evaluation", "gradient", "in_backward", "learns", "module", "outer", "recompute", "site",
                  "without_gradient")
 
     def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, in_backward: bool = False,
@@ -63,6 +63,8 @@ class Frame:
         """The root of a call of which no gradient may come: whether that is evaluation, all steps tell together."""
         self.in_backward = in_backward
         """True inside backward: a checkpoint, a function with a backward of its own, or a hook calls the module."""
+        self.learns: bool = outer is not None and outer.learns
+        """True inside a root call with gradients on, in a job that trains."""
         self.recompute = recompute
         """True where it ran forward in this step already: activation checkpointing calls it again."""
         self.data: dict[object, Any] = {}
@@ -133,6 +135,8 @@ class ModuleScopes:
         self._judge = judge
         self._one_thread = one_thread
         self._thread = 0
+        self.left_out: Collection[int] = ()
+        """Native ids of threads whose calls are not looked at."""
         self.compilations = 0
         """How often torch.compile compiled while there were listeners."""
         self._before_root = before_root
@@ -224,7 +228,7 @@ class ModuleScopes:
         if frames:
             outer = frames[-1]
             site = self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
-        elif self._is_foreign(module):
+        elif self._is_foreign(module) or (self.left_out and threading.get_native_id() in self.left_out):
             return
         else:
             outer, site = None, self._root_site(module)

@@ -13,6 +13,7 @@ from distprof.model.tensors import dtype_name
 from distprof.peaks.published import Peak
 from distprof.process.identity import cpu_name
 from distprof.timing.repetition import durations
+from distprof.units import counted
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LONG_ENOUGH_NS = 20_000_000
@@ -92,7 +93,7 @@ def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate
     except RuntimeError as error:  # no kernel for the dtype, or no memory
         return MeasuredRate(what="matmul", dtype=name, per_second=None, how=str(error).splitlines()[0])
     return MeasuredRate(what="matmul", dtype=name, per_second=2 * size**3 / time_ns * 1e9,
-                        how=f"{size} x {size} x {size}, median of {runs} runs")
+                        how=f"{size} x {size} x {size}, median of {counted(runs, 'run')}")
 
 
 def _long_product(dtype: torch.dtype, device: torch.device, runs: int) -> tuple[int, float]:
@@ -121,4 +122,4 @@ def _copy(device: torch.device, runs: int) -> MeasuredRate:
     except RuntimeError as error:
         return MeasuredRate(what="copy", dtype=None, per_second=None, how=str(error).splitlines()[0])
     return MeasuredRate(what="copy", dtype=None, per_second=2 * COPY_BYTES / time_ns * 1e9,
-                        how=f"{COPY_BYTES >> 20} MiB read and written, median of {runs} runs")
+                        how=f"{COPY_BYTES >> 20} MiB read and written, median of {counted(runs, 'run')}")

@@ -9,6 +9,7 @@ from math import prod
 from distprof.contract.mesh import AXES, GIVEN_AXES, SIZE_FLAGS, dp_size_of, in_rank_order, mp_size_of
 from distprof.contract.rank_json import Basis
 from distprof.errors import UsageError
+from distprof.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topol
     if world_size % product or ("dp" in sizes and product != world_size):
         given = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
         wanted = "make up" if "dp" in sizes else "divide"
-        raise UsageError(f"expected sizes that {wanted} {world_size} ranks, found {given} = {product}",
+        raise UsageError(f"expected sizes that {wanted} {counted(world_size, 'rank')}, found {given} = {product}",
                          hint=f"dp_size x mp_size is the number of ranks; mp_size is the product of {SIZE_FLAGS}")
     full = {"dp": world_size // product, **sizes}
     coordinates, rest = {}, rank

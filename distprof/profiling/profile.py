@@ -23,7 +23,7 @@ from distprof.peaks.roofline import Roofline, roofline
 from distprof.process.identity import device_name, tf32
 from distprof.timing.latency import Latency
 from distprof.timing.repetition import measure_latency
-from distprof.units import UNKNOWN, duration, percent, si
+from distprof.units import UNKNOWN, counted, duration, percent, si
 
 SHOWN_TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
 
@@ -73,7 +73,7 @@ class Profile(Counts):
         root = self.latencies.get("", Latency())
         parts = [f"{name} {duration(time)}" for name, time in (
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
-        of_runs = f"mean of {self.runs} runs on {self.device}"
+        of_runs = f"mean of {counted(self.runs, 'run')} on {self.device}"
         if self.peak is None:
             basis = f"unknown: no published peak of {self.device}; peak='measured' (--peak) measures it"
         else:

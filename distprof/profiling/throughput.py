@@ -19,7 +19,7 @@ from distprof.errors import UsageError
 from distprof.model.tensors import check_storage, num_samples, tensors
 from distprof.process.identity import cpu_name
 from distprof.timing.repetition import durations
-from distprof.units import UNKNOWN, duration, si, size
+from distprof.units import UNKNOWN, counted, duration, si, size
 
 CUDA_MEMORY = "peak of the CUDA caching allocator, weights included"
 RSS_RISE = "peak resident set of the process above the resident set before"
@@ -76,7 +76,7 @@ class Throughput:
     def __str__(self) -> str:
         latency = self.latency_ns
         rows = (
-            ("device", f"{self.device}, {self.num_threads} threads on the host"),
+            ("device", f"{self.device}, {counted(self.num_threads, 'thread')} on the host"),
             ("runs", f"{self.runs} after {self.warmup} for warm-up"),
             ("samples/s", _rate(self.samples_per_second, self.samples)),
             ("tokens/s", _rate(self.tokens_per_second, self.tokens)),

@@ -9,9 +9,12 @@ from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import TableRow
 from distprof.model.checksums import checksum
 from distprof.model.experts import active_ratios
-from distprof.model.modules import ModuleMap, Site
+from distprof.model.modules import Model, ModuleMap, Site
 from distprof.model.params import OwnParam, ParamCounter
 from distprof.process.topology import Topology
+
+MOST_LOOKS = 16
+"""Before a pass ends, so that a script that makes models all the time is not held up in every step."""
 
 
 class ModuleParams:
@@ -25,6 +28,13 @@ class ModuleParams:
         self._by_site: dict[Site, TableRow] = {}
         self._num_counted = 0
         """Sites of the models that totals are of."""
+        self._looked_at = set[Model]()
+        self._looks = 0
+
+    def lacks(self, modules: ModuleMap) -> bool:
+        """Whether there are models with parameters that came since the last time, and may be gone before the next."""
+        new = [model for model in modules.models if model not in self._looked_at and model.has_parameters()]
+        return bool(new) and self._looks < MOST_LOOKS
 
     def measure(self, modules: ModuleMap, topology: Callable[[], Topology], *, checksums: bool) -> None:
         """Counts if modules are new since the last time.
@@ -37,28 +47,35 @@ class ModuleParams:
             topology: Where this rank stands.
             checksums: False where the device must not be waited for, as another thread hangs.
         """
+        self._looked_at.update(modules.models)
+        self._looks += 1
         sites, models = list(modules.sites()), modules.of_the_model()
         counted = [site for model in models for site in model.sites.values()]
         if not sites or (len(sites), len(counted)) == (len(self._by_site), self._num_counted):
             return
         counter = ParamCounter(modules.roots(), topology())
-        self._by_site = {site: _columns(counter.below([module]), counter.own(module)) for site in sites
-                         if (module := site.module()) is not None}
-        if len(counted) != self._num_counted:  # not for a model that one rank alone evaluates
+        self._by_site |= {site: _columns(counter.below([module]), counter.own(module)) for site in sites
+                          if (module := site.module()) is not None}
+        alive = [root for model in models if (root := model.called()) is not None]
+        if len(counted) != self._num_counted and (alive or self.total is None):  # not for one that one rank evaluates
             self._num_counted = len(counted)
-            self.total = counter.below([root for model in models if (root := model.called()) is not None])
+            self.total = counter.below(alive)
             self.rows = _param_rows(modules, counted, counter, checksums=checksums)
 
     def columns(self, sites: Sequence[Site]) -> list[TableRow]:
         """The first columns of modules.parquet, one row per site."""
         return [{"module_path": site.path, "class_name": site.class_name, "depth": site.depth,
-                 **self._by_site.get(site, _columns(ParamCount(), 0))} for site in sites]
+                 **self._by_site.get(site, UNKNOWN)} for site in sites]
 
 
 def _columns(numbers: ParamCount, own_params: int) -> TableRow:
     same = ("params", "stored_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes")
     return {**{name: getattr(numbers, name) for name in same}, "own_params": own_params,
             "dtype": max(numbers.dtypes, key=numbers.dtypes.__getitem__, default=None)}
+
+
+UNKNOWN: TableRow = dict.fromkeys(_columns(ParamCount(), 0))
+"""Of a module that was gone before it was looked at."""
 
 
 def _param_rows(modules: ModuleMap, sites: Sequence[Site], counter: ParamCounter, *,

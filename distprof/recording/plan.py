@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, USUAL, WAIT
 from distprof.errors import UsageError
+from distprof.units import counted
 
 EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in USUAL)
 OPTIONAL = tuple(row.name for row in PASSES if row.optional)
@@ -101,7 +102,7 @@ def parse_steps(text: str) -> dict[str, int]:
 
 def default_plan() -> str:
     """The plan if the user gives none, in words."""
-    few = [f"up to {most} rank{'s' if most > 1 else ''} {row.name}={steps}"
+    few = [f"up to {counted(most, 'rank')} {row.name}={steps}"
            for row in PASSES for most, steps in reversed(row.with_few_ranks)]
     return "; ".join((EXAMPLE.removeprefix("--steps "), *few))
 

@@ -30,6 +30,7 @@ from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.job.membership import JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.passes.count import COUNTS
 from distprof.recording.plan import StepPlan
 from distprof.recording.plan_progress import PlanProgress
 from distprof.recording.run_directory import RankFolder
@@ -56,6 +57,9 @@ class RankRecording:
         self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
         self.failure: RankFailure | None = None
         """What ended the script."""
+        self.labels_last_calls = False
+        """Whether collectives were labelled until it did."""
+        self._has_last_calls = False
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
         self._params = ModuleParams()
@@ -161,6 +165,11 @@ class RankRecording:
         self._steps.append(row)
         self._claim().add_step(row)
 
+    def look_at_models(self, switch: PassSwitch) -> None:
+        """Counts parameters of new models, between two steps: the script may drop them before the pass ends."""
+        if self._params.lacks(switch.modules):
+            self._params.measure(switch.modules, self._known_topology, checksums=True)
+
     def flush(self, switch: PassSwitch, *, status: Status, why: str | None = None, elsewhere: bool = False) -> None:
         """Writes all tables that are known by now, and rank.json.
 
@@ -217,7 +226,7 @@ class RankRecording:
         rows = self._params.columns(sites)
         for one in switch.passes:
             for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have none
-                row |= columns
+                row |= _uncounted(row, columns)
         return rows
 
     def _step_rows(self, switch: PassSwitch) -> list[TableRow]:
@@ -231,8 +240,9 @@ class RankRecording:
         # what follows the last step, a barrier or an evaluation, is no part of the arrivals pass
         steps = max(len(self._steps), self.plan.num_required)
         waited = {row["step"] for row in self._steps if row["pass"] == WAIT}  # a pass was interrupted in it
-        return collective_rows(call for call in switch.collectives.calls
-                               if call.step < steps and call.step not in waited)
+        calls = switch.collectives.calls
+        self._has_last_calls = self.labels_last_calls and all(call.step < steps for call in calls)
+        return collective_rows(call for call in calls if call.step < steps and call.step not in waited)
 
     def complete(self) -> None:
         """Gives the folder its final name, and adds its summary to those of the host."""
@@ -287,8 +297,8 @@ class RankRecording:
     def _rank_json(self, status: Status, why: str | None) -> RankJson:
         known = self._topology
         return RankJson(
-            run_id=self._job.run_id, status=status, why=why, failure=self.failure, light=self._light,
-            notes=list(self._notes),
+            run_id=self._job.run_id, status=status, why=why, failure=self.failure,
+            has_last_calls=self._has_last_calls, light=self._light, notes=list(self._notes),
             **asdict(self.identity),
             topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
             topology_source=known.source if known else None, topology_basis=known.basis if known else None,
@@ -303,6 +313,12 @@ class RankRecording:
         names = [step["pass"] for step in self._steps]
         usual = {row.name for row in USUAL}
         return {name: names.count(name) for name in PASS_NAMES if name in usual or name in names}
+
+
+def _uncounted(row: TableRow, columns: TableRow) -> TableRow:
+    """Columns of another pass; without counts for a module that is called in its steps and was not in counted ones."""
+    called, counted = columns.get("calls"), row.get("calls")
+    return {**columns, **dict.fromkeys(COUNTS)} if called and counted == 0 else columns
 
 
 def _top_levels(sites: Sequence[Site]) -> list[Site]:

@@ -30,12 +30,14 @@ from distprof.recording.script_error import failure_of, in_a_line
 from distprof.recording.step_walk import StepWalk
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.evaluation import EvaluationJudge
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.every import VARIABLE, StepEvery
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
+from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.writing import Writing
+from distprof.units import counted
 
 
 class Recorder:
@@ -61,15 +63,17 @@ class Recorder:
             are_work=calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light)
+        self._thread = StepThread(self._rank.note)
+        self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=lambda: self._finish("complete"),
-            written=self._watch.resume)
-        self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, is_recording=lambda: self.recording,
-                                          stepped=self._walk.optimizer_stepped)
+            written=self._watch.resume, thread=self._thread)
+        self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
+                                          is_recording=lambda: self.recording and not self._thread.is_other)
 
     @property
     def plan(self) -> StepPlan:
@@ -135,6 +139,8 @@ class Recorder:
         if not self.recording:
             return
         if not self._step.number and self._rank.is_superfluous(tentative=self._tentative):
+            if self._finder.num_turns:
+                self._say_no_step(self._finder.why_none(self._step.all_forward_calls), "nothing was written")
             self._remove()
             self._rank.stop()
             return
@@ -143,6 +149,7 @@ class Recorder:
         status, why = self._outcome(reason, failure)
         if not self._step.number:
             why = f"{reason} and no step was found: {self._no_step_found()}"
+        self._rank.labels_last_calls = self._rank.failure is not None and self._passes.current.labels_collectives
         self._rank.clock.sample(last=True)
         self._finish(status, why)
 
@@ -150,12 +157,14 @@ class Recorder:
         """Why; said to the user as well, unless the script failed."""
         found = self._finder.why_none(self._step.all_forward_calls)
         if self._rank.failure is None:
-            hint = ("say with --step-every which optimizer, or how many optimizer steps, make one"
-                    if self._finder.num_turns else
-                    "call rec.step() at the end of each step, with distprof.record(...) as rec")
-            self._rank.say(f"no step was recorded: expected optimizer.step() to end each step, {found}  "
-                           f"hint: {hint}")
+            self._say_no_step(found, "no step was recorded")
         return found
+
+    def _say_no_step(self, found: str, what: str) -> None:
+        hint = (f"say with {VARIABLE if self._tentative else '--step-every'} which optimizer, or how many optimizer "
+                "steps, make one" if self._finder.num_turns else
+                "call rec.step() at the end of each step, with distprof.record(...) as rec")
+        self._rank.say(f"{what}: expected optimizer.step() to end each step, {found}  hint: {hint}")
 
     def _finish(self, status: Status, why: str | None = None) -> None:
         with self._writing.held():
@@ -203,7 +212,8 @@ class Recorder:
             return "complete", failure
         profiled = sum(step < self._step.number for step in self._rank.progress.paused_steps)
         under = f", {profiled} of them under the script's own profiler" if profiled else ""
-        return "partial", f"{reason} after {self._step.number} of {self.plan.num_required + profiled} steps{under}"
+        all_steps = counted(self.plan.num_required + profiled, "step")
+        return "partial", f"{reason} after {self._step.number} of {all_steps}{under}"
 
     def _stop_watching(self) -> None:
         self._hang.stop()

@@ -15,6 +15,7 @@ from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.finder import StepFinder
+from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.steps.turns import Waited
 from distprof.recording.tracing.foreign_profiler import ForeignProfiler
 from distprof.recording.writing import Writing
@@ -28,7 +29,7 @@ class StepWalk:
 
     def __init__(self, rank: RankRecording, passes: PassSwitch, step: CurrentStep, finder: StepFinder, *,
                  writing: Writing, hang: HangWatch, guard: Guard, is_recording: Callable[[], bool],
-                 complete: Callable[[], None], written: Callable[[], None]) -> None:
+                 complete: Callable[[], None], written: Callable[[], None], thread: StepThread) -> None:
         """Prepares.
 
         Args:
@@ -42,6 +43,7 @@ class StepWalk:
             is_recording: False once everything was written.
             complete: Called at the end of the last step.
             written: Called whenever writing is over.
+            thread: Whose steps these are.
         """
         self._rank = rank
         self._passes = passes
@@ -52,6 +54,7 @@ class StepWalk:
         self._is_recording = is_recording
         self._complete = complete
         self._written = written
+        self._thread = thread
         self._profiler = ForeignProfiler(self._make_way, guard(self._resume))
         self._paused = guard(self._pause)
         self._listening = False
@@ -82,6 +85,9 @@ class StepWalk:
 
     def before_root(self, frame: Frame) -> None:
         """A root module is about to be called."""
+        self._thread.meets(frame.site.model)
+        if self._thread.is_open:
+            return
         was_unclear = self._finder.rule is None
         ended = self._finder.before_root(frame.site, evaluates=self.evaluates)
         self._after_event(ended=ended, was_unclear=was_unclear)
@@ -94,10 +100,25 @@ class StepWalk:
 
     def optimizer_stepped(self, optimizer: Optimizer, skipped: bool) -> None:  # noqa: FBT001 (a callback)
         """An optimizer stepped, or a gradient scaler left that out."""
-        was_unclear, inside = self._finder.rule is None, in_backward()
+        inside = in_backward()
+        if not (inside or self._counts(optimizer)):
+            return
+        was_unclear = self._finder.rule is None
         ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
         if not inside:  # there nothing can be switched: it may be a thread of autograd's
             self._after_event(ended=ended, was_unclear=was_unclear)
+
+    def _counts(self, optimizer: Optimizer) -> bool:
+        """Whether the step is one of the thread whose steps are recorded."""
+        num_others = len(self._thread.left_out)
+        counts = self._thread.counts(optimizer, measured=not self._finder.waiting)
+        if len(self._thread.left_out) > num_others:
+            optimizers, models = self._thread.others()
+            if self._finder.waiting:
+                self._finder.start_over(optimizers)
+            for model in models:
+                self._passes.modules.drop(model)
+        return counts
 
     def explicit_step(self) -> None:
         """The script says that a step ends."""
@@ -199,6 +220,8 @@ class StepWalk:
         elif following != running:
             self._passes.switch(None)
             self._rank.flush(self._passes, status="complete" if self.has_enough else "recording")
+        else:
+            self._rank.look_at_models(self._passes)
 
     # --- the script's own profiler ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distprof.reporters.tree import TreeRow, paths_above
 from distprof.reporters.tree_report import TreeReport
 from distprof.reporters.tree_view import TreeView
-from distprof.units import percent, si, size
+from distprof.units import counted, percent, si, size
 
 if TYPE_CHECKING:
     from distprof.contract.rank_json import ParamCount
@@ -109,10 +109,10 @@ def _coverage(counts: Counts) -> list[tuple[str, str]]:
     ratio = f"{percent(counts.coverage_ratio)} of the bytes are moved by counted operators"
     if not counts.uncounted:
         return [("coverage", f"{ratio}; no operator is uncounted")]
-    number_of = "1 operator is" if len(counts.uncounted) == 1 else f"{len(counts.uncounted)} operators are"
+    number_of = f"{counted(len(counts.uncounted), 'operator')} {'is' if len(counts.uncounted) == 1 else 'are'}"
     lines = [("coverage", f"{ratio}; {number_of} uncounted:")]
     width = max(len(one.op) for one in counts.uncounted)
-    return lines + [("", f"{one.op:<{width}}  {one.calls} {'call' if one.calls == 1 else 'calls'}, "
+    return lines + [("", f"{one.op:<{width}}  {counted(one.calls, 'call')}, "
                      f"{size(one.io_bytes)}") for one in counts.uncounted]
 
 

@@ -17,6 +17,7 @@ from distprof.reporters.tree import TreeRow
 from distprof.reporters.tree_columns import DROP_ORDER, TREE_COLUMNS, cell_text, shown_columns
 from distprof.reporters.tree_view import ShownModules, TreeLine, TreeView, select_modules
 from distprof.terminal import Shown, visible
+from distprof.units import counted
 
 TEXT_WIDTH = 120
 SHORTEST_NAME = 16
@@ -111,7 +112,8 @@ def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -
         is_cut = view.depth is not None and view.depth < selection.deepest
         limits = [f"depth {view.depth} of {selection.deepest}"] if is_cut else []
         limits += [f"top {view.top} by {view.sort}"] if view.top is not None else []
-        remarks.append(("shown", f"{selection.num_shown} of {selection.num_modules} modules: {', '.join(limits)}"))
+        every = counted(selection.num_modules, "module")
+        remarks.append(("shown", f"{selection.num_shown} of {every}: {', '.join(limits)}"))
     if any(line.repeats > 1 for line in selection.lines):
         remarks.append(("(N x)", "N neighbours with equal numbers, submodules included; each has the numbers of the "
                         "line"))

@@ -132,7 +132,8 @@ class _Maker:
 def exchanges_of(calls: RankCalls, modules: Any | None, cut: Cut) -> PackedTable:
     """Different calls of the first step that say how ranks divide the model, by their first."""
     inside = np.isin(calls.op, _numbers(calls.ops, JOINING)) & np.isin(calls.phase, _numbers(calls.phases, INSIDE))
-    inside &= (calls.module >= 0) & ~np.isin(calls.module, _numbers(calls.modules, _statistics(modules)))
+    inside &= ~calls.cut_off & (calls.module >= 0)
+    inside &= ~np.isin(calls.module, _numbers(calls.modules, _statistics(modules)))
     chosen = (inside | calls.is_message) & (calls.step == calls.step.min(initial=np.iinfo(np.int64).max))
     row = np.flatnonzero(chosen)
     row = row[np.argsort(calls.enqueue[row], kind="stable")]

@@ -68,6 +68,14 @@ def flags(table: Any, name: str) -> Any:
     return (values != 0) & known
 
 
+def denials(table: Any, name: str) -> Any:
+    """Where a column of truth values is false, and not null; nowhere if an older version wrote no such column."""
+    if name not in table.column_names:
+        return np.zeros(len(table), bool)
+    values, known = _numbers(of_column(table, name))
+    return (values == 0) & known
+
+
 def text_numbers(table: Any, name: str, rows: Any = slice(None)) -> tuple[Any, list[str]]:
     """A column of texts as numbers, -1 for null, and the texts that they stand for."""
     column = of_column(table, name)

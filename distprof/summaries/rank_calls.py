@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
 from distprof.contract.rank_summary import MOST_RANGES, NO_INTEGER, RankGroup
-from distprof.summaries.packing import Cut, Integers, flags, hash_of, integers, shortened, text_numbers
+from distprof.summaries.packing import Cut, Integers, denials, flags, hash_of, integers, shortened, text_numbers
 
 COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "size_bytes", "dtype", "peer", "asynchronous",
-           "enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "module_path", "phase")
+           "enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "module_path", "phase", "in_autograd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class RankCalls:
     size: Integers
     peer: Integers
     asynchronous: Any
+    cut_off: Any
+    """True where gradients do not pass the result."""
     group: Any
     """Number of the group among `groups`."""
     enqueue: Integers
@@ -77,7 +79,7 @@ def rank_calls(path: Path, cut: Cut) -> RankCalls:
         ("end", "end_ns"), ("wait_start", "wait_start_ns"), ("wait_end", "wait_end_ns"))}
     return RankCalls(op=op, ops=ops, dtype=dtype, dtypes=dtypes, phase=phase, phases=phases, module=module,
                      modules=[shortened(one, cut) for one in modules], group=group.reshape(-1), groups=groups,
-                     asynchronous=flags(table, "asynchronous"),
+                     asynchronous=flags(table, "asynchronous"), cut_off=denials(table, "in_autograd"),
                      **numbers)
 
 

@@ -12,6 +12,7 @@ from distprof.launch.completion import run_directories
 from distprof.launch.options import PLACE
 from distprof.storage.places import remote
 from distprof.terminal import show
+from distprof.units import counted
 
 
 @click.command()
@@ -32,8 +33,9 @@ def upload(run: Path, url: Path) -> None:
         done = upload_run(run, target.url)
     if done.failed:
         first = done.failed[0]
-        raise OutputError(f"{len(done.failed)} of {len(done.failed) + len(done.uploaded)} parts of {run} did not "
-                          f"arrive: {first.part.name or run.name}: {first.why}",
+        parts = counted(len(done.failed) + len(done.uploaded), "part")
+        raise OutputError(f"{len(done.failed)} of {parts} of {run} did not arrive: "
+                          f"{first.part.name or run.name}: {first.why}",
                           hint=f"{first.hint or 'mend it'}; the same command goes on")
     for line in lines_of(done, run, target):
         show(line)

@@ -18,7 +18,7 @@ from statistics import median_low
 from distprof.contract.paths import PARTIAL_SUFFIX, STEP_LINES
 from distprof.launch.display.status_row import StatusRow, has_rows, never_stopped
 from distprof.recording.plan import StepPlan
-from distprof.units import duration
+from distprof.units import counted, duration
 
 EVERY_S = 1.0
 SHARE = 0.02
@@ -96,10 +96,10 @@ def progress_line(steps: list[LastStep], plan: StepPlan) -> str:
     first, last = max(steps, key=lambda one: one.step), min(steps, key=lambda one: one.step)
     longest, typical_ns = max(steps, key=lambda one: one.duration_ns), median_low(one.duration_ns for one in steps)
     done, behind = first.step + 1, first.step - last.step
-    of = f" of {plan.num_steps}" if done <= plan.num_steps else ""
-    text = f"distprof: {done}{of} steps recorded, {first.name} pass; step {duration(typical_ns)}"
+    steps_done = f"{done} of {counted(plan.num_steps, 'step')}" if done <= plan.num_steps else counted(done, "step")
+    text = f"distprof: {steps_done} recorded, {first.name} pass; step {duration(typical_ns)}"
     if behind >= BEHIND:
-        return f"{text}; slowest rank {last.rank}, {behind} steps behind"
+        return f"{text}; slowest rank {last.rank}, {counted(behind, 'step')} behind"
     if longest.duration_ns >= STANDS_OUT * typical_ns:
         return f"{text}; slowest rank {longest.rank}, {duration(longest.duration_ns)}"
     return text

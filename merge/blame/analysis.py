@@ -138,8 +138,10 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
 
 
 def _missing(run: Run, blind: Blind | None) -> Blind | None:
-    """With one rank left of several, that waits for nobody as far as is known."""
-    return "others missing" if blind == "one rank" and run.missing else blind
+    """With one rank left of several, that waits for nobody as far as is known; likewise with one that communicated."""
+    if blind != "one rank" or run.world_size < 2:
+        return blind
+    return "others missing" if run.missing else "no collective"
 
 
 def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:

@@ -196,10 +196,10 @@ def summary_text(written: MergeResult, merged: Path) -> str:
     """What was written, and what is not in it."""
     page, run, trace = Page(), written.run, written.trace
     if trace is None:
-        page.line(f"{merged}: tables of {len(run.ranks)} ranks; no rank has a timeline that can be read")
+        page.line(f"{merged}: tables of {counted(len(run.ranks), 'rank')}; no rank has a timeline that can be read")
     else:
-        slices = f"{trace.num_slices} slices" if trace.counts else "as they are"
-        page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {run.world_size} ranks, {slices}, "
+        slices = counted(trace.num_slices, "slice") if trace.counts else "as they are"
+        page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {counted(run.world_size, 'rank')}, {slices}, "
                   f"{size(trace.num_bytes)}")
         _remark(trace, page)
     page.line(clock_line(written.clock.to_json()))

@@ -13,6 +13,7 @@ from distprof.merge.clock.model import Check, Clock
 from distprof.merge.cost.collective_pieces import CollectivePieces, PiecesOnDisk
 from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.match.matched_parts import ISSUED, RowParts
+from distprof.merge.match.mismatches import num_mismatches
 from distprof.merge.spill.parts import Parts
 
 ORDER = ("first_ns", "first_rank", ISSUED)
@@ -33,8 +34,12 @@ class _Measuring:
     others: list[pl.DataFrame | None] = field(default_factory=list)
     """What they say of the clock: None where it may be wrong."""
 
+    num_differing: int = 0
+    """Collectives about which ranks disagree."""
+
     def add(self, matched: pl.DataFrame) -> None:
         """Measures the collectives of a part."""
+        self.num_differing += num_mismatches(matched)
         certain, others = synchronising_apart(matched)
         self.certain.append(apart(certain, self.clock))
         self.others.append(None if others is None else apart(others, self.clock))
@@ -60,8 +65,8 @@ class _Measuring:
 
 
 def measured_parts(rows: RowParts, clock: Clock, hosts: Mapping[int, Hashable], folder: Path) -> tuple[
-        CollectivePieces, Check]:
-    """The merged table, and what it says of the clock.
+        CollectivePieces, Check, int]:
+    """The merged table, what it says of the clock, and the number of collectives about which ranks disagree.
 
     Args:
         rows: Of all ranks.
@@ -80,4 +85,4 @@ def measured_parts(rows: RowParts, clock: Clock, hosts: Mapping[int, Hashable], 
     begins = numbered.group_by("piece").agg(pl.col("first_ns").min()).sort("piece")["first_ns"][1:].drop_nulls()
     return CollectivePieces(
         frames=PiecesOnDisk(parts=pieces, order=("collective", "rank", ISSUED)), num_rows=len(pieces),
-        begins_ns=begins.to_list(), folder=folder), measuring.check
+        begins_ns=begins.to_list(), folder=folder), measuring.check, measuring.num_differing

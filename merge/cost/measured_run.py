@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distprof.contract.problems import Problem
+from distprof.contract.problems import CallsDiffer, Problem
 from distprof.contract.tables import COLLECTIVES
 from distprof.merge.clock.choose import choose_clock, needs_collectives
 from distprof.merge.clock.model import Align, Clock
@@ -75,13 +75,14 @@ def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, f
         return MeasuredRun(run=run, clock=choose_clock(run, recorded, align, None), collectives=None)
     from distprof.merge.cost.collectives import measured_collectives  # with polars, which takes a while to import
     from distprof.merge.match.matched_run import match_run
+    from distprof.merge.match.mismatches import num_mismatches
 
     matched = match_run(run)
     run = run.noting(matched.problems)
     clock = choose_clock(run, recorded, align, matched.rows)
     if not collectives:
         return MeasuredRun(run=run, clock=clock, collectives=None)
-    return MeasuredRun(run=run.noting(remarks=matched.remarks), clock=clock,
+    return MeasuredRun(run=run.noting(differing(num_mismatches(matched.rows)), matched.remarks), clock=clock,
                        collectives=measured_collectives(matched.rows, clock, hosts_of(run)))
 
 
@@ -96,12 +97,18 @@ def _in_parts(run: Run, clock: Clock, folder: Path, held_rows: int) -> MeasuredR
 
     rows = RowParts(num_rows, run.world_size, folder, held_rows)
     for batch in recorded_batches(run):
-        rows.add(batch.rows, batch.ranks)
+        rows.add(batch.rows, batch.ended)
         run = run.noting(batch.problems)
     if not len(rows):
         return None
-    parts, check = measured_parts(rows, clock, hosts_of(run), folder)
-    return MeasuredRun(run=run, clock=replace(clock, check=check), collectives=None, parts=parts)
+    parts, check, num_differing = measured_parts(rows, clock, hosts_of(run), folder)
+    return MeasuredRun(run=run.noting(differing(num_differing)), clock=replace(clock, check=check), collectives=None,
+                       parts=parts)
+
+
+def differing(num_collectives: int) -> list[Problem]:
+    """What is said of collectives about which ranks disagree."""
+    return [CallsDiffer(num_collectives=num_collectives)] if num_collectives else []
 
 
 def num_collectives(run: Run) -> int:

@@ -44,7 +44,7 @@ def sources_of(run: Run) -> Sources:
         return _of_trace_pass(run)
     found = read_table(run, EXECUTION_COLLECTIVES, coded, CATEGORIES)
     rows = found.rows.with_columns(comms_id=pl.lit(None, pl.Categorical))
-    return Sources(ranks=executed, rows=match(rows, ranks=found.ranks, world_size=run.world_size), windows={},
+    return Sources(ranks=executed, rows=match(rows, ended=(), world_size=run.world_size), windows={},
                    step=None, problems=found.problems)
 
 

@@ -47,7 +47,7 @@ def foreign_rows(run: Run) -> RankRows:
         for row in (row for rows in read.values() for row in filter(_is_lane, rows)):
             row[LANE] = 0  # which stream of a rank is which of another is not known
     table = pl.DataFrame([{**row, **tags} for rows in read.values() for row in rows], schema=SCHEMA)
-    return RankRows(rows=coded(table), ranks=list(read))
+    return RankRows(rows=coded(table))
 
 
 def _rows(rank: Rank) -> list[dict[str, Any]] | None:

@@ -35,14 +35,14 @@ class RowParts:
         self._parts, self._partition = Parts(folder, "rows"), Partition(num_rows, held_rows, world_size)
         self._evidence: dict[int, NumberEvidence] = defaultdict(NumberEvidence)
         """Of parts with one large group."""
-        self._ranks = list[int]()
+        self._ended = list[int]()
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def add(self, rows: pl.DataFrame, ranks: Iterable[int]) -> None:
-        """Takes in all rows of some ranks, as in `RankRows`; of ranks without rows it is known that they have none."""
-        self._ranks += ranks
+    def add(self, rows: pl.DataFrame, ended: Iterable[int] = ()) -> None:
+        """Takes in all rows of some ranks, and which of these made no call behind them, as in `RankRows`."""
+        self._ended += ended
         if rows.is_empty():
             return
         rows = with_corrected(rows).with_columns(pl.int_range(pl.len()).over("rank").alias(ISSUED))
@@ -57,7 +57,7 @@ class RowParts:
             if part in self._evidence:
                 yield from self._large(part)
             else:
-                yield match(self._parts.take(part), ranks=self._ranks, world_size=self._world_size)
+                yield match(self._parts.take(part), ended=self._ended, world_size=self._world_size)
 
     def _large(self, part: int) -> Iterator[pl.DataFrame]:
         """A group that is larger than what is held, in pieces of whole collectives."""
@@ -67,7 +67,7 @@ class RowParts:
         placed = self._placed(part, evidence, numbering, pieces) if numbering else self._looked_at(part, pieces)
         self._parts.drop(part)
         for piece in pieces.numbers:
-            yield match(pieces.take(piece), ranks=self._ranks, world_size=self._world_size, placed=placed)
+            yield match(pieces.take(piece), ended=self._ended, world_size=self._world_size, placed=placed)
 
     def _placed(self, part: int, evidence: NumberEvidence, numbering: Numbering, pieces: Parts) -> Placed:
         """Puts the rows into pieces by the number of which it is known that it tells collectives apart."""
@@ -84,16 +84,15 @@ class RowParts:
             rows.select(COMPARED) for rows in self._parts.pieces(part)], rechunk=True)))
         places, counts = np.unique(keys, return_counts=True)
         first_of_piece = _bounds(places, counts, self.held_rows)
-        recorded: dict[int, tuple[int, int]] = {}
+        last: dict[int, int] = {}
         taken = 0
         for rows in self._parts.pieces(part):
             mine = keys[taken:taken + len(rows)]
             taken += len(rows)
             placed = rows.with_columns(place=pl.Series(mine))
             pieces.add(placed, np.searchsorted(first_of_piece, mine, side="right"))
-            recorded |= {rank: (first, last) for rank, first, last in placed.group_by("rank").agg(
-                pl.col("place").min().alias("first"), pl.col("place").max().alias("last")).iter_rows()}
-        return Placed(method=methods[0], recorded=recorded)
+            last |= dict(placed.group_by("rank").agg(pl.col("place").max()).iter_rows())
+        return Placed(method=methods[0], last=last)
 
 
 COMPARED = ("group", "group_ranks", "rank", "op", "dtype", "size_bytes", "comms_id", "group_sequence", "corrected",

@@ -29,7 +29,7 @@ class MatchedRun:
 def match_run(run: Run) -> MatchedRun:
     """Reads the communication of every rank, once, and matches it."""
     found = rows_of_ranks(run)
-    rows = match(found.rows, ranks=found.ranks, world_size=run.world_size)
+    rows = match(found.rows, ended=found.ended, world_size=run.world_size)
     return MatchedRun(rows=rows, problems=found.problems, remarks=remarks_of(rows) if run.kind == "traces" else [])
 
 

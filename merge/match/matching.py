@@ -32,11 +32,11 @@ class Placed:
 
     method: str
     """One of `METHODS`."""
-    recorded: Mapping[int, tuple[int, int]]
-    """Rank -> first and last place of which there is a row, here or elsewhere."""
+    last: Mapping[int, int]
+    """Rank -> last place of which there is a row, here or elsewhere."""
 
 
-def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
+def match(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
           placed: Placed | None = None) -> pl.DataFrame:
     """Finds the collective that each row belongs to.
 
@@ -44,7 +44,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
         rows: As in `RankRows`, rank by rank; those of a rank in the order of issue. Where these are not all rows of
             the job, they are all of a collective, or of the sends and receives of two ranks, and have the column
             `corrected`, as `with_corrected` makes it of all rows of a rank.
-        ranks: Of which it is known what they did, with rows or without.
+        ended: Ranks that made no call behind their last row, as their script had ended.
         world_size: Ranks of the job.
         placed: Where places were found before.
 
@@ -81,7 +81,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
     matched = coded[order].with_columns(
         pl.Series("collective", number[order]).set_sorted(), pl.Series("place", place[order]),
         pl.Series(METHODS, dtype=pl.Categorical)[methods[order]].alias("matched_by"))
-    each = judged(matched, ranks=ranks, world_size=world_size, recorded=None if placed is None else placed.recorded)
+    each = judged(matched, ended=ended, world_size=world_size, last=None if placed is None else placed.last)
     kept = [name for name in rows.columns if name not in FOUND_BEFORE]
     return pl.concat([matched.select(*kept, "collective", "matched_by"), each[number[order]]], how="horizontal")
 

@@ -10,22 +10,22 @@ import polars as pl
 
 from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
 from distprof.merge.run.group_ranks import SIZE, with_lists
-from distprof.units import size, spans
+from distprof.units import numbered, size
 
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
 
 
-def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
-           recorded: Mapping[int, tuple[int, int]] | None = None) -> pl.DataFrame:
+def judged(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
+           last: Mapping[int, int] | None = None) -> pl.DataFrame:
     """Says of every collective who took part, and what is wrong with it.
 
     Args:
         rows: Sorted by `collective`, from 0 without a gap, with `group_id`, `op_id`, `place` (of the collective
             in its group) and the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
-        ranks: Those of which it is known what they did; the others are missing, and not to blame.
+        ended: Ranks that made no call behind their last row. What another rank that is not there did, nobody knows:
+            its record began later, ended earlier, or lost the row.
         world_size: Ranks of the job.
-        recorded: Rank -> first and last place of which there is a row, where all are of one group and some are
-            elsewhere.
+        last: Rank -> last place of which there is a row, where all are of one group and some are elsewhere.
 
     Returns:
         `PER_COLLECTIVE`, a row per collective.
@@ -37,13 +37,22 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
     if len(odd):
         of_bad = rows.filter(pl.col("collective").is_in(odd["collective"].to_list()))
         _add_differences(of_bad, odd, texts)
-        _add_absent(of_bad, set(ranks), _recorded_places(rows) if recorded is None else {
-            (group, rank): span for group in rows["group_id"].unique() for rank, span in recorded.items()}, texts)
+        _add_absent(of_bad, set(ended), _last_places(rows) if last is None else {
+            (group, rank): place for group in rows["group_id"].unique() for rank, place in last.items()}, texts)
     mismatches: list[str | None] = [None] * len(each)
     for number, found in texts.items():
         mismatches[number] = "; ".join(found) or None
     return each.select("num_ranks").with_columns(
         complete.alias("complete"), pl.Series("mismatch", mismatches, pl.Categorical))
+
+
+def num_mismatches(rows: pl.DataFrame) -> int:
+    """Collectives about which ranks disagree.
+
+    Args:
+        rows: As `match` gives them.
+    """
+    return rows.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())["collective"].n_unique()
 
 
 def _differing(rows: pl.DataFrame) -> pl.DataFrame:
@@ -94,7 +103,7 @@ def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-2,5`."""
-    return f"rank{'s' if len(set(ranks)) > 1 else ''} {spans(sorted(set(ranks)))}"
+    return numbered("rank", sorted(set(ranks)))
 
 
 def _ops_differ(found: list[tuple[Any, list[int]]]) -> str:
@@ -119,9 +128,9 @@ DIFFERENCES: tuple[tuple[str, str, Callable[[list[tuple[Any, list[int]]]], str]]
 """Column of `judged` that finds it, the column that differs, and the sentence about it."""
 
 
-def _add_absent(odd: pl.DataFrame, ranks: set[int], spans_of: Mapping[tuple[int, int], tuple[int, int]],
+def _add_absent(odd: pl.DataFrame, ended: set[int], last: Mapping[tuple[int, int], int],
                 texts: dict[int, list[str]]) -> None:
-    """Names the ranks that are there and did not take part."""
+    """Names the ranks of which it is known that they did not take part."""
     each = odd.group_by("collective", maintain_order=True).agg(
         pl.col("op", "group_id", "place", "group_ranks", "peer", "rank", "matched_by").first(),
         pl.col("rank").alias("there"))
@@ -130,37 +139,16 @@ def _add_absent(odd: pl.DataFrame, ranks: set[int], spans_of: Mapping[tuple[int,
             texts[one["collective"]].append("its process group is not known")
             continue
         if one["op"] in POINT_TO_POINT:
-            texts[one["collective"]] += _lonely(one, ranks) if len(one["there"]) < 2 else []
+            if one["peer"] is None and len(one["there"]) < 2:
+                texts[one["collective"]].append("the other side is not known")
             continue
-        absent = sorted((set(one["group_ranks"] or ()) & ranks) - set(one["there"]))
-        by_text: dict[str, list[int]] = defaultdict(list)
-        for rank in absent:
-            first, last = spans_of.get((one["group_id"], rank), (None, None))
-            by_text[_why(one["place"], first, last)].append(rank)
-        texts[one["collective"]] += [text.format(ranks_named(found)) for text, found in by_text.items()]
+        absent = (set(one["group_ranks"] or ()) & ended) - set(one["there"])
+        never = [rank for rank in absent if one["place"] > last.get((one["group_id"], rank), -1)]
+        texts[one["collective"]] += [f"{ranks_named(never)} never entered"] if never else []
 
 
-def _recorded_places(rows: pl.DataFrame) -> dict[tuple[int, int], tuple[int, int]]:
-    """(group, rank) -> first and last place of which there is a row."""
+def _last_places(rows: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """(group, rank) -> last place of which there is a row."""
     together = rows.filter(~pl.col("op").is_in(POINT_TO_POINT))
-    found = together.group_by("group_id", "rank").agg(
-        pl.col("place").min().alias("first"), pl.col("place").max().alias("last"))
-    return {(group, rank): (first, last) for group, rank, first, last in found.iter_rows()}
-
-
-def _why(place: int, first: int | None, last: int | None) -> str:
-    if last is None or place > last:
-        return "{} never entered"
-    if first is not None and place < first:
-        return "{} was not recorded yet"
-    return "of {} there is no record"
-
-
-def _lonely(one: dict[str, Any], ranks: set[int]) -> list[str]:
-    if one["peer"] is None:
-        return ["the other side is not known"]
-    if one["peer"] not in ranks:
-        return []
-    did_not = f"never called recv for this of rank {one['rank']}" if one["op"] == "send" else (
-        f"never called send for this to rank {one['rank']}")
-    return [f"rank {one['peer']} {did_not}"]
+    found = together.group_by("group_id", "rank").agg(pl.col("place").max())
+    return {(group, rank): place for group, rank, place in found.iter_rows()}

@@ -57,7 +57,7 @@ class NumberEvidence:
         """Numbers that a row lacks."""
         self._known = set[str]()
         """Numbers that a row has."""
-        self._spans: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        self._lasts: dict[str, list[pl.DataFrame]] = defaultdict(list)
         self._num_ranks = 0
 
     def add(self, rows: pl.DataFrame) -> None:
@@ -80,9 +80,8 @@ class NumberEvidence:
         if sum(map(len, frames[1:])) > max(ROOM, len(frames[0])):
             self._counts[name] = [_added_up(frames)]
         number, again = pl.col("number"), pl.col("again")
-        self._spans[name].append(rows.group_by("rank").agg(
-            number.min().alias("first"), number.max().alias("last"),
-            again.filter(number == number.max()).max().alias("last_again")))
+        self._lasts[name].append(rows.group_by("rank").agg(
+            number.max().alias("last"), again.filter(number == number.max()).max().alias("last_again")))
 
     def numbering(self) -> Numbering | None:
         """The number that brings the rows together; None where only a look at all rows tells."""
@@ -109,9 +108,9 @@ class NumberEvidence:
 
     def _numbering(self, name: str) -> Numbering:
         repeats = int(_added_up(self._counts[name]).select(pl.col("again").max()).item()) + 1
-        recorded = {rank: (first * repeats, last * repeats + again) for rank, first, last, again in pl.concat(
-            self._spans[name]).select("rank", "first", "last", "last_again").iter_rows()}
-        return Numbering(name=name, repeats=repeats, placed=Placed(method="sequence", recorded=recorded))
+        last = {rank: number * repeats + again for rank, number, again in pl.concat(
+            self._lasts[name]).select("rank", "last", "last_again").iter_rows()}
+        return Numbering(name=name, repeats=repeats, placed=Placed(method="sequence", last=last))
 
     def rows_by_place(self, numbering: Numbering) -> pl.DataFrame:
         """How many rows there are by `place`, ascending."""

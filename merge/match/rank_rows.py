@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
@@ -22,21 +23,24 @@ class RankRows:
     """Of all ranks: the columns of `COLLECTIVES` as `coded` makes them, and `comms_id`, the id that the backend gives
     to a collective; times are of the rank's own clock. Of traces of other programs much may be null, and `lane` is
     there too: it keeps communicators apart that have no name."""
-    ranks: Sequence[int]
-    """Those that could be read. One without rows issued nothing; of a rank that is not here nothing is known."""
+    ended: Sequence[int] = ()
+    """Ranks that made no call behind their last row, as their script had ended."""
     problems: Sequence[Problem] = ()
 
 
 def recorded_rows(run: Run) -> RankRows:
     """Rows of every rank of a run directory whose table can be read."""
-    return _of(read_table(run, COLLECTIVES, coded, CATEGORIES))
+    return _of(run, read_table(run, COLLECTIVES, coded, CATEGORIES))
 
 
 def recorded_batches(run: Run) -> Iterator[RankRows]:
     """The same of a few ranks at a time."""
-    return map(_of, pieces(run, COLLECTIVES, coded, CATEGORIES))
+    return map(partial(_of, run), pieces(run, COLLECTIVES, coded, CATEGORIES))
 
 
-def _of(found: Loaded) -> RankRows:
-    return RankRows(rows=found.rows.with_columns(comms_id=pl.lit(None, pl.Categorical)), ranks=found.ranks,
+def _of(run: Run, found: Loaded) -> RankRows:
+    read = set(found.ranks)
+    ended = [rank.number for rank in run.ranks
+             if rank.number in read and rank.recorded is not None and rank.recorded.has_last_calls]
+    return RankRows(rows=found.rows.with_columns(comms_id=pl.lit(None, pl.Categorical)), ended=ended,
                     problems=found.problems)

@@ -62,10 +62,11 @@ def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     found = document["waits"]
     totals = None if found is None else found["compilations"]["totals"]
     if totals is not None and (totals["recompile"] or totals["graph_break"]):
+        failed, broke = (counted(totals[name], "time") for name in ("recompile", "graph_break"))
         yield Finding(severity="warn" if totals["recompile"] else "note", section="waits",
-                      text=f"Guards of torch.compile failed {totals['recompile']} times, so that it compiled again, "
-                           f"and graphs broke {totals['graph_break']} times, on all ranks together; compiling took "
-                           f"{duration(totals['duration_ns'])}.", next=f"distprof waits {where}")
+                      text=f"Guards of torch.compile failed {failed}, so that it compiled again, and graphs broke "
+                           f"{broke}, on all ranks together; "
+                           f"compiling took {duration(totals['duration_ns'])}.", next=f"distprof waits {where}")
 
 
 def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:

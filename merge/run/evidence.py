@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
@@ -41,6 +42,14 @@ def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:
     return _read(ranks, COLLECTIVES, tuple(CALLS), TELLING & (pl.col("step") == pl.col("step").min()))
 
 
+def _columns(file: Any, columns: Sequence[str]) -> pl.DataFrame:
+    """Those that an older version did not write yet are null."""
+    there = pl.scan_parquet(file, glob=False).collect_schema().names()
+    found = pl.read_parquet(file, columns=[name for name in columns if name in there], glob=False)
+    return as_written_now(found).select(
+        pl.col(name) if name in there else pl.lit(None).alias(name) for name in columns)
+
+
 def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: pl.Expr) -> pl.DataFrame:
     """These columns of some rows, rank by rank.
 
@@ -49,8 +58,7 @@ def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: p
     files = [rank.folder / table.file for rank in ranks if rank.has(table)]
     nothing = empty(table).select(columns)
     try:
-        frames = [as_written_now(pl.read_parquet(readable(file), columns=list(columns), glob=False)).select(
-            columns).cast(nothing.schema).filter(wanted) for file in files]
+        frames = [_columns(readable(file), columns).cast(nothing.schema).filter(wanted) for file in files]
         return pl.concat([nothing, *frames])
     except DAMAGE:
         return nothing

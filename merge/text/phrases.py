@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distprof.units import UNKNOWN, duration, spans
+from distprof.units import UNKNOWN, counted, duration, spans
 
 LISTED = 6
 """Ranks that are listed one by one."""
@@ -46,7 +46,7 @@ def _unit(ns: float) -> tuple[float, str]:
 
 def some(number: int) -> str:
     """`1 collective`, `2 collectives`."""
-    return f"{number} collective{'s' if number != 1 else ''}"
+    return counted(number, "collective")
 
 
 def rank_list(ranks: Sequence[int]) -> str:
@@ -73,13 +73,14 @@ def clock_line(clock: Mapping[str, Any]) -> str:
         return "clock: each rank's own, not aligned"
     parts = [_basis(clock)]
     if clock["method"] != "shared":
-        hosts = "1 host" if clock["num_hosts"] == 1 else f"{clock['num_hosts']} hosts"
-        parts = [f"{clock['num_clocks']} clocks on {hosts} aligned within {duration(clock['uncertainty_ns'])}", *parts]
+        clocks = f"{counted(clock['num_clocks'], 'clock')} on {counted(clock['num_hosts'], 'host')}"
+        parts = [f"{clocks} aligned within {duration(clock['uncertainty_ns'])}", *parts]
         if clock["excess_ns"]:
             parts.append(f"drift uneven by {duration(clock['excess_ns'])}")
     residual, causality = clock["residual_ns"], clock["causality"]
     if residual is not None and causality is not None:
-        parts.append(f"{causality['num_collectives']} collectives end within {duration(residual['p95'])} (95 %), "
+        verb = "ends" if causality["num_collectives"] == 1 else "end"
+        parts.append(f"{some(causality['num_collectives'])} {verb} within {duration(residual['p95'])} (95 %), "
                      f"{causality['violations'] or 'none'} before all ranks are in")
     return f"clock: {'; '.join(parts)}"
 
@@ -87,9 +88,10 @@ def clock_line(clock: Mapping[str, Any]) -> str:
 def _basis(clock: Mapping[str, Any]) -> str:
     samples = clock["num_samples"]
     if clock["method"] == "collectives":
-        return f"estimated from {clock['num_collectives']} collectives"
+        return f"estimated from {some(clock['num_collectives'])}"
     if clock["method"] == "samples":
-        return f"{samples} samples of clocks, taken while recording"
+        return f"{counted(samples, 'sample of clocks')}, taken while recording"
     if len(clock["ranks"]) == 1:
         return "one rank: nothing to align"
-    return "one host: all ranks read the same clock" + (f"; {samples} samples agree" if samples else "")
+    return "one host: all ranks read the same clock" + (
+        f"; {counted(samples, 'sample')} {'agrees' if samples == 1 else 'agree'}" if samples else "")

@@ -13,7 +13,7 @@ from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
-from distprof.units import counted, duration, size, spans
+from distprof.units import counted, duration, numbered, size, spans
 
 SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.Unreadable: "{rank:of_rank}{file:unreadable}{detail}",
@@ -48,6 +48,9 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                 "longer, --step-every says what ends a step",
     },
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
+    codes.CallsDiffer: "ranks disagree about {num_collectives:# collective}, which distprof comms names",
+    codes.ModulesUncounted: "{num_modules:# module} not counted: called in timed steps, and not when FLOPs were "
+                            "counted ({modules:modules}). FLOP/s of a step are not known",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
     codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
     codes.WorldSizesDiffer: "the world size in the traces is not clear: {ranks_by_size:sizes}, and the highest rank is "
@@ -134,13 +137,14 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "where": lambda found: f"; recorded in {', '.join(found)}: name that directory, too" if found else "",
     "lack": lambda ranks: f", none of {rank_list(ranks)}" if ranks else "",
     "names": lambda names: ", ".join(map(str, names)),
+    "modules": lambda paths: ", ".join(path or "(root)" for path in paths),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
-    "steps": lambda steps: f"step{'s' if len(steps) > 1 else ''} {spans(steps)}",
+    "steps": lambda steps: numbered("step", steps),
     "exit_code": lambda code: "an exception" if code is None else f"exit code {code}" if code >= 0 else
     f"it was ended by signal {-code}",
     "because": lambda why: "" if why is None else f" with {why}",
     "sizes": lambda found: ", ".join(
-        f"{number} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for number, ranks in sorted(found.items())),
+        f"{number} in {numbered('rank', ranks)}" for number, ranks in sorted(found.items())),
     "reason": lambda reason: CLOCK_REASONS[reason],
     "size": size,
     "number": lambda ranks: str(len(ranks)),
@@ -153,7 +157,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
     "of_some": lambda ranks: f"{len(ranks)} of them ({spans(ranks)})" if 0 < len(ranks) <= NAMED else
     f"{len(ranks)} of them" if ranks else "none",
-    "times": lambda known: "" if known is None else f", times of {known[0]} of {known[1]} calls",
+    "times": lambda known: "" if known is None else f", times of {known[0]} of {counted(known[1], 'call')}",
     "cut": lambda known: "".join(f"; without {number} {what}" for what, number in known.items()),
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",

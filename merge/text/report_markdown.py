@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from distprof.terminal import Shown, visible
-from distprof.units import duration, percent, si
+from distprof.units import counted, duration, percent, si
 
 MARKS = {"bad": "❌", "warn": "⚠️", "note": "•", "good": "✅"}
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~@$]|:(?=\w+:)")
@@ -43,7 +43,7 @@ def plain(text: str) -> str:
 
 
 def _size(document: Mapping[str, Any]) -> str:
-    ranks = "1 rank" if document["world_size"] == 1 else f"{document['world_size']} ranks"
+    ranks = counted(document["world_size"], "rank")
     axes = " x ".join(f"{axis} {number}" for axis, number in (document["topology"] or {}).items())
     return plain(f"{ranks} = {axes}" if axes else ranks)
 

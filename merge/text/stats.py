@@ -17,7 +17,7 @@ from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import evaluation_line, step_line
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
-from distprof.units import duration, percent, si, spans
+from distprof.units import counted, duration, percent, si, spans
 
 if TYPE_CHECKING:
     from distprof.reporters.tree_report import TreeReport  # with rich, which takes a while to import
@@ -46,6 +46,7 @@ NO_MFU = {
     "no_step": "a step of the count pass and one of the time pass are needed",
     "no_device": f"rank {{rank}} did not record its device, so no peak can be looked up; {REMEDY}",
     "no_dtype": f"rank {{rank}} did not record the dtype of the products, so no peak can be looked up; {REMEDY}",
+    "uncounted": "modules were timed that were not counted",
     "no_peak": f"no published peak of {{device}} in {{dtype}} is at hand; {REMEDY}",
 }
 
@@ -111,7 +112,7 @@ def _topology(summary: Mapping[str, Any], page: Page) -> None:
 
 def mesh(summary: Mapping[str, Any]) -> str:
     """`4 ranks = dp 2 x tp 2`."""
-    ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
+    ranks = counted(summary["world_size"], "rank")
     if summary["topology"] is None:
         return ranks
     return f"{ranks} = {' x '.join(f'{axis} {size}' for axis, size in summary['topology'].items())}"
@@ -126,7 +127,8 @@ def _totals(summary: Mapping[str, Any], page: Page) -> None:
     page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}{doubt}",
                 "replicas once"), rows)
     if (light := lightly(summary)) is not None:
-        page.line(f"MACs and FLOPs: counted on {len(light.full)} of {light.of} ranks ({spans(light.full) or 'none'})")
+        page.line(f"MACs and FLOPs: counted on {len(light.full)} of {counted(light.of, 'rank')} "
+                  f"({spans(light.full) or 'none'})")
     if summary["uncounted_ops"]:
         page.line("MACs and FLOPs: at least these, as some operators are not counted (below)")
     if model["active_params"] is not None:
@@ -233,9 +235,9 @@ def bubble(found: Mapping[str, Any]) -> str:
     """`pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work of a stage ...`."""
     work = {one["stage"]: one["work_ns"] for one in found["stages"]}
     least, most = min(work, key=work.__getitem__), max(work, key=work.__getitem__)
-    return (f"pipeline of {len(work)} stages: {percent(found['bubble_ratio'])} of a step waiting for messages of other "
-            f"stages (bubble); work of a stage {duration(work[least])} (stage {least}) .. {duration(work[most])} "
-            f"(stage {most}), the longest {found['imbalance_ratio']:.2f} x the mean")
+    return (f"pipeline of {counted(len(work), 'stage')}: {percent(found['bubble_ratio'])} of a step waiting for "
+            f"messages of other stages (bubble); work of a stage {duration(work[least])} (stage {least}) .. "
+            f"{duration(work[most])} (stage {most}), the longest {found['imbalance_ratio']:.2f} x the mean")
 
 
 def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:

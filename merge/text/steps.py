@@ -28,7 +28,8 @@ def _what(found: StepsFound) -> str:
         case "forward":
             return f"1 forward call of {found.module or 'the first root module'}: no optimizer was alive"
         case "given":
-            every = f"{found.given} optimizer steps" if (found.given or "").isdecimal() else f"step of {found.given}"
+            given = found.given or ""
+            every = counted(int(given), "optimizer step") if given.isdecimal() else f"step of {given}"
             return f"every {every}, as given"
         case "backward":
             return f"1 iteration: {each}, which step while backward runs"
@@ -41,7 +42,8 @@ def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
     """What ran without gradient; None where nothing did."""
     if found is None:
         return None
-    parts = [f"{found['calls']:.3g} forward calls a step"] if found["calls"] is not None else []
+    calls = "forward call" if found["calls"] == 1 else "forward calls"
+    parts = [f"{found['calls']:.3g} {calls} a step"] if found["calls"] is not None else []
     parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
     parts += [f"{duration(found['time_ns'])} a timed step"] if found["time_ns"] is not None else []
     return f"evaluation (in no total), per GPU: {', '.join(parts)}"

@@ -16,13 +16,13 @@ STATISTICS = ("SyncBatchNorm",)
 """Classes of modules whose collectives are no sign that ranks share work: they join what replicas saw."""
 CALLS: dict[str, pl.DataType] = {
     "rank": pl.Int64(), "step": pl.Int64(), "op": pl.String(), "group_ranks": pl.String(), "peer": pl.Int64(),
-    "module_path": pl.String(), "phase": pl.String(), "enqueue_ns": pl.Int64()}
+    "module_path": pl.String(), "phase": pl.String(), "enqueue_ns": pl.Int64(), "in_autograd": pl.Boolean()}
 """Columns of `COLLECTIVES` that are looked at."""
 HELD = ("rank", "module_path", "name", "checksum")
 """Columns of `PARAMETERS` that are looked at."""
 FORWARD = ("forward", "recompute")
 _INSIDE = pl.col("phase").is_in(FORWARD) & pl.col("module_path").is_not_null() & pl.col("op").is_in(
-    [*SHARED_WORK, "all_to_all"])
+    [*SHARED_WORK, "all_to_all"]) & pl.col("in_autograd").fill_null(value=True)
 TELLING = pl.col("op").is_in(POINT_TO_POINT) | _INSIDE
 """Rows of `COLLECTIVES` that are looked at."""
 Group = tuple[int, ...]

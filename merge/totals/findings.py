@@ -131,10 +131,11 @@ def _found(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis:
 
 
 def _traced(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Collectives of steps with a timeline, where there are any: those of others are not timed as well."""
+    """Collectives of steps with a timeline, where there are any: those of others are not timed as well. What ranks
+    disagree about is wrong in every step."""
     traced = steps.filter(pl.col("pass") != ARRIVALS)["step"].unique()
-    found = rows.filter(pl.col("step").is_in(traced.implode()))
-    return rows if found.is_empty() else found
+    is_traced = pl.col("step").is_in(traced.implode())
+    return rows.filter(is_traced | pl.col("mismatch").is_not_null()) if rows.select(is_traced.any()).item() else rows
 
 
 def _of_step(analysis: Analysis, step: int) -> Analysis:

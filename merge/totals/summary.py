@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.problems import Problem, RecordedLightly, StepsUneven
-from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
+from distprof.contract.problems import ModulesUncounted, Problem, RecordedLightly, StepsUneven
+from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.levels.all_tables import are_few
@@ -42,8 +42,9 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         analysis: Of its communication, where that was made already.
     """
     communicated, damaged = _communicated(found, tables, analysis)
-    found = found.noting(damaged)
-    run, modules = found.run, tables.modules
+    modules = tables.modules
+    found = found.noting([*damaged, *uncounted_modules(found.run, modules)])
+    run = found.run
     ranks = per_rank(run, tables)
     coverage, uncounted = _coverage(tables.operators)
     about = described(run, found.clock)
@@ -86,10 +87,11 @@ def _step(run: Run, ranks: pl.DataFrame, operators: OperatorSums, peak: float | 
     mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE, "samples")}
     time_ns = mean["step_ns"]
     flops = [mean[name] for name in FLOPS_OF_PHASE]
-    uncounted = any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks)
-    known = time_ns and None not in flops and not uncounted
+    mixed = any(isinstance(one, ModulesUncounted) for one in run.problems)
+    known = time_ns and None not in flops and not _lacks_parts(run) and not mixed
     samples = mean["samples"] * _num_batches(run) if mean["samples"] and run.topology_certain else None
-    mfu, basis = utilisation(run, operators.model_flops, time_ns, peak)
+    mfu, basis = (None, MfuBasis(code="uncounted")) if mixed else utilisation(
+        run, operators.model_flops, time_ns, peak)
     return {
         "time_ns": time_ns,
         **{name: mean[name] for name in TIMES if name != "step_ns"},
@@ -100,6 +102,28 @@ def _step(run: Run, ranks: pl.DataFrame, operators: OperatorSums, peak: float | 
         "mfu_basis": msgspec.to_builtins(basis),
         "found": steps_found(run),
     }
+
+
+def uncounted_modules(run: Run, modules: pl.DataFrame) -> list[ModulesUncounted]:
+    """Modules with times whose FLOPs no rank knows, although there was a count pass."""
+    counted = pl.col("fwd_flops_mean").is_not_null()
+    if _lacks_parts(run) or not modules.select(counted.any()).item():
+        return []
+    paths = modules.filter(~counted, pl.col("fwd_time_ns_mean").is_not_null())["module_path"].unique(
+        maintain_order=True).to_list()
+    outermost = [path for path in paths if not any(_is_inside(path, other) for other in paths)]
+    return [ModulesUncounted(modules=tuple(outermost[:NAMED]), num_modules=len(paths))] if paths else []
+
+
+def _is_inside(path: str, other: str) -> bool:
+    """Whether a module is below another one, by their paths."""
+    (model, _, name), (other_model, _, above) = path.rpartition(":"), other.rpartition(":")
+    return model == other_model and name != above and (not above or name.startswith(f"{above}."))
+
+
+def _lacks_parts(run: Run) -> bool:
+    """Whether parts of the model were recorded lightly alone, and are counted nowhere."""
+    return any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks)
 
 
 def _num_batches(run: Run) -> int:

@@ -179,7 +179,7 @@ def test_a_script_that_imports_us_before_torch_is_recorded(tmp_path, first):
         "for _ in range(5):\n    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n")
     done = distprof("run", "--out", tmp_path / "run", "--steps", "wait=1,count=1,time=1,trace=1,arrivals=0",
                     tmp_path / "train.py", real=True)
-    assert done.returncode == 0 and "1 of 1 ranks recorded" in done.stderr, done.stderr
+    assert done.returncode == 0 and "1 of 1 rank recorded" in done.stderr, done.stderr
 
 
 @pytest.mark.job

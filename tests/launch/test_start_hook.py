@@ -48,6 +48,17 @@ def test_what_does_not_train_leaves_and_says_nothing(python, tmp_path, script):
     assert not (tmp_path / "run").exists() and done.stderr == ""
 
 
+def test_a_process_that_trains_and_has_no_step_says_why_nothing_is_there(python, tmp_path):
+    out = tmp_path / "run"
+    done = run_hooked(python, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out))
+    assert not out.exists() and done.stderr == (
+        "distprof: rank 0: nothing was written: expected optimizer.step() to end each step, 30 steps of several "
+        "optimizers (SGD) do not show which make an iteration  hint: say with DISTPROF_STEP_EVERY which optimizer, or "
+        "how many optimizer steps, make one\n")
+    run_hooked(python, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out), DISTPROF_STEP_EVERY="2")
+    whole_run(out, 1)
+
+
 def test_torch_is_not_imported_for_the_hook_and_nothing_is_loaded_without_the_variable(python, tmp_path):
     names = "import sys; print(sorted(name for name in sys.modules if name.startswith(('distprof', 'torch'))))"
     assert run_hooked(python, "-c", names).stdout.strip() == "[]"

@@ -1,8 +1,8 @@
 """A job of Lightning: `lightning_fit.py FOLDER [--profiler RUN] [--late MS] [--max-steps N] [--plain]
 [--devices N] [--strategy ddp]`.
 
-It accumulates 2 batches of 4 a step. Validation keeps gradients on, and the model in training mode, and is run before
-the training and within it; `--plain` has neither.
+It accumulates 2 batches of 4 a step, and logs the mean loss of all ranks. Validation keeps gradients on, and the model
+in training mode, and is run before the training and within it; `--plain` has none of these.
 """
 
 import argparse
@@ -36,7 +36,10 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch, number):
         calls["train"] += 1
-        return self.net(batch).square().mean()
+        loss = self.net(batch).square().mean()
+        if not options.plain:
+            self.log("loss", loss, sync_dist=True)
+        return loss
 
     def validation_step(self, batch, number):
         calls["evaluation"] += 1

@@ -44,7 +44,7 @@ def frame(*calls: dict[str, Any]) -> pl.DataFrame:
         name: kind for name, kind in extra.items() if name in used}))
 
 
-def matched(*calls: dict[str, Any], ranks: tuple[int, ...] | None = None, world_size: int = 2) -> pl.DataFrame:
-    """They as `match` brings them together; all ranks of the world are there where it is not told."""
-    found = match(frame(*calls), ranks=range(world_size) if ranks is None else ranks, world_size=world_size)
+def matched(*calls: dict[str, Any], ended: tuple[int, ...] = (), world_size: int = 2) -> pl.DataFrame:
+    """They as `match` brings them together; what ranks did behind their last row is known where it is told."""
+    found = match(frame(*calls), ended=ended, world_size=world_size)
     return found.sort("collective", "rank", maintain_order=True)

@@ -19,6 +19,7 @@ class CollectiveCall(OpenCall, kw_only=True):
 
     group_description: str
     split_bytes: list[int] | None
+    in_autograd: bool | None = None
     start_ns: int | None = None
     end_ns: int | None = None
     timed_by: str | None = None

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
+from distprof.model.in_autograd import reaches_autograd
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
 from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
@@ -111,6 +112,7 @@ class CollectiveRecorder:
         works = elements if operator in MANY_WORKS else [sum(elements)]
         kind = (group, op in POINT_TO_POINT)
         first = data[0] if data else next(iter(_flat(_first(given, OUTPUTS))), None)
+        written = _flat(_first(given, WRITTEN))
         call = CollectiveCall(
             op=op,
             group=group,
@@ -127,6 +129,7 @@ class CollectiveRecorder:
             asynchronous=bool(given.get("async_op", operator not in BLOCKING)),
             module_path=frame.site.path if frame is not None else None,
             phase=phase or _phase(frame),
+            in_autograd=_in_autograd(frame, written) if phase is None and frame is not None else None,
             step=step,
             enqueue_ns=times[0],
             returned_ns=times[1],
@@ -145,7 +148,7 @@ class CollectiveRecorder:
             return
         work = unboxed(output)
         self._works.add(op, process_group, work)
-        self._waits.issued(call, operator, work, _flat(_first(given, WRITTEN)), caller)
+        self._waits.issued(call, operator, work, written, caller)
         if work is not None and not call.on_device:
             # an NCCL future is done before the kernel is; to ask may break a graph capture
             self._follow(call, work)
@@ -232,6 +235,11 @@ def _source(call: CollectiveCall, work: Any) -> int | None:
         return call.group_ranks[int(work._source_rank())]
     except (RuntimeError, IndexError):
         return None
+
+
+def _in_autograd(frame: Frame, written: Sequence[torch.Tensor]) -> bool | None:
+    """As in `COLLECTIVES`: only a forward call with gradients shows it."""
+    return reaches_autograd(written) if frame.learns and not frame.recompute else None
 
 
 def _phase(frame: Frame | None) -> str | None:

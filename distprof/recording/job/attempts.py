@@ -53,9 +53,20 @@ def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
         for folder in _folders(run, f"{rank_folder(identity.rank)}*" if identity.local_rank else EVERY):
             about = _about(folder)  # not before: the rank may have begun anew since
             number = about.attempt if about is not None else attempt - 1
-            may_be_new = _lives(about, identity) if about is not None else _is_of_another(folder, identity)
+            may_be_new = _may_be_new(about, identity) if about is not None else _is_of_another(folder, identity)
             if number < attempt and not may_be_new:
                 _move(folder, run / attempt_folder(number))
+
+
+def _may_be_new(about: RankJson, identity: Identity) -> bool:
+    """Whether a rank of this attempt may have made a folder.
+
+    Processes of another host cannot be seen: a rank there that joined the job does not know yet that it is in a later
+    attempt, and one that was there before moves its own.
+    """
+    if (about.host, about.boot_id) == (identity.host, identity.boot_id):
+        return _lives(about, identity)
+    return about.rank != identity.rank and about.world_size == identity.world_size
 
 
 def _is_of_another(folder: Path, identity: Identity) -> bool:

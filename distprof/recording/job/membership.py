@@ -31,6 +31,9 @@ class JobMembership:
         self._run = run
         self._store = JobStore()
         self._has_learned = False
+        self._elastic = "TORCHELASTIC_RESTART_COUNT" in os.environ
+        self._restarts = self.identity.attempt
+        """As torchrun counts them, which all ranks of an attempt know."""
 
     def look(self) -> None:
         """Reads the identity anew: the process may have entered a process group."""
@@ -62,6 +65,8 @@ class JobMembership:
         Args:
             last: Nothing is asked later.
         """
+        if self._elastic and self.identity.world_size > 1:
+            self.identity = replace(self.identity, attempt=self._store.latest_attempt(self.identity.attempt))
         if last and not self._has_learned:
             self._store.hurry(LAST_LOOK_S)
         if self._has_learned or not self._store.places:
@@ -77,11 +82,11 @@ class JobMembership:
 
     def tell_paused(self, step: int, number: int) -> None:
         """Tells the others that this rank records nothing in a step (1), or does so after all (-1)."""
-        self._store.tell_paused(step, number, attempt=self.identity.attempt)
+        self._store.tell_paused(step, number, attempt=self._restarts)
 
     def have_all_paused(self, step: int) -> bool:
         """Whether no rank records anything in a step."""
-        return self._store.have_all_paused(step, attempt=self.identity.attempt, world_size=self.identity.world_size)
+        return self._store.have_all_paused(step, attempt=self._restarts, world_size=self.identity.world_size)
 
     def stop(self) -> None:
         """Ends the looking for others."""
@@ -97,11 +102,15 @@ class JobMembership:
         return self._store.agreed(made_as or earlier or new_run_id()) or otherwise
 
     def _begin_attempt(self) -> None:
-        """Finds out which attempt this is, and moves what earlier ones left."""
-        attempt = attempt_of(self._run, self.identity, run_id=self.run_id,
-                             elastic="TORCHELASTIC_RESTART_COUNT" in os.environ)
+        """Finds out which attempt this is, as far as this rank sees it, and moves what earlier ones left.
+
+        A rank that joins a job finds nothing of its own: it learns later what the others have found.
+        """
+        self._restarts = self.identity.attempt
+        attempt = attempt_of(self._run, self.identity, run_id=self.run_id, elastic=self._elastic)
         self.identity = replace(self.identity, attempt=attempt)
         if attempt:
+            self._store.tell_attempt(attempt)
             set_aside(self._run, attempt=attempt, identity=self.identity)
 
     def _tell(self) -> None:
@@ -113,7 +122,7 @@ class JobMembership:
                           directory_id=about.directory_id)
         # those with a number above 0 are not the first of a directory, and know their number
         look = local_rank(os.environ, own.rank) in (None, 0)
-        self._store.tell(place, world_size=own.world_size, attempt=own.attempt, look=look)
+        self._store.tell(place, world_size=own.world_size, attempt=self._restarts, look=look)
 
 
 def _is_of_one_launcher(environ: Mapping[str, str]) -> bool:

@@ -71,6 +71,29 @@ class JobStore:
                                             daemon=True)
             self._thread.start()
 
+    def tell_attempt(self, attempt: int) -> None:
+        """Publishes that the job is in this attempt, or a later one."""
+        def tell() -> str:
+            for number in range(1, attempt + 1):
+                _store().add(self._attempt(number), 1)
+            return ""
+
+        if in_process_group():
+            _within(ANSWER_S, tell)
+
+    def latest_attempt(self, attempt: int) -> int:
+        """The highest one that a rank has told by now; the given one if none is higher, or the store is dead."""
+        def ask() -> str:
+            found = attempt
+            while _store().check([self._attempt(found + 1)]):
+                found += 1
+            return str(found)
+
+        return int((_within(ANSWER_S, ask) if in_process_group() else None) or attempt)
+
+    def _attempt(self, number: int) -> str:
+        return f"{PREFIX}/{self._number}/attempts/{number}"
+
     def tell_paused(self, step: int, number: int, *, attempt: int) -> None:
         """Adds to the number of ranks that pause in a step."""
         if in_process_group():

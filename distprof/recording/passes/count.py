@@ -19,6 +19,8 @@ SUMMED_COLUMNS = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "el
                   "read_bytes", "write_bytes")
 FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops",
                 EVALUATION: "evaluation_flops"}
+COUNTS = ("fwd_macs", *FLOP_COLUMNS.values())
+"""Columns of modules.parquet; null for modules that came after the count pass."""
 
 
 class CountSteps(Pass):
@@ -31,6 +33,9 @@ class CountSteps(Pass):
         self._eager = ForcedEager()
         self._note = context.note
         self._said: set[str] = set()
+        self._modules = context.scopes.modules
+        self._there = set[Site]()
+        """Modules that were there in a counted step."""
 
     def start(self) -> None:
         """Switches the counter on, and compiled code off: a compiled graph hides the operators it was made from."""
@@ -57,18 +62,20 @@ class CountSteps(Pass):
             self._said |= unsaid
             self._note(f"what runs in {', '.join(sorted(unsaid))} cannot be seen and was not counted: "
                        "FLOPs are those of the rest")
+        self._there.update(self._modules.sites())
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
-        """Calls and FLOPs a step, submodules included."""
+        """Calls and FLOPs a step, submodules included; nothing of modules that came later."""
         num_steps = self._counter.num_steps
         if not num_steps:
             return ()
         flops = self._inclusive_flops()
         return [{"calls": self._counter.calls.get(site, 0) / num_steps,
-                 **{name: round(value / num_steps) for name, value in flops[site].items()}} for site in sites]
+                 **{name: round(value / num_steps) if site in self._there else None
+                    for name, value in flops[site].items()}} for site in sites]
 
     def _inclusive_flops(self) -> dict[Site, dict[str, int]]:
-        total: dict[Site, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("fwd_macs", *FLOP_COLUMNS.values()), 0))
+        total: dict[Site, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
         for key, entry in self._counter.sums.items():
             column = FLOP_COLUMNS.get(key.phase)
             for site in key.path.sites() if column else ():

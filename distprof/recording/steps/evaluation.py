@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
+from distprof.model.in_autograd import in_autograd_function
 from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame, GradientWatch
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
-
-FORWARD = "forward"
 
 
 class EvaluationJudge:
@@ -45,13 +40,14 @@ class EvaluationJudge:
         """Roots that were called so, with gradients."""
 
     def judge(self, frame: Frame) -> None:
-        """Called before a root call; sets `evaluation` of its frame, `gradient` and `without_gradient`."""
+        """Called before a root call; sets `evaluation`, `learns`, `gradient` and `without_gradient` of its frame."""
         model, root = frame.site.model, frame.site.module()
         trains = self._trains()
+        frame.learns = trains and torch.is_grad_enabled()
         if self._marked():
             frame.evaluation = True
         elif trains and not torch.is_grad_enabled():
-            frame.evaluation = not (frame.module.training and _in_autograd_function())
+            frame.evaluation = not (frame.module.training and in_autograd_function())
         elif trains and root is not None and not root.training:
             self._watch(frame)
         model.trained |= not frame.evaluation and frame.gradient is None
@@ -75,19 +71,3 @@ class EvaluationJudge:
         if not watch.seen:
             frame.gradient = watch
             frame.evaluation = since < self._step()  # backward of an earlier call would have come
-
-
-def _in_autograd_function() -> bool:
-    """True inside the forward of an autograd function, which switches gradients off.
-
-    Activation checkpointing (the reentrant kind) calls modules in there whose forward backward repeats.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == FORWARD and code.co_argcount:
-            first: Any = frame.f_locals.get(code.co_varnames[0])
-            if BackwardCFunction in type(first).__mro__:  # not isinstance(): some objects answer that by running code
-                return True
-        frame = frame.f_back
-    return False

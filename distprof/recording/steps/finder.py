@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.optim import Optimizer
 
@@ -19,6 +19,7 @@ from distprof.recording.steps.pattern import (
     most_frequent,
 )
 from distprof.recording.steps.turns import TurnLog, Waited
+from distprof.units import counted
 
 IN_BACKWARD = -1
 """The turn of all optimizers that stepped while one backward pass ran."""
@@ -80,6 +81,14 @@ class StepFinder:
         """The first iteration begins only now."""
         if not self.num_turns:
             self._log.begin()
+
+    def start_over(self, left_out: Sequence[Optimizer]) -> None:
+        """What was seen until now tells nothing; these optimizers are of no interest."""
+        self.rule = None if self._every is None else "given"
+        self.num_turns = self._forwards = 0
+        self._optimizers, self._log, self._follower = Optimizers(left_out), TurnLog(), None
+        self._root, self._silent, self._left_in = None, [], None
+        self._of_backward.clear()
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
@@ -247,9 +256,12 @@ class StepFinder:
         """Why no step was found, for the user."""
         if self.rule is None and self.num_turns:
             names = ", ".join(dict.fromkeys(one.class_name for one in (*self._optimizers.stepped, *self._silent)))
-            return f"{self.num_turns} steps of several optimizers ({names}) do not show which make an iteration"
+            verb = "does" if self.num_turns == 1 else "do"
+            return (f"{counted(self.num_turns, 'step')} of several optimizers ({names}) {verb} not show which make an "
+                    "iteration")
         if self._every is not None:
-            return f"found {self.num_turns} optimizer steps, and none ends a step by --step-every {self._every.text}"
+            return (f"found {counted(self.num_turns, 'optimizer step')}, and none ends a step by --step-every "
+                    f"{self._every.text}")
         if self._optimizers.any or num_forwards:
-            return f"found {num_forwards} forward calls and no optimizer.step()"
+            return f"found {counted(num_forwards, 'forward call')} and no optimizer.step()"
         return "found no forward call of a torch.nn.Module"

@@ -29,7 +29,13 @@ class KnownOptimizer:
 class Optimizers:
     """Optimizers by number: in the order in which they stepped first, which is the same on all ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: Iterable[Optimizer] = ()) -> None:
+        """Knows none yet.
+
+        Args:
+            left_out: Those that are of no interest.
+        """
+        self._left_out = frozenset[int]().union(*map(_parameters_of, left_out))
         self.stepped: list[KnownOptimizer] = []
         self._numbers: dict[int, int] = {}
         """By id."""
@@ -52,7 +58,7 @@ class Optimizers:
 
     def look(self) -> None:
         """Looks which are alive."""
-        self._alive = _live()
+        self._alive = [one for one in _live() if not one.parameters <= self._left_out]
 
     def number(self, optimizer: Optimizer) -> int:
         """Of one that steps; one that takes the place of a dead one of its class has the number of that."""

@@ -21,7 +21,8 @@ from distprof.merge.run.traces.rank_from_name import (
     shape,
     suggested_pattern,
 )
-from distprof.units import spans
+from distprof.units import counted
+from distprof.units import numbered as named
 
 SHOWN_FILES = 8
 
@@ -140,8 +141,8 @@ def check_one_folder(files: Numbered, within: Path | None) -> None:
     sharing = sorted((folder for folder, ranks in folders.items() if ranks & {*twice}), key=natural)
     steps = all(STEP_FOLDER.search(folder) for folder in sharing)
     raise DataError(
-        f"expected one trace of each rank, found rank{'s' if len(twice) > 1 else ''} {spans(twice)} in "
-        f"{len(sharing)} {'iterations' if steps else 'places'}: {first_few(sharing)}",
+        f"expected one trace of each rank, found {named('rank', twice)} in "
+        f"{counted(len(sharing), 'iteration' if steps else 'place')}: {first_few(sharing)}",
         hint=f"merge one of them, like {sharing[-1]}" + ("" if steps else "; where they are of different ranks, "
                                                          "--rank-pattern REGEX takes the rank from the path"))
 

@@ -19,7 +19,7 @@ from distprof.merge.text.phrases import clock_line, known_to, rank_list, some
 from distprof.merge.text.problems import sentence, sentences
 from distprof.merge.totals.findings import Findings
 from distprof.reporters.page import Page
-from distprof.units import UNKNOWN, duration, percent, size, spans
+from distprof.units import UNKNOWN, counted, duration, numbered, percent, size
 
 SHOWN_KINDS = 15
 SHOWN_MISMATCHES = 5
@@ -54,11 +54,11 @@ def summarise(found: Findings, page: Page) -> None:
 
 def _head(found: Findings) -> str:
     run = found.run
-    parts = ["1 rank" if run.world_size == 1 else f"{run.world_size} ranks"]
+    parts = [counted(run.world_size, "rank")]
     if run.topology_known:
         parts[0] += " = " + " x ".join(f"{axis} {number}" for axis, number in run.topology.items())
     if found.steps:
-        parts.append(f"step{'s' if len(found.steps) > 1 else ''} {spans(found.steps)}")
+        parts.append(numbered("step", found.steps))
     parts += sentences(found.analysis.remarks) if found.analysis is not None else []
     return "; ".join(parts)
 
@@ -206,5 +206,5 @@ def coverage_line(counts: Coverage) -> str:
     rest = [f"{number} {what}" for number, what in (
         (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only"),
         (counts.num_unmatched, "of an unknown group, and so not matched")) if number]
-    return (f"matched: {counts.num_complete} of {counts.num_collectives} collectives on all ranks of their group "
+    return (f"matched: {counts.num_complete} of {some(counts.num_collectives)} on all ranks of their group "
             f"({percent(counts.matched_ratio)}); {methods}" + "".join(f"; {one}" for one in rest))

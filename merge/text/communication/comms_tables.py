@@ -14,7 +14,7 @@ from distprof.merge.cost.matrix import EXACT, matrix_of
 from distprof.merge.text.communication.timeline import gigabytes, issued_in
 from distprof.merge.text.phrases import known_to
 from distprof.reporters.page import Page
-from distprof.units import UNKNOWN, duration, size, spans
+from distprof.units import UNKNOWN, duration, numbered, size
 
 MOST_RANKS = 16
 """Ranks up to which the matrix shows all pairs."""
@@ -74,7 +74,7 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], pag
     if between.is_empty():
         page.line("bytes between ranks are unknown: no collective has sizes, groups and peers")
         return
-    what = f"step{'s' if len(steps) > 1 else ''} {spans(steps)} in all" if steps else "of all that was recorded"
+    what = f"{numbered('step', steps)} in all" if steps else "of all that was recorded"
     page.line(f"bytes that ranks send each other, {what}; row: sender, column: receiver" if num_ranks <= MOST_RANKS else
               f"the largest {SHOWN_PAIRS} of the bytes that ranks send each other, {what}")
     page.line()

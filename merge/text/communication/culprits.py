@@ -13,7 +13,7 @@ from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, C
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.text.phrases import brief, of_passes, rank_list
-from distprof.units import percent
+from distprof.units import counted, percent
 
 NEEDED = 3
 """Steps that it takes to tell habit from chance."""
@@ -25,7 +25,8 @@ UNKNOWN = "what it did meanwhile is unknown"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
-    "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
+    "no collective": "no collective of several ranks with known times was recorded: whether a rank delays others is "
+                     "unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
@@ -99,14 +100,14 @@ def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *
     """
     chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
     yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
-    yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:num_causes])
+    yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:num_causes] if also.gain_ns > 0)
     yield _gain(one, passes, is_first=one is certain[0])
 
 
 def basis_words(basis: Basis) -> str:
     """`from summaries of 1024 ranks, causes from tables of ranks 5, 77 and 90`."""
     tables = "" if not basis.tables else f", causes from tables of {rank_list(basis.tables)}"
-    return f"from summaries of {basis.summaries} ranks{tables}"
+    return f"from summaries of {counted(basis.summaries, 'rank')}{tables}"
 
 
 def unseen(blind: Blind) -> str:
@@ -133,16 +134,16 @@ def _doubt(one: Culprit) -> Iterator[str]:
     """Why the rank whose mending would gain most is not called late."""
     num_steps = len(one.excess_ns)
     if one.p_value is None:
-        why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
-               "habit from chance")
+        verb = "was" if num_steps == 1 else "were"
+        why = f"{counted(num_steps, 'step')} {verb} looked at, and it takes {NEEDED} to tell habit from chance"
     elif one.is_due_to_turns:
-        why = (f"mending the latest would gain {brief(one.gain_ns)}, and ranks of its host are late by "
+        why = (f"mending the latest would gain {_gained(one)}, and ranks of its host are late by "
                f"{brief(one.by_turns_ns, 2)} by turns, as they wait for processors")
     elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
-        why = f"mending the latest would gain {brief(one.gain_ns)}, below {100 * MATERIAL:g} % of a step"
+        why = f"mending the latest would gain {_gained(one)}, below {100 * MATERIAL:g} % of a step"
     elif not one.is_material:
-        why = (f"mending the latest would gain {brief(one.gain_ns)} +- {brief(one.gain_error_ns or 0)}, which may be "
-               f"below {100 * MATERIAL:g} % of a step")
+        why = (f"mending the latest would gain {_gained(one, error=True)}, which may be below {100 * MATERIAL:g} % of "
+               "a step")
     elif one.p_value > SURE:
         why = f"it may be chance: {chance_words(one.p_value)} is above {SURE}"
     else:
@@ -151,6 +152,14 @@ def _doubt(one: Culprit) -> Iterator[str]:
     if one.share >= MATERIAL:
         yield (f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): "
                f"{cause(one.causes[0]) if one.causes else UNKNOWN}")
+
+
+def _gained(one: Culprit, *, error: bool = False) -> str:
+    """The gain, if wanted with its error; of one that is not above its error only that."""
+    error_ns = one.gain_error_ns or 0.0
+    if one.gain_ns <= error_ns:
+        return f"less than can be told (+- {brief(error_ns)})" if error_ns else "nothing"
+    return f"{brief(one.gain_ns)} +- {brief(error_ns)}" if error else brief(one.gain_ns)
 
 
 def _delay(one: Culprit, ranks: Collection[int]) -> str:
@@ -191,7 +200,7 @@ def cause(one: Cause) -> str:
     if one.kind == "core":
         return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":
-        return f"its batch has {one.spent:.0f} samples against {one.of_peers:.0f} of its peers"
+        return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
     spent, of_peers = _in_one_unit(one.spent, one.of_peers)
     return f"{_subject(one)} takes {spent} against {of_peers} on its peers"
 

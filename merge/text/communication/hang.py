@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from distprof.merge.blame.hang import Hang, Hangs, Standing
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.merge.text.script_lines import file_name
+from distprof.units import counted
 
 AT_ONCE_NS = 1_000_000_000
 """A rank that had waited for less may just have been ended there."""
@@ -26,7 +27,7 @@ def hang_lines(found: Hangs, *, but_victims: bool = False) -> Iterator[str]:
         yield _hang(hang, found.standing, waits)
         named |= {*hang.waiting, *hang.absent}
     if len(found.hangs) > SHOWN:
-        yield f"stuck: {len(found.hangs) - SHOWN} more groups; --json has all"
+        yield f"stuck: {counted(len(found.hangs) - SHOWN, 'more group')}; --json has all"
     for rank, one in found.standing.items():
         if but_victims and one.cause == "error":
             continue
@@ -79,7 +80,8 @@ def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mappi
         one, several = ("was", "were") if standing[ranks[0]].at_last_call else ("is", "are")
         return f"it {one} {where}" if len(ranks) == 1 else f"they {several} {where}"
     shown = [f"{rank_list(some)} {where}" for where, some in at.items()]
-    return ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more places" if len(shown) > SHOWN else "")
+    more = f" and {counted(len(shown) - SHOWN, 'more place')}" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
 
 
 def place(one: Standing) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from distprof.merge.difference.attribution import Row
 from distprof.merge.difference.change import Change
 from distprof.merge.difference.difference import Difference
-from distprof.units import duration, percent, si
+from distprof.units import counted, duration, percent, si
 
 ALIKE, NAMED = 0.75, 4
 """Part of the largest change from which on another module changed about alike; how many of these are named."""
@@ -22,7 +22,7 @@ def headlines(found: Difference) -> Iterator[str]:
     if found.step is None:
         yield "step times cannot be compared: the runs have no pass in common"
     else:
-        steps = f"{found.num_steps} step{'s' if found.num_steps > 1 else ''} of the {found.step_pass} pass"
+        steps = f"{counted(found.num_steps, 'step')} of the {found.step_pass} pass"
         yield f"step {from_to(found.step, duration)}: {in_words(found.step)}   ({steps})"
     if found.cpu is not None:
         said = in_words(found.cpu) if found.shortage is None else _unjudged(found.cpu, found.shortage)

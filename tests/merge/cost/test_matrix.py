@@ -14,7 +14,7 @@ from support.comm_rows import call, frame
 
 
 def between(*calls: dict, world_size: int = 8) -> pl.DataFrame:
-    return bytes_between(match(frame(*calls), ranks=range(world_size), world_size=world_size))
+    return bytes_between(match(frame(*calls), ended=(), world_size=world_size))
 
 
 def test_sends_are_exact_and_counted_once():

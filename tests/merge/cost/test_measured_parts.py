@@ -23,6 +23,7 @@ from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.cost.measured_parts import measured_parts
 from distprof.merge.match.matched_parts import RowParts
 from distprof.merge.match.matching import match
+from distprof.merge.match.mismatches import num_mismatches
 from support.comm_rows import SCHEMA, call, frame, numbered
 from support.drawn_rows import clock_of
 
@@ -78,7 +79,7 @@ def by_rank(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, An
 
 
 def in_parts(world: int, rows: Sequence[Mapping[str, Any]], clock: Clock, hosts: dict[int, str], folder: Path,
-             held: int, at_once: int) -> tuple[CollectivePieces, Any]:
+             held: int, at_once: int) -> tuple[CollectivePieces, Any, int]:
     parts, mine = RowParts(len(rows), world, folder, held), by_rank(rows)
     for first in range(0, world, at_once):
         ranks = range(first, min(first + at_once, world))
@@ -94,13 +95,14 @@ def test_parts_are_the_whole(job, held, at_once, several_clocks):
         return
     clock = clock_of(world, uncertainty_ns=2 * MS, clocks=2 if several_clocks and world > 1 else 1)
     hosts = {rank: f"host{rank // 2}" for rank in range(world)}
-    matched = match(frame(*rows).select(*SCHEMA), ranks=range(world), world_size=world)
+    matched = match(frame(*rows).select(*SCHEMA), ended=range(world), world_size=world)
     whole = measured_collectives(matched, clock, hosts)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "PART_ROWS", held)
-        pieces, check = in_parts(world, rows, clock, hosts, Path(name), held, at_once)
+        pieces, check, num_differing = in_parts(world, rows, clock, hosts, Path(name), held, at_once)
         found = pieces.whole()
         assert_frame_equal(found, whole.select(found.columns), categorical_as_str=True)
+        assert num_differing == num_mismatches(matched)
         assert check == check_clock(synchronising(matched), clock)
         assert [piece["collective"].min() for piece in pieces] == sorted(piece["collective"].min() for piece in pieces)
         assert_drawn_alike(pieces, CollectivePieces.held(whole), clock, world)
@@ -120,8 +122,8 @@ def test_a_large_group_with_a_lost_row_is_matched_in_pieces(tmp_path):
     rows = [one for rank in range(4) for place, one in enumerate(numbered(*(
         call(rank, of=(0, 1, 2, 3), start_ns=place * MS, end_ns=place * MS + 9, enqueue_ns=place * MS)
         for place in range(50)))) if (rank, place) not in ((2, 7), (3, 49))]
-    pieces, _ = in_parts(4, rows, clock_of(4), dict.fromkeys(range(4), "a"), tmp_path, 20, 1)
+    pieces, _, num_differing = in_parts(4, rows, clock_of(4), dict.fromkeys(range(4), "a"), tmp_path, 20, 1)
     assert len(list(pieces)) == 10 and max(map(len, pieces)) <= 23
     told = pl.concat(list(pieces)).unique("collective", maintain_order=True)
-    assert told["mismatch"].drop_nulls().to_list() == ["of rank 2 there is no record", "rank 3 never entered"]
-    assert set(told["matched_by"]) == {"sequence"} and told["complete"].sum() == 48
+    assert told["mismatch"].drop_nulls().to_list() == ["rank 3 never entered"]
+    assert set(told["matched_by"]) == {"sequence"} and told["complete"].sum() == 48 and num_differing == 1

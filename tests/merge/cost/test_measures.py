@@ -27,7 +27,7 @@ ONE = clock_of(*[0] * 8, shared=True)
 
 
 def measured(*calls: dict, clock: Clock = ONE, world_size: int = 2) -> pl.DataFrame:
-    rows = match(frame(*calls), ranks=range(world_size), world_size=world_size)
+    rows = match(frame(*calls), ended=(), world_size=world_size)
     return with_costs(rows, clock, HOSTS).sort("collective", "rank", maintain_order=True)
 
 
@@ -178,7 +178,7 @@ def test_a_send_takes_until_it_is_received():
 
 def test_hosts_of_a_collective():
     def between(*ranks: int, of: tuple[int, ...], hosts=HOSTS) -> list[bool | None]:
-        rows = match(frame(*(call(rank, of=of) for rank in ranks)), ranks=range(4), world_size=4)
+        rows = match(frame(*(call(rank, of=of) for rank in ranks)), ended=(), world_size=4)
         return with_costs(rows, ONE, hosts)["between_hosts"].unique().to_list()
 
     assert between(0, 1, of=(0, 1)) == [False] and between(0, 2, of=(0, 2)) == [True]

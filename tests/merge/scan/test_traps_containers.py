@@ -57,7 +57,7 @@ def test_the_encoding_is_seen_behind_a_member_that_is_empty(tmp_path, encoding):
     """A writer that flushes before it begins leaves one."""
     text = text_of([slice_of("a", 1, 2)]).decode().encode(encoding)
     (tmp_path / "rank0.json.gz").write_bytes(gzip.compress(b"") + gzip.compress(text))
-    assert "1 of 1 ranks, 1 slices" in commands.merge(tmp_path)
+    assert "1 of 1 rank, 1 slice," in commands.merge(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".json.gz", ".tar", ".tar.gz"])

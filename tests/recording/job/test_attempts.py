@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from distprof.contract.rank_json import RankJson, write
 from distprof.process.identity import Identity
 from distprof.recording.job.attempts import set_aside
 from distprof.recording.run_directory import run_id_of
@@ -72,3 +73,15 @@ def test_a_rank_that_was_faster_keeps_its_new_folder(tmp_path):
     (tmp_path / "rank00002.partial").mkdir()
     set_aside(tmp_path, attempt=1, identity=identity_of(0, 1, 1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt0000", "rank00001.partial"]
+
+
+@pytest.mark.parametrize(("host", "rank", "world_size", "stays"), [
+    ("other", 1, 2, True), ("other", 1, 3, False), ("other", 0, 2, False), ("", 1, 2, False)])
+def test_a_rank_on_another_host_that_has_joined_keeps_its_folder(tmp_path, host, rank, world_size, stays):
+    """It does not know yet that the job is in a later attempt, and whether its process runs cannot be seen."""
+    folder = tmp_path / f"rank{rank:05d}"
+    folder.mkdir()
+    write(folder / "rank.json", RankJson(run_id="grows", status="recording", rank=rank, world_size=world_size,
+                                         host=host, boot_id=host, pid=2**22 + 1))
+    set_aside(tmp_path, attempt=1, identity=identity_of(0, 2, 1))
+    assert folder.exists() == stays

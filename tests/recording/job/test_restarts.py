@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
 
+from support.forked import popen
 from support.hooked import run_hooked
-from support.jobs import SCRIPTS, distprof
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
+from support.ports import free_port
 
 pytestmark = pytest.mark.job
 PLAN = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=2")
@@ -36,6 +39,25 @@ def test_attempts_are_kept_apart_and_the_last_is_shown(tmp_path):
     assert (out / "attempt0000" / "merged" / "trace.json.gz").exists()
     wrong = distprof("comms", "--attempt", 7, out)
     assert wrong.returncode == 2 and "expected one of the attempts 0, 1" in wrong.stderr
+
+
+def test_a_rank_that_joins_a_job_is_of_the_attempt_of_the_others(tmp_path):
+    """torchrun counts no restart where a node joins, and the rank that it brings finds nothing of an earlier one."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "distprof", "run", "--no-merge", "--no-progress", "--out", out, "--nnodes", "1:2",
+               "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}",
+               "--rdzv-id", "grows", "--rdzv-conf", "last_call_timeout=1", "--max-restarts", "2", "--monitor-interval",
+               "0.1", *PLAN, SCRIPTS / "joined_later.py"]
+    nodes = [popen(command, env=clean_environ(), stderr=subprocess.PIPE, text=True)]
+    wait_for(nodes[0], out / "rank00000" / "rank.json")
+    nodes.append(popen(command, env=clean_environ(), stderr=subprocess.PIPE, text=True))
+    said = [node.communicate(timeout=PATIENCE_S)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    found = {str(file.relative_to(out).parent): json.loads(file.read_text()) for file in out.glob("**/rank.json")}
+    assert {name: (one["world_size"], one["attempt"]) for name, one in found.items()} == {
+        "attempt0000/rank00000": (1, 0), "rank00000": (2, 1), "rank00001": (2, 1)}
+    told = distprof("stats", "--strict", out)
+    assert told.returncode == 0 and "attempt 1 is shown, attempt 0 ended" in told.stdout, told.stdout + told.stderr
 
 
 def test_the_rank_that_failed_first_is_named_whoever_lost_its_connection(tmp_path):

@@ -190,8 +190,15 @@ def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=0.3)) == [
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
-    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == [
+    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6, gain_error_ns=0.1e6)) == [
         "no rank stands out: mending the latest would gain 400 us, below 2 % of a step"]
+    lost = {"gain_ns": -283.0, "last_gain_ns": -283.0}
+    assert told(culprit(**lost, gain_error_ns=0.0)) == [
+        "no rank stands out: mending the latest would gain nothing, below 2 % of a step"]
+    for gain_ns in (-283.0, 0.0, 4e5, 5e5):
+        small = {"gain_ns": gain_ns, "last_gain_ns": gain_ns, "gain_error_ns": 5e5}
+        assert told(culprit(**small)) == [
+            "no rank stands out: mending the latest would gain less than can be told (+- 500 us), below 2 % of a step"]
     core = Cause(kind="core", where=None, gain_ns=1.5e6, spent=0.61, of_peers=0.98)
     small = {"gain_ns": 1.5e6, "last_gain_ns": 1.5e6, "gain_error_ns": 0.5e6}
     assert told(culprit(causes=[core], **small))[0] == (
