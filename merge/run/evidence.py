@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
-from distprof.merge.run.group_ranks import as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.evidence import evidence_of_summaries
 from distprof.merge.run.summaries.evidence import has_exchanged as has_exchanged_by_summary
-from distprof.merge.run.tables import DAMAGE, empty, pieces, readable
+from distprof.merge.run.tables import DAMAGE, empty, pieces, wanted_rows
 from distprof.merge.topology.evidence import CALLS, HELD, STATISTICS, TELLING, Evidence, evidence_of
 
 SHOWING = ("trace", "arrivals")
@@ -46,11 +45,9 @@ def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: p
 
     None where a file is damaged, which reading its table will tell.
     """
-    files = [rank.folder / table.file for rank in ranks if rank.has(table)]
-    nothing = empty(table).select(columns)
+    some = table.only(*columns, "rank")
     try:
-        frames = [as_written_now(pl.read_parquet(readable(file), columns=list(columns), glob=False)).select(
-            columns).cast(nothing.schema).filter(wanted) for file in files]
-        return pl.concat([nothing, *frames])
+        frames = [wanted_rows(rank, some, wanted) for rank in ranks if rank.has(table)]
+        return pl.concat([empty(some), *frames]).select(columns)
     except DAMAGE:
-        return nothing
+        return empty(table).select(columns)

@@ -6,6 +6,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.frames import frame_of
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
+from distprof.merge.run.table_check import Part, check_rows, check_size
 from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 from distprof.threads import thread_pool
@@ -115,9 +117,8 @@ def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
     """All these ranks together, or one at a time where a file is missing or damaged."""
     if all(rank.has(table) for rank in ranks):
         try:
-            paths = [rank.folder / table.file for rank in ranks]
-            with ahead(paths):
-                rows = _columns(paths, table, types)
+            with ahead(rank.folder / table.file for rank in ranks):
+                rows = _columns(ranks, table, types)
             return Loaded(rows=rows, ranks=[rank.number for rank in ranks], problems=[])
         except DAMAGE:
             pass
@@ -140,7 +141,7 @@ def rank_table(rank: Rank, table: Table) -> pl.DataFrame | None:
 def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -> pl.DataFrame | None:
     try:
         if rank.has(table):
-            return _columns([rank.folder / table.file], table, types)
+            return _columns([rank], table, types)
         return _steps_of_the_dead(rank, problems) if table.file == STEPS.file else None
     except DAMAGE as error:
         problems.append(unreadable(rank, table.file if rank.has(table) else STEP_LINES, error))
@@ -152,15 +153,44 @@ def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
     return Unreadable(rank=rank.number, file=file, detail=(str(error).splitlines() or [type(error).__name__])[0])
 
 
-def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
-    """Columns that an older version did not write yet are null, where they may be."""
-    found = pl.scan_parquet([readable(path) for path in paths], glob=False)
+def _columns(ranks: Sequence[Rank], table: Table, types: Types, wanted: pl.Expr | None = None) -> pl.DataFrame:
+    """Columns that an older version did not write yet are null, where they may be.
+
+    Raises:
+        OSError: A file cannot be read, or is not what the rank wrote; and the others of `DAMAGE`.
+    """
+    sources, parts = zip(*(_opened(rank, table) for rank in ranks), strict=True)
+    found = pl.scan_parquet(list(sources), glob=False)
     if found.collect_schema().get(COLUMN) == pl.List:
         found = as_written_now(found.collect()).lazy()
     there = set(found.collect_schema().names())
-    return found.select(
+    rows = found.select(
         (pl.lit(None) if column.nullable and column.name not in there else pl.col(column.name))
-        .cast(types[column.type]).alias(column.name) for column in table.columns).collect()
+        .cast(types[column.type]).alias(column.name) for column in table.columns)
+    if wanted is None:
+        read = rows.collect()
+        check_rows(read, table, parts)
+        return read
+    read = rows.filter(wanted).collect()
+    check_rows(read, table, [replace(parts[0], num_rows=len(read))])
+    return read
+
+
+def wanted_rows(rank: Rank, table: Table, wanted: pl.Expr) -> pl.DataFrame:
+    """Some rows of the table of one rank, which has it; more than these do not come into memory.
+
+    Raises:
+        OSError: The file cannot be read, or these rows are not what the rank wrote; and the others of `DAMAGE`.
+    """
+    return _columns([rank], table, TYPES, wanted)
+
+
+def _opened(rank: Rank, table: Table) -> tuple[Any, Part]:
+    """What polars is given for the table of a rank, and what its rows have to agree with."""
+    path = rank.folder / table.file
+    source = readable(path)
+    with path.open("rb") if source is path else nullcontext(source) as file:
+        return source, Part(rank=rank.number, recorded=rank.recorded, num_rows=check_size(file))
 
 
 def readable(path: Path) -> Any:
