@@ -15,7 +15,7 @@ from distprof.contract.merged_tables import COPIED, MERGED_COLLECTIVES, MERGED_M
 from distprof.contract.paths import MERGED, REPORT_HTML, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
-from distprof.files import hint_of, sync
+from distprof.files import MOST_LINES_BYTES, hint_of, read_small, sync
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.run.traces.discovery import is_recorded
 
@@ -159,7 +159,7 @@ def _is_merge(folder: Path) -> bool:
     if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
         return False
     try:
-        found = json.loads((folder / SUMMARY_JSON).read_bytes())
+        found = json.loads(read_small(folder / SUMMARY_JSON, MOST_LINES_BYTES))
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()

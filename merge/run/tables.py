@@ -20,6 +20,7 @@ from distprof.contract import table_checksum
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import STEPS, Table
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.frames import frame_of
@@ -222,7 +223,8 @@ def _steps_of_the_dead(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame |
         return None
     tags = {"rank": rank.number, "mp_size": rank.recorded.mp_size or 1, "dp_size": rank.recorded.dp_size or 1}
     schema = {column.name: TYPES[column.type] for column in STEPS.columns if column.name not in tags}
-    lines = [line for line in (rank.folder / STEP_LINES).read_bytes().splitlines() if line.endswith(b"}")]
+    content = read_small(rank.folder / STEP_LINES, MOST_LINES_BYTES)
+    lines = [line for line in content.splitlines() if line.endswith(b"}")]
     whole = [line for line in lines if _is_object(line)]
     if len(whole) < len(lines):
         problems.append(Unreadable(rank=rank.number, file=STEP_LINES,

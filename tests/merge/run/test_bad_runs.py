@@ -130,6 +130,31 @@ def test_a_damaged_rank_json_is_said_and_the_others_are_merged(run, content):
     assert summary["ranks"] == [1, 2, 3] and summary["per_gpu"]["fwd_flops"]["mean"] > 0
 
 
+def in_the_place_of(path: Path, what: str) -> None:
+    path.unlink(missing_ok=True)
+    if what == "a pipe":
+        os.mkfifo(path)
+    elif what == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device", "1099511627776 bytes"])
+@pytest.mark.parametrize(("file", "words"), [
+    ("rank00001/rank.json", ["rank00001 cannot be read", "rank 1 of 4 missing"]), ("run.json", ["expected run.json"]),
+    ("rank00001/stuck.json", ["rank 1: stuck.json cannot be read"]),
+    ("rank00001/steps.ndjson", ["rank 1: steps.ndjson cannot be read"])])
+def test_what_never_ends_in_the_place_of_a_description_is_named_and_not_read(run, file, words, what):
+    if file.endswith("ndjson"):
+        (run / "rank00001" / "steps.parquet").unlink()
+    in_the_place_of(run / file, what)
+    assert distprof("merge", run).returncode == 0
+    done = distprof("comms", run)  # which looks for hangs as well
+    assert done.returncode == 0 and all(word in done.stdout for word in [*words, what]), (done.stdout, done.stderr)
+
+
 def test_a_run_without_any_rank_json_that_can_be_read_is_refused(run):
     for path in run.glob("rank*/rank.json"):
         path.write_text("{")
