@@ -118,7 +118,8 @@ def test_modules_of_any_name_are_seen_under_it(tmp_path):
 
 @pytest.mark.job
 def test_quotation_marks_in_names_of_groups_modules_and_slices_cost_nothing(tmp_path):
-    record_run(tmp_path / "run", 2, SCRIPTS / "quoted_names.py", flags=("--steps", "execution=1,trace=3,memory=1,arrivals=0"))
+    record_run(tmp_path / "run", 2, SCRIPTS / "quoted_names.py",
+               flags=("--steps", "execution=1,trace=3,memory=1,arrivals=0"))
     done = called("merge", "--strict", tmp_path / "run")
     assert done.returncode == 0 and "2 of 2 ranks" in done.stdout, done.stdout
     for rank in range(2):

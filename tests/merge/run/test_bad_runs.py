@@ -62,7 +62,16 @@ def test_an_empty_rank_folder_counts_as_missing(run):
     (run / "rank00001").mkdir()
     done = distprof("merge", run)
     assert done.returncode == 0
-    assert "rank00001 cannot be read: it is empty" in done.stdout and "rank 1 of 4 missing" in done.stdout
+    assert "rank00001 cannot be read: nothing is in it" in done.stdout and "rank 1 of 4 missing" in done.stdout
+
+
+def test_forty_thousand_empty_rank_folders_are_one_line(run):
+    for rank in range(4, 40_004):
+        (run / f"rank{rank:05d}").mkdir()
+    for command in ("merge", "stats", "comms"):
+        done = distprof(command, run)
+        assert done.returncode == 0 and len(done.stdout.splitlines()) < 100, done.stderr
+        assert done.stdout.count("rank00004 and 39999 more cannot be read: nothing is in it") == 1
 
 
 @pytest.mark.parametrize(("values", "why"), [
