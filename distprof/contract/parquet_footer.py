@@ -6,7 +6,8 @@ the footers of a run take to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -16,9 +17,12 @@ MOST_BYTES = 4 << 20
 """Of a footer; those of ranks have some KB."""
 NUM_ROWS, ROW_GROUPS, TOTAL_BYTES = 3, 4, 2
 """Numbers of fields in FileMetaData, and of one in RowGroup, as parquet.thrift has them."""
+LARGE = 1 << 20
+_LARGE_NUMBERS = (re.compile(rb"\x16[\x80-\xff]{3}"), re.compile(rb"\x06[\x04\x06][\x80-\xff]{3}"))
+"""A number of 64 bits from `LARGE` on as two of these are written: behind the distance of their field from the one
+before, or its number. By chance other bytes are like it: then the footer is read for nothing."""
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)
-_WIDTHS = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +34,15 @@ class Footer:
     """What all its pages take when they are unpacked."""
 
 
-def read_footer(file: BinaryIO) -> Footer:
+def read_footer(file: BinaryIO, *, if_large: bool = False) -> Footer | None:
     """Reads the footer.
 
     Args:
         file: Open for reading; is at its begin afterwards.
+        if_large: Only where the table, or a group of its rows, may have `LARGE` rows or bytes.
+
+    Returns:
+        None where it was not read.
 
     Raises:
         DamagedTableError: It is none.
@@ -42,98 +50,113 @@ def read_footer(file: BinaryIO) -> Footer:
     file.seek(footer_at(file))
     content = file.read(MOST_BYTES)[:-ENDING_BYTES]
     file.seek(0)
+    if if_large and not any(pattern.search(content) for pattern in _LARGE_NUMBERS):
+        return None
     try:
-        return _footer(_Compact(content))
-    except (IndexError, KeyError, RecursionError):
+        return _footer(content)
+    except (IndexError, RecursionError):
         raise DamagedTableError("its footer cannot be read") from None
 
 
-def _footer(content: _Compact) -> Footer:
+def _footer(data: bytes) -> Footer:
     num_rows = page_bytes = 0
-    for field, kind in content.fields():
+    for field, kind, at in _Fields(data, 0):
         if field == NUM_ROWS:
-            num_rows = content.integer()
-        elif field == ROW_GROUPS:
-            size, _ = content.list_begins()
-            page_bytes = sum(_bytes_of_group(content) for _ in range(size))
-        else:
-            content.skip(kind)
+            num_rows = _integer(data, at)[0]
+        elif field == ROW_GROUPS and kind == _LIST:
+            page_bytes = _bytes_of_groups(data, at)
     return Footer(num_rows=num_rows, page_bytes=page_bytes)
 
 
-def _bytes_of_group(content: _Compact) -> int:
-    found = 0
-    for field, kind in content.fields():
-        if field == TOTAL_BYTES:
-            found = content.integer()
-        else:
-            content.skip(kind)
+def _bytes_of_groups(data: bytes, at: int) -> int:
+    found, (size, _, at) = 0, _list_begins(data, at)
+    for _ in range(size):
+        fields = _Fields(data, at)
+        found += sum(_integer(data, at)[0] for field, _, at in fields if field == TOTAL_BYTES)
+        at = fields.at
     return found
 
 
-class _Compact:
-    """Thrift's compact protocol."""
+class _Fields:
+    """The fields of a struct in thrift's compact protocol: number, type, and where the value is."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self.at = at
+        """Behind what was read; behind the struct in the end."""
 
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """Number and type of each field of a struct; who asks for the next one has read or skipped it."""
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
         field = 0
-        while head := self._byte():
-            field = field + (head >> 4) if head >> 4 else self.integer()
-            yield field, head & 15
+        while head := self._data[self.at]:
+            self.at += 1
+            if head > 15:
+                field += head >> 4
+            else:
+                field, self.at = _integer(self._data, self.at)
+            yield field, head & 15, self.at
+            self.at = _behind(self._data, self.at, head & 15)
+        self.at += 1
 
-    def list_begins(self) -> tuple[int, int]:
-        """Size of a list, and the type of what is in it."""
-        head = self._byte()
-        return (head >> 4 if head >> 4 < 15 else self._unsigned()), head & 15
 
-    def integer(self) -> int:
-        number = self._unsigned()
-        return number >> 1 ^ -(number & 1)
+def _behind(data: bytes, at: int, kind: int) -> int:
+    """Where a value ends; it takes most of the time, so varints are read in place."""
+    if kind in _INTEGERS:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind == _BINARY:
+        size, at = _unsigned(data, at)
+        return _within(data, at + size)
+    if kind == _STRUCT:
+        while head := data[at]:
+            at += 1
+            if head < 16:
+                at = _behind(data, at, _INTEGERS[0])
+            at = _behind(data, at, head & 15)
+        return at + 1
+    if kind in (_LIST, _SET):
+        size, kind, at = _list_begins(data, at)
+        return _behind_all(data, at, size, (kind,))
+    if kind == _MAP:
+        size, at = _unsigned(data, at)
+        return _behind_all(data, at + 1, size, (data[at] >> 4, data[at] & 15)) if size else at
+    return _within(data, at + {_BYTE: 1, _DOUBLE: 8}.get(kind, 0))
 
-    def skip(self, kind: int) -> None:
-        if kind in _INTEGERS:
-            self._unsigned()
-        elif kind == _BINARY:
-            self._pass(self._unsigned())
-        elif kind == _STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner)
-        elif kind in (_LIST, _SET):
-            size, inner = self.list_begins()
-            for _ in range(size):
-                self._skip_item(inner)
-        elif kind == _MAP:
-            self._skip_map()
-        else:
-            self._pass(_WIDTHS[kind])
 
-    def _skip_map(self) -> None:
-        if size := self._unsigned():
-            kinds = self._byte()
-            for _ in range(size):
-                self._skip_item(kinds >> 4)
-                self._skip_item(kinds & 15)
+def _behind_all(data: bytes, at: int, size: int, kinds: Sequence[int]) -> int:
+    """Behind what is in a list or map, where a truth value has a byte: so lies about the size end with the content."""
+    for _ in range(size):
+        for kind in kinds:
+            at = _behind(data, at, _BYTE if kind in (_TRUE, _FALSE) else kind)
+            if kind == 0 or kind > _STRUCT:
+                raise IndexError
+    return at
 
-    def _skip_item(self, kind: int) -> None:
-        """In lists and maps a truth value has a byte of its own: so lies about their size end with the content."""
-        self.skip(_BYTE if kind in (_TRUE, _FALSE) else kind)
 
-    def _pass(self, size: int) -> None:
-        self._at += size
-        if self._at > len(self._content):
-            raise IndexError
+def _within(data: bytes, at: int) -> int:
+    if at > len(data):
+        raise IndexError
+    return at
 
-    def _unsigned(self) -> int:
-        number = shift = 0
-        while (byte := self._byte()) & 128:
-            number |= (byte & 127) << shift
-            shift += 7
-        return number | byte << shift
 
-    def _byte(self) -> int:
-        byte = self._content[self._at]
-        self._at += 1
-        return byte
+def _list_begins(data: bytes, at: int) -> tuple[int, int, int]:
+    """Size, type of what is in it, and where that begins."""
+    head = data[at]
+    if head < 0xF0:
+        return head >> 4, head & 15, at + 1
+    size, at = _unsigned(data, at + 1)
+    return size, head & 15, at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _unsigned(data, at)
+    return number >> 1 ^ -(number & 1), at
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while (byte := data[at]) > 127:
+        number |= (byte & 127) << shift
+        shift += 7
+        at += 1
+    return number | byte << shift, at + 1

@@ -6,15 +6,14 @@ reads rows behind it may rely on them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+import os
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Protocol
 
-import numpy as np
 import polars as pl
 
 from distprof.contract.group_ranks import ranks_of
-from distprof.contract.parquet_footer import read_footer
+from distprof.contract.parquet_footer import LARGE, read_footer
 from distprof.contract.paths import RANK_JSON
 from distprof.contract.rank_json import MOST_RANKS, RankJson
 from distprof.contract.table_checksum import DamagedTableError
@@ -23,8 +22,8 @@ from distprof.merge.run.group_ranks import COLUMN, SIZE
 from distprof.units import counted
 from distprof.units import size as size_text
 
-FEW_ROWS, FEW_BYTES = 1 << 16, 64 << 20
-"""That a table may have however small its file is."""
+FEW_BYTES = 64 << 20
+"""That a table may have however small its file is; of rows, `LARGE`."""
 ROWS_OF_BYTE, BYTES_OF_BYTE = 1, 100
 """More than a byte of a file holds: a row takes 10 bytes or more in tables of real jobs, which become 3 times as large
 when they are unpacked."""
@@ -35,17 +34,17 @@ SHOWN = 40
 """Characters of a text that is told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Rows of one rank."""
+class Owner(Protocol):
+    """The rank in whose folder a table lies."""
 
-    rank: int
-    recorded: RankJson | None
-    num_rows: int
+    @property
+    def number(self) -> int: ...
+    @property
+    def recorded(self) -> RankJson | None: ...
 
 
-def check_size(file: BinaryIO) -> int:
-    """The rows of a table, by its footer.
+def check_size(file: BinaryIO) -> None:
+    """Looks at the footer of a table.
 
     Args:
         file: Open for reading; is at its begin afterwards.
@@ -53,22 +52,25 @@ def check_size(file: BinaryIO) -> int:
     Raises:
         DamagedTableError: It has more rows or bytes than its size allows: reading it would take all memory.
     """
-    footer, size = read_footer(file), file.seek(0, 2)
+    footer = read_footer(file, if_large=True)
+    if footer is None:
+        return
+    size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if footer.num_rows > FEW_ROWS + ROWS_OF_BYTE * size or footer.num_rows < 0:
+    if footer.num_rows > LARGE + ROWS_OF_BYTE * size or footer.num_rows < 0:
         raise DamagedTableError(f"it says that its {size_text(size)} are {footer.num_rows} rows")
     if footer.page_bytes > FEW_BYTES + BYTES_OF_BYTE * size:
         raise DamagedTableError(f"it says that its {size_text(size)} become {size_text(footer.page_bytes)}")
-    return footer.num_rows
 
 
-def check_rows(rows: pl.DataFrame, table: Table, parts: Sequence[Part]) -> None:
+def check_rows(rows: pl.DataFrame, table: Table, owners: Sequence[Owner]) -> None:
     """Compares rows with what ranks write.
 
     Args:
         rows: Columns of the table, or some of them.
         table: What each may be.
-        parts: Whose they are, in their order.
+        owners: The ranks whose rows these are, in this order. Of several, what is unusual is refused as well, like a
+            rank without rows: who wants to know looks at each.
 
     Raises:
         DamagedTableError: What is not as it must be, of the first column that has such.
@@ -76,9 +78,10 @@ def check_rows(rows: pl.DataFrame, table: Table, parts: Sequence[Part]) -> None:
     for column in table.columns:
         if column.name in rows.columns:
             _check_column(rows[column.name], column)
-    _check_owner(rows, parts)
-    _check_times(rows, table, parts)
-    _check_groups(rows, parts)
+    known = [owner.recorded for owner in owners if owner.recorded is not None]
+    _check_owners(rows, [owner.number for owner in owners], known)
+    _check_times(rows, table, known)
+    _check_groups(rows, known)
 
 
 def _check_column(values: pl.Series, column: Column) -> None:
@@ -98,7 +101,8 @@ def _check_column(values: pl.Series, column: Column) -> None:
 
 
 def _check_numbers(values: pl.Series, column: Column) -> None:
-    if column.type == "float64" and (nans := values.is_nan().sum()):
+    if column.type == "float64" and values.is_nan().any():
+        nans = values.is_nan().sum()
         raise DamagedTableError(f"{column.name} is no number in {nans} of {counted(len(values), 'row')}")
     for found in _edges(values):
         if not column.least <= found <= column.most:
@@ -118,46 +122,39 @@ def _check_texts(values: pl.Series, column: Column) -> None:
         raise DamagedTableError(f"{column.name} is {_shown(other[0])}, not one of {', '.join(column.among)}")
 
 
-def _check_owner(rows: pl.DataFrame, parts: Sequence[Part]) -> None:
+def _check_owners(rows: pl.DataFrame, numbers: Sequence[int], known: Sequence[RankJson]) -> None:
     """A table of another rank has its number in each row."""
-    if "rank" in rows.columns:
-        wanted = np.repeat([part.rank for part in parts], [part.num_rows for part in parts])
-        other = np.flatnonzero(rows["rank"].to_numpy() != wanted)
-        if len(other):
-            at = int(other[0])
-            raise DamagedTableError(f"its rows are of rank {rows['rank'][at]}, and its folder is of rank {wanted[at]}")
-    for part, some in _by_part(rows, parts):
-        for name in SIZES:
-            known = getattr(part.recorded, name, None)
-            if known is not None and name in some.columns and not (some[name] == known).all():
-                raise DamagedTableError(f"{name} is not {known} in all rows, which {RANK_JSON} says")
+    if "rank" in rows.columns and len(rows):
+        found = rows["rank"].to_numpy()
+        in_order = [*found[:-1][found[1:] != found[:-1]].tolist(), int(found[-1])]
+        if in_order != numbers:
+            other = next((number for number in in_order if number not in numbers), in_order[-1])
+            raise DamagedTableError(f"it has rows of rank {other}, and lies in the folder of rank {numbers[0]}")
+    for name in SIZES:
+        sizes = {size for one in known if (size := getattr(one, name)) is not None}
+        edges = _edges(rows[name]) if sizes and name in rows.columns else ()
+        if any({edge} != sizes for edge in edges):
+            raise DamagedTableError(f"{name} is {edges[0]} to {edges[-1]}, and {min(sizes)} in {RANK_JSON}")
 
 
-def _by_part(rows: pl.DataFrame, parts: Sequence[Part]) -> Iterator[tuple[Part, pl.DataFrame]]:
-    at = 0
-    for part in parts:
-        if part.num_rows:
-            yield part, rows.slice(at, part.num_rows)
-        at += part.num_rows
-
-
-def _check_times(rows: pl.DataFrame, table: Table, parts: Sequence[Part]) -> None:
+def _check_times(rows: pl.DataFrame, table: Table, known: Sequence[RankJson]) -> None:
     names = [column.name for column in table.columns if column.is_time and column.name in rows.columns]
-    for part, some in _by_part(rows, parts) if names else ():
-        clock = [pair.realtime_ns for pair in part.recorded.clock] if part.recorded is not None else []
-        edges = [(edge, name) for name in names for edge in _edges(some[name])]
-        first, last = min(edges, default=(0, "")), max(edges, default=(0, ""))
-        if last[0] - first[0] > LONGEST_NS:
-            raise DamagedTableError(f"{first[1]} {first[0]} and {last[1]} {last[0]} are more than a year apart")
-        for time, name in (first, last) if clock and edges else ():
-            if not min(clock) - LONGEST_NS <= time <= max(clock) + LONGEST_NS:
-                raise DamagedTableError(f"{name} is {time}, more than a year from the times in {RANK_JSON}")
+    edges = [(edge, name) for name in names for edge in _edges(rows[name])]
+    if not edges:
+        return
+    first, last = min(edges), max(edges)
+    if last[0] - first[0] > LONGEST_NS:
+        raise DamagedTableError(f"{first[1]} {first[0]} and {last[1]} {last[0]} are more than a year apart")
+    clock = [pair.realtime_ns for one in known for pair in one.clock]
+    for time, name in (first, last) if clock else ():
+        if not max(clock) - LONGEST_NS <= time <= min(clock) + LONGEST_NS:
+            raise DamagedTableError(f"{name} is {time}, more than a year from the times in {RANK_JSON}")
 
 
-def _check_groups(rows: pl.DataFrame, parts: Sequence[Part]) -> None:
+def _check_groups(rows: pl.DataFrame, known: Sequence[RankJson]) -> None:
     if COLUMN not in rows.columns or SIZE not in rows.columns:
         return
-    world_size = max((part.recorded.world_size for part in parts if part.recorded is not None), default=MOST_RANKS)
+    world_size = max((one.world_size for one in known), default=MOST_RANKS)
     for text, number in rows.select(pl.col(COLUMN).cast(pl.String), SIZE).unique().iter_rows():
         ranks = ranks_of(text)
         if text and (len(ranks) != number or max(ranks, default=0) >= world_size):

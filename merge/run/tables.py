@@ -6,11 +6,10 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -25,7 +24,7 @@ from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.frames import frame_of
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
-from distprof.merge.run.table_check import Part, check_rows, check_size
+from distprof.merge.run.table_check import check_rows, check_size
 from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 from distprof.threads import thread_pool
@@ -160,20 +159,15 @@ def _columns(ranks: Sequence[Rank], table: Table, types: Types, wanted: pl.Expr 
     Raises:
         OSError: A file cannot be read, or is not what the rank wrote; and the others of `DAMAGE`.
     """
-    sources, parts = zip(*(_opened(rank, table) for rank in ranks), strict=True)
-    found = pl.scan_parquet(list(sources), glob=False)
+    found = pl.scan_parquet([readable(rank.folder / table.file, check_size) for rank in ranks], glob=False)
     if found.collect_schema().get(COLUMN) == pl.List:
         found = as_written_now(found.collect()).lazy()
     there = set(found.collect_schema().names())
     rows = found.select(
         (pl.lit(None) if column.nullable and column.name not in there else pl.col(column.name))
         .cast(types[column.type]).alias(column.name) for column in table.columns)
-    if wanted is None:
-        read = rows.collect()
-        check_rows(read, table, parts)
-        return read
-    read = rows.filter(wanted).collect()
-    check_rows(read, table, [replace(parts[0], num_rows=len(read))])
+    read = (rows if wanted is None else rows.filter(wanted)).collect()
+    check_rows(read, table, ranks)
     return read
 
 
@@ -186,17 +180,13 @@ def wanted_rows(rank: Rank, table: Table, wanted: pl.Expr) -> pl.DataFrame:
     return _columns([rank], table, TYPES, wanted)
 
 
-def _opened(rank: Rank, table: Table) -> tuple[Any, Part]:
-    """What polars is given for the table of a rank, and what its rows have to agree with."""
-    path = rank.folder / table.file
-    source = readable(path)
-    with path.open("rb") if source is path else nullcontext(source) as file:
-        return source, Part(rank=rank.number, recorded=rank.recorded, num_rows=check_size(file))
-
-
-def readable(path: Path) -> Any:
+def readable(path: Path, look: Callable[[BinaryIO], object] = lambda _: None) -> Any:
     """What polars is given for a table: its path, or its content where polars cannot open the path: it is not UTF-8, or
     lies elsewhere.
+
+    Args:
+        path: The table.
+        look: Looks at it, too, before polars does.
 
     Raises:
         OSError: It cannot be read, or its checksum tells that it is damaged: polars may end the process for what it
@@ -207,9 +197,11 @@ def readable(path: Path) -> Any:
 
         content = fetched(elsewhere)
         table_checksum.check(content)
+        look(content)
         return content
     with path.open("rb", buffering=0) as file:
         table_checksum.check(file)
+        look(file)
     try:
         str(path).encode()
     except UnicodeEncodeError:
