@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -19,6 +19,7 @@ from distprof.contract.rank_json import MOST_RANKS, RankJson
 from distprof.contract.table_checksum import DamagedTableError
 from distprof.contract.tables import Column, Table
 from distprof.merge.run.group_ranks import COLUMN, SIZE
+from distprof.merge.run.run_model import Rank
 from distprof.units import counted
 from distprof.units import size as size_text
 
@@ -32,15 +33,6 @@ LONGEST_NS = 400 * 86_400 * 10**9
 SIZES = ("mp_size", "dp_size")
 SHOWN = 40
 """Characters of a text that is told."""
-
-
-class Owner(Protocol):
-    """The rank in whose folder a table lies."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def recorded(self) -> RankJson | None: ...
 
 
 def check_size(file: BinaryIO) -> None:
@@ -63,7 +55,7 @@ def check_size(file: BinaryIO) -> None:
         raise DamagedTableError(f"it says that its {size_text(size)} become {size_text(footer.page_bytes)}")
 
 
-def check_rows(rows: pl.DataFrame, table: Table, owners: Sequence[Owner]) -> None:
+def check_rows(rows: pl.DataFrame, table: Table, owners: Sequence[Rank]) -> None:
     """Compares rows with what ranks write.
 
     Args:
