@@ -18,6 +18,7 @@ from distprof.errors import LIMITS, OutputError, UsageError
 from distprof.files import MOST_LINES_BYTES, hint_of, read_small, sync
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.run.traces.discovery import is_recorded
+from distprof.system import exchange
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, REPORT_HTML,
                   MERGED_OPERATORS.file, *(table.file for table in COPIED),
@@ -119,7 +120,9 @@ def _swap(temporary: Path, merged: Path) -> None:
             _remove(merged / name)
         for path in temporary.iterdir():
             path.rename(merged / path.name)
-    elif merged.exists():
+    elif merged.exists() and exchange(temporary.absolute(), merged.absolute()):
+        _discard(temporary)
+    elif merged.exists():  # a kill between the two leaves the earlier merge under another name
         old = temporary.with_suffix(".old")
         merged.rename(old)
         try:

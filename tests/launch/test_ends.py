@@ -19,8 +19,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from distprof.system import exchange
 from support import forked
-from support.jobs import PATIENCE_S, clean_environ
+from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run
 
 pytestmark = pytest.mark.job
@@ -145,7 +146,8 @@ def kill_merges(run: Path, number: int, seed: int) -> None:
     for _ in range(2):  # the first one starts the process that others are forked from
         begin = time.monotonic()
         assert forked.run(command, capture_output=True, env=clean_environ()).returncode == 0
-    lasts_s, before, chance = time.monotonic() - begin, contents(run / "merged"), random.Random(seed)
+    lasts_s, chance = time.monotonic() - begin, random.Random(seed)
+    names, before = files_in(run), contents(run / "merged")
     for _ in range(number):
         process = forked.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                env=clean_environ(), start_new_session=True)
@@ -154,7 +156,7 @@ def kill_merges(run: Path, number: int, seed: int) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         assert process.communicate(timeout=PATIENCE_S)[1] == "" and process.returncode in (-signal.SIGKILL, 0)
         assert contents(run / "merged") == before
-        assert all(name == "merged" or name.startswith(".merged.") for name in files_in(run))
+        assert all(name in names or name.startswith(".merged.") for name in files_in(run))
     for words in ("stats", "merge --force"):
         done = forked.run([*COMMAND, *words.split(), run], capture_output=True, text=True, env=clean_environ())
         assert (done.returncode, done.stderr) == (0, "")
@@ -165,6 +167,22 @@ def kill_merges(run: Path, number: int, seed: int) -> None:
 
 def test_kills_while_merging_leave_a_whole_merge(run):
     kill_merges(run, 6, 1)
+
+
+def test_a_new_merge_takes_the_place_of_an_earlier_one_at_once(run, monkeypatch):
+    assert called("merge", "--force", run).returncode == 0
+    rename, seen = Path.rename, []
+
+    def renamed(path: Path, target: Path) -> Path:
+        seen.append((run / "merged" / "summary.json").exists())
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    for works in (True, False):
+        monkeypatch.setattr("distprof.merge.commands.merge_folder.exchange", exchange if works else lambda *_: False)
+        seen.clear()
+        assert called("merge", "--force", run).returncode == 0 and files_in(run) == ["merged"]
+        assert all(seen) == works, "without it there is none for a moment"
 
 
 @pytest.mark.stress
