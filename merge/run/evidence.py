@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import polars as pl
 
@@ -43,11 +44,11 @@ def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:
 def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: pl.Expr) -> pl.DataFrame:
     """These columns of some rows, rank by rank.
 
-    None where a file is damaged, which reading its table will tell.
+    None of a rank whose file is damaged, which reading its table will tell.
     """
     some = table.only(*columns, "rank")
-    try:
-        frames = [wanted_rows(rank, some, wanted) for rank in ranks if rank.has(table)]
-        return pl.concat([empty(some), *frames]).select(columns)
-    except DAMAGE:
-        return empty(table).select(columns)
+    frames = [empty(some)]
+    for rank in ranks:
+        with suppress(*DAMAGE):
+            frames += [wanted_rows(rank, some, wanted)] if rank.has(table) else []
+    return pl.concat(frames).select(columns)

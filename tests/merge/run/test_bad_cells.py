@@ -13,13 +13,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from distprof.contract import table_checksum
 from distprof.contract.parquet import schema_of
-from distprof.contract.tables import EVENTS, STEPS
+from distprof.contract.tables import COLLECTIVES, EVENTS, STEPS
+from distprof.merge.run import evidence
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from support import forked
@@ -86,6 +88,13 @@ def test_a_table_of_another_rank_is_left_out_like_one_that_is_cut(run, table):
     said = told(run)
     path.write_bytes(path.read_bytes()[:100])
     assert said == told(run)
+
+
+def test_a_rank_with_a_bad_table_does_not_cost_what_others_show_of_the_mesh(run):
+    shutil.copy(run / "rank00000" / "collectives.parquet", run / "rank00001" / "collectives.parquet")
+    ranks = open_run(run).ranks
+    found = evidence._read(ranks, COLLECTIVES, ("op", "group_ranks"), pl.col("step") >= 0)
+    assert len(found) == pq.read_metadata(run / "rank00000" / "collectives.parquet").num_rows > 0
 
 
 def bomb(path: Path, table: dict[str, list], copies: int) -> None:
