@@ -1,10 +1,11 @@
-"""Writes files whole or not at all: beside their place, synced, then moved there."""
+"""Writes files whole or not at all: beside their place, synced, then moved there. Reads those that must be small."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,47 @@ HINTS = {
     errno.EMFILE: "allow more open files: ulimit -n", errno.ENFILE: "the machine has too many open files",
 }
 """What a user can do about an error of the system."""
+NO_WAITING = getattr(os, "O_NONBLOCK", 0)
+"""A pipe is opened without waiting for who writes into it."""
+
+MOST_BYTES, MOST_LINES_BYTES = 16 << 20, 256 << 20
+"""Of a file that describes something; of one with an entry for each step, or for each rank."""
+KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISSOCK, "a socket"),
+         (stat.S_ISDIR, "a folder"))
+
+
+class UnfitFileError(OSError):
+    """A file that is not read, as reading it might never end or take all memory."""
+
+
+def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a file that is no larger than such files are.
+
+    Raises:
+        UnfitFileError: It is larger, or no file.
+        OSError: It cannot be read.
+    """
+    if remote(path) is not None:
+        _check_size(path.stat().st_size, most_bytes)
+        return path.read_bytes()
+    _check_kind(path.stat().st_mode)  # to open a device may do something
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAITING)) as file:
+        now = os.fstat(file.fileno())
+        _check_kind(now.st_mode)
+        _check_size(now.st_size, most_bytes)
+        content = file.read(most_bytes + 1)
+    _check_size(len(content), most_bytes)
+    return content
+
+
+def _check_kind(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise UnfitFileError(f"it is {next((name for is_kind, name in KINDS if is_kind(mode)), 'no file')}")
+
+
+def _check_size(num_bytes: int, most_bytes: int) -> None:
+    if num_bytes > most_bytes:
+        raise UnfitFileError(f"it has {num_bytes} bytes, and such a file has {most_bytes} at most")
 
 
 def hint_of(error: OSError) -> str:

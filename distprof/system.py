@@ -26,6 +26,8 @@ SIGPIPE = int(getattr(signal, "SIGPIPE", 13))
 """Ends who writes to a pipe that nobody reads; Windows knows the number alone."""
 SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that ask a process to end."""
+HERE, EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 MOST_PROCESSES = 61 if WINDOWS else sys.maxsize
 """That Python waits for at once."""
 
@@ -46,6 +48,12 @@ def c_function(name: str) -> Any:
     import ctypes  # takes milliseconds
 
     return getattr(ctypes.CDLL(None), name, None)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Gives two folders the names of each other at once; False where kernel or file system cannot."""
+    call = c_function("renameat2") if LINUX else None
+    return call is not None and call(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
 
 
 @contextmanager

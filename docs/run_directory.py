@@ -55,6 +55,9 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 
 Between the data and the footer of each table that a rank writes lies a checksum of the whole file. distprof looks at it
 before it reads the table; to other readers the file is Parquet like any other (`distprof/contract/table_checksum.py`).
+Values are looked at too: a table with rows of another rank, with nulls where the list below has none, or with numbers that
+no job reaches (2^50 elements or bytes, 2^60 FLOPs, a step that takes 104 days) is named and left out
+(`merge/run/table_check.py`; the limits stand in `distprof/contract/tables.py`).
 
 ## stuck.json
 

@@ -129,6 +129,17 @@ def sharded(recordings: Recordings) -> Path:
 
 
 @pytest.fixture(scope="session")
+def everything(recordings: Recordings) -> Path:
+    """Two ranks with every pass, merged: there is something for every command that reads."""
+    def record(out: Path) -> None:
+        record_run(out, 2, EXAMPLES / "train_ddp.py", "--steps", 12, flags=(
+            "--steps", "wait=1,count=1,time=1,sync=1,execution=1,trace=4,memory=1,arrivals=0"))
+        merged(out)
+
+    return recordings.get("everything", record)
+
+
+@pytest.fixture(scope="session")
 def two_late_ranks(recordings: Recordings) -> Path:
     """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data; 200 ms each."""
     return recordings.get("two_late_ranks", lambda out: record_run(

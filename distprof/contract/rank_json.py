@@ -15,7 +15,7 @@ import msgspec
 from distprof.contract.paths import FORMAT
 from distprof.contract.steps_found import StepsFound
 from distprof.errors import DataError, FormatError
-from distprof.files import json_text, write_whole
+from distprof.files import json_text, read_small, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ def read(path: Path, kind: type[Content]) -> Content:
         DataError: It cannot be read, or is not what distprof writes.
     """
     try:
-        content = path.read_bytes()
+        content = read_small(path)
         version = msgspec.json.decode(content, type=_Versioned).format
         if version > FORMAT:
             raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",

@@ -31,7 +31,7 @@ def add(file: BinaryIO) -> None:
         file: Open for reading and writing.
     """
     crc = _crc(file, 0, _size(file))
-    at = _footer_at(file)
+    at = footer_at(file)
     file.seek(at)
     footer = file.read()
     file.seek(at)
@@ -47,7 +47,7 @@ def check(file: BinaryIO) -> None:
     Raises:
         DamagedTableError: They differ.
     """
-    size, at = _size(file), _footer_at(file)
+    size, at = _size(file), footer_at(file)
     file.seek(max(0, at - SIZE))
     mark = file.read(SIZE)
     if mark.startswith(MARK) and len(mark) == SIZE:
@@ -63,7 +63,7 @@ def _size(file: BinaryIO) -> int:
     return file.seek(0, os.SEEK_END)
 
 
-def _footer_at(file: BinaryIO) -> int:
+def footer_at(file: BinaryIO) -> int:
     """Where the footer begins, as the end of the file says; 0 for what cannot be."""
     size = _size(file)
     file.seek(max(0, size - ENDING_BYTES))

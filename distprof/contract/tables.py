@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from distprof.contract.mesh import MODEL_PARALLEL
-from distprof.contract.passes import PASSES
+from distprof.contract.passes import PASS_NAMES, PASSES
 
 TableRow = dict[str, Any]
 """One row of a table: column -> value; columns that are missing are null."""
 Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
+MOST_COUNT, MOST_WORK, MOST_SPAN_NS, MOST_TIME_NS = 2**50, 2**60, 2**53, 2**62
+"""What no job reaches: of elements or bytes, of FLOPs in a step, a duration of 104 days, and a time in the year 2116.
+Sums of such numbers fit into 64 bits."""
+MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,14 @@ class Column:
     """Meaning, unit and source."""
     nullable: bool = False
     """True where a value may be unknown."""
+    least: float = 0
+    """Of numbers; what is smaller is damage."""
+    most: float = MOST_COUNT
+    """Likewise."""
+    is_time: bool = False
+    """True of times since the epoch: those of one table are near each other."""
+    among: tuple[str, ...] = ()
+    """The texts that there may be; none: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +55,45 @@ class Table:
         return replace(self, columns=tuple(column for column in self.columns if column.name in names))
 
 
-def int64(name: str, doc: str, *, nullable: bool = False) -> Column:
-    return Column(name=name, type="int64", doc=doc, nullable=nullable)
+def int64(name: str, doc: str, *, nullable: bool = False, least: int = 0, most: int = MOST_COUNT) -> Column:
+    return Column(name=name, type="int64", doc=doc, nullable=nullable, least=least, most=most)
 
 
-def text(name: str, doc: str, *, nullable: bool = False) -> Column:
-    return Column(name=name, type="category", doc=doc, nullable=nullable)
+def number(name: str, doc: str, *, nullable: bool = False) -> Column:
+    """An id, or a hash: any number."""
+    return int64(name, doc, nullable=nullable, least=-(2**63), most=2**63 - 1)
+
+
+def step(doc: str, *, nullable: bool = False) -> Column:
+    return int64("step", doc, nullable=nullable, most=MOST_STEPS)
+
+
+def work(name: str, doc: str, *, nullable: bool = False) -> Column:
+    """FLOPs or multiply-accumulates of a step."""
+    return int64(name, doc, nullable=nullable, most=MOST_WORK)
+
+
+def time(name: str, doc: str, *, nullable: bool = False) -> Column:
+    """Nanoseconds since the epoch."""
+    return replace(int64(name, doc, nullable=nullable, most=MOST_TIME_NS), is_time=True)
+
+
+def span(name: str, doc: str, *, nullable: bool = False) -> Column:
+    """A duration in ns; what clocks and profilers measure may be a little below 0."""
+    return int64(name, doc, nullable=nullable, least=-MOST_SPAN_NS, most=MOST_SPAN_NS)
+
+
+def text(name: str, doc: str, *, nullable: bool = False, among: tuple[str, ...] = ()) -> Column:
+    return Column(name=name, type="category", doc=doc, nullable=nullable, among=among)
 
 
 def real(name: str, doc: str, *, nullable: bool = False) -> Column:
-    return Column(name=name, type="float64", doc=doc, nullable=nullable)
+    return Column(name=name, type="float64", doc=doc, nullable=nullable, most=MOST_WORK)
+
+
+def spent(name: str, doc: str, *, nullable: bool = False) -> Column:
+    """A duration in ns as the mean of several."""
+    return replace(real(name, doc, nullable=nullable), least=-MOST_SPAN_NS, most=MOST_SPAN_NS)
 
 
 WAIT_SLICE = "Work.wait"
@@ -67,6 +108,8 @@ COMPILE_SLICE_END = " (dynamo_timed)"
 """Ends the names of torch.compile's own slices."""
 PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
+STEP_PHASES = (*PHASES, "optimizer", EVALUATION)
+"""All parts of a step."""
 TAGS = (
     int64("rank", "Global rank of the process, as torch has it."),
     int64("mp_size", f"Product of the model-parallel mesh sizes ({', '.join(MODEL_PARALLEL)})."),
@@ -81,18 +124,18 @@ _MODULE_PATH = text(
     nullable=True,
 )
 TIME_COLUMNS = (
-    real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
+    spent("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
           "where the module was not called.", nullable=True),
-    real("fwd_self_time_ns", "The same without submodules: over all modules it adds up to fwd_time_ns of the root.",
+    spent("fwd_self_time_ns", "The same without submodules: over all modules it adds up to fwd_time_ns of the root.",
           nullable=True),
-    real("bwd_time_ns", "Measured time in which autograd ran nodes that the module made, and accumulated its "
+    spent("bwd_time_ns", "Measured time in which autograd ran nodes that the module made, and accumulated its "
           "gradients, per step, submodules included, recomputation apart; time pass. Null where no gradient passed.",
           nullable=True),
-    real("bwd_self_time_ns", "The same without submodules: over all modules it adds up to bwd_time_ns of the root.",
+    spent("bwd_self_time_ns", "The same without submodules: over all modules it adds up to bwd_time_ns of the root.",
           nullable=True),
-    real("recompute_time_ns", "Measured time of forward calls repeated in backward (activation checkpointing), per "
+    spent("recompute_time_ns", "Measured time of forward calls repeated in backward (activation checkpointing), per "
           "step, submodules included; time pass. Null where nothing was repeated.", nullable=True),
-    real("recompute_self_time_ns", "The same without submodules.", nullable=True),
+    spent("recompute_self_time_ns", "The same without submodules.", nullable=True),
 )
 """Latency of a module."""
 
@@ -116,15 +159,15 @@ MODULES = Table(
         int64("buffer_bytes", "Bytes of `buffers`.", nullable=True),
         text("dtype", "Element type of most of `params`, like float32.", nullable=True),
         real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
-        int64("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass. Null "
+        work("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass. Null "
              "here and in the next four for a module that came after it, or is called in timed steps alone.",
              nullable=True),
-        int64("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
+        work("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
              nullable=True),
-        int64("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
-        int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
+        work("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
+        work("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
              nullable=True),
-        int64("evaluation_flops", "FLOPs of one step's evaluation, in no other; count pass.", nullable=True),
+        work("evaluation_flops", "FLOPs of one step's evaluation, in no other; count pass.", nullable=True),
         *TIME_COLUMNS,
     ),
 )
@@ -144,7 +187,7 @@ PARAMETERS = Table(
         int64("whole_params", "Elements that all ranks of the pipeline stage have together. Null for a plain tensor, "
               "which may be a part of one that is divided over ranks.", nullable=True),
         Column(name="trainable", type="bool", doc="True where it takes part in training (requires_grad)."),
-        int64("checksum", "Hash of up to 4,096 of its values after the first pass: equal on ranks that hold the same "
+        number("checksum", "Hash of up to 4,096 of its values after the first pass: equal on ranks that hold the same "
               "ones. Null where it would say nothing: for shards of FSDP and DTensor, and where all values are equal.",
               nullable=True),
         real("active_ratio", "Experts that a token goes to / experts, for parameters of routed experts. Null for "
@@ -160,7 +203,7 @@ OPS = Table(
         _MODULE_PATH,
         text("op", "Operator, like aten::mm."),
         text("phase", "forward, backward, recompute, optimizer, or evaluation: root forward calls without gradient in "
-             "a job that trains, and what the script marks; it is in no total."),
+             "a job that trains, and what the script marks; it is in no total.", among=STEP_PHASES),
         text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
         text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
         real("calls", "Calls a step."),
@@ -186,11 +229,12 @@ TENSORS = Table(
         "step and at the end of each step; what the timeline of the pass does not tell about an allocation.",
     columns=(
         *TAGS,
-        int64("time_ns", "When it was seen; ns since the epoch, this rank's clock."),
+        time("time_ns", "When it was seen; ns since the epoch, this rank's clock."),
         text("device", "cpu, cuda:0, ..."),
-        int64("address", "Address of its storage."),
+        number("address", "Address of its storage."),
         int64("size_bytes", "Bytes of its storage."),
-        text("category", "parameter, buffer, gradient, optimizer_state or input (of a root forward call)."),
+        text("category", "parameter, buffer, gradient, optimizer_state or input (of a root forward call).",
+             among=("parameter", "buffer", "gradient", "optimizer_state", "input")),
         _MODULE_PATH,
         Column(name="name", type="string", doc="Name in that module: weight; of an optimizer's state: weight.exp_avg.",
                nullable=True),
@@ -205,9 +249,9 @@ USES = Table(
     columns=(
         *TAGS,
         text("device", "cpu, cuda:0, ..."),
-        int64("address", "Where it lies."),
-        int64("made_ns", "When it was made; ns since the epoch, this rank's clock."),
-        int64("last_used_ns", "End of the last operator that had it as an input, or that made it."),
+        number("address", "Where it lies."),
+        time("made_ns", "When it was made; ns since the epoch, this rank's clock."),
+        time("last_used_ns", "End of the last operator that had it as an input, or that made it."),
         text("used_by", "That operator, as the script or autograd called it.", nullable=True),
     ),
 )
@@ -218,7 +262,7 @@ COLLECTIVES = Table(
         "issued.",
     columns=(
         *TAGS,
-        int64("step", "Step of the run, from 0."),
+        step("Step of the run, from 0."),
         text("op", "all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, ..."),
         text("group", "Name of the process group."),
         text("group_description", "Description of the process group: default_pg, mesh_tp, ..."),
@@ -226,31 +270,31 @@ COLLECTIVES = Table(
         int64("group_size", "How many ranks these are."),
         int64("sequence", "Number of the collective in its group, from 0 at the start of the trace pass (or of the "
              "arrivals pass, where nothing is traced); point-to-point ops are numbered apart."),
-        int64("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),
+        number("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),
         int64("num_elements", "Elements of the input on this rank."),
         int64("size_bytes", "Bytes of the input on this rank (of the output for receive)."),
         text("dtype", "Element type of the first tensor, like float32.", nullable=True),
         int64("peer", "Global rank of the other side of a send or receive, else the root of a rooted op.",
              nullable=True),
-        int64("tag", "Tag of a send or receive.", nullable=True),
+        number("tag", "Tag of a send or receive.", nullable=True),
         Column(name="split_bytes", type="list<int64>", doc="Bytes that go to each rank of the group in an all_to_all.",
                nullable=True),
         Column(name="asynchronous", type="bool", doc="True where the caller did not ask to wait at once."),
-        int64("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
-        int64("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
+        time("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
+        time("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
              "began. Null where the timeline does not show it.", nullable=True),
-        int64("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend nor a wait "
+        time("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend nor a wait "
              "show it.", nullable=True),
         text("timed_by", "What `end_ns` comes from: timeline (exact); future (a callback, late by the time that the "
               "interpreter was busy with other things); or wait (`wait_end_ns`, where that was earlier than the "
-              "callback or there was none).", nullable=True),
-        int64("wait_start_ns", "When a thread of this rank began to wait for the op; ns since the epoch, this rank's "
+              "callback or there was none).", nullable=True, among=("timeline", "future", "wait")),
+        time("wait_start_ns", "When a thread of this rank began to wait for the op; ns since the epoch, this rank's "
               "clock. Of several waits the first counts. Null: no thread is known to have waited.", nullable=True),
-        int64("wait_end_ns", "When that wait ended. A thread that works with a GPU goes on at once, and its stream "
+        time("wait_end_ns", "When that wait ended. A thread that works with a GPU goes on at once, and its stream "
               "waits.", nullable=True),
         _MODULE_PATH,
         text("phase", "forward, backward, recompute, optimizer or evaluation: what the rank was doing. Null: none of "
-             "them.", nullable=True),
+             "them.", nullable=True, among=STEP_PHASES),
         Column(name="in_autograd", type="bool", doc="Whether gradients pass the result, in forward calls with "
                "gradients: they do not where ranks only join a number to look at, like the mean of their losses. Null: "
                "not known.", nullable=True),
@@ -262,29 +306,29 @@ STEPS = Table(
     doc="One row per step.",
     columns=(
         *TAGS,
-        int64("step", "Step of the run, from 0."),
-        text("pass", " ".join(f"{row.name}: {row.doc[0].lower()}{row.doc[1:]}" for row in PASSES)),
-        int64("start_ns", "Start; ns since the epoch, this rank's clock."),
-        int64("end_ns", "End; ns since the epoch, this rank's clock."),
-        int64("duration_ns", "end_ns - start_ns, by a clock that is never set."),
-        int64("before_forward_ns", "From the start of the step to the first forward call: data loading and what "
+        step("Step of the run, from 0."),
+        text("pass", " ".join(f"{row.name}: {row.doc[0].lower()}{row.doc[1:]}" for row in PASSES), among=PASS_NAMES),
+        time("start_ns", "Start; ns since the epoch, this rank's clock."),
+        time("end_ns", "End; ns since the epoch, this rank's clock."),
+        span("duration_ns", "end_ns - start_ns, by a clock that is never set."),
+        span("before_forward_ns", "From the start of the step to the first forward call: data loading and what "
              "else the script does there; time pass.", nullable=True),
-        int64("fwd_ns", "Time inside root forward calls, evaluation apart; time pass.", nullable=True),
-        int64("bwd_ns", "From the first gradient of a root module's output to the end of backward, without optimizers "
+        span("fwd_ns", "Time inside root forward calls, evaluation apart; time pass.", nullable=True),
+        span("bwd_ns", "From the first gradient of a root module's output to the end of backward, without optimizers "
              "that step in it; time pass.", nullable=True),
-        int64("optimizer_ns", "Time inside optimizer.step(), without what its closure does; time pass.", nullable=True),
-        int64("evaluation_ns", "Time inside root forward calls of evaluation; time pass.", nullable=True),
+        span("optimizer_ns", "Time inside optimizer.step(), without what its closure does; time pass.", nullable=True),
+        span("evaluation_ns", "Time inside root forward calls of evaluation; time pass.", nullable=True),
         int64("forward_calls", "Root forward calls of modules with parameters that ended in this step, evaluation "
              "apart.", nullable=True),
         int64("evaluation_calls", "The same in evaluation.", nullable=True),
         int64("samples", "What went into the root module that got most: over its forward calls, evaluation apart, the "
              "sum of the first dimension of the first tensor; a tensor that goes in again is not counted again. Null "
              "where no tensor was passed, and in a wait pass that did not listen.", nullable=True),
-        int64("cpu_ns", "Time that the thread of the steps was on a processor; trace and arrivals pass.",
+        span("cpu_ns", "Time that the thread of the steps was on a processor; trace and arrivals pass.",
              nullable=True),
         int64("switched_out", "How often it lost its processor to another thread while it could have gone on; trace "
              "and arrivals pass.", nullable=True),
-        int64("run_queue_ns", "Time that it could have run and had no processor; trace and arrivals pass. Null where "
+        span("run_queue_ns", "Time that it could have run and had no processor; trace and arrivals pass. Null where "
              "the kernel does not tell.", nullable=True),
     ),
 )
@@ -295,9 +339,10 @@ WAITS = Table(
         "phase and thread.",
     columns=(
         *TAGS,
-        int64("step", "Step of the run, from 0."),
+        step("Step of the run, from 0."),
         text("op", "What waits: aten::item, aten::nonzero, Tensor.cpu, cuda.synchronize, Work.wait, Queue.get, ..."),
-        text("waits_for", "device, communication, data (workers of a data loader), thread or process."),
+        text("waits_for", "device, communication, data (workers of a data loader), thread or process.",
+             among=("device", "communication", "data", "thread", "process")),
         text("device", "Type of the device whose tensors it is about. Null: it is about none.", nullable=True),
         text("file", "File of the innermost line on the stack that is not of torch, of Python's library or ours."),
         int64("line", "Number of that line, from 1."),
@@ -306,13 +351,13 @@ WAITS = Table(
              "call itself.", nullable=True),
         _MODULE_PATH,
         text("phase", "forward, backward, recompute, optimizer, evaluation or data. Null: none of them.",
-             nullable=True),
+             nullable=True, among=(*STEP_PHASES, "data")),
         text("thread", "steps: the thread that runs the steps; autograd: one of its threads; else the name."),
         Column(name="blocking", type="bool", doc="False where the call waits for nothing because its tensors are on "
                "the host; on a device it would."),
         int64("calls", "Calls in this step."),
-        int64("blocked_ns", "Time in these calls; 0 where they wait for nothing."),
-        int64("longest_ns", "Time in the longest of them; likewise."),
+        span("blocked_ns", "Time in these calls; 0 where they wait for nothing."),
+        span("longest_ns", "Time in the longest of them; likewise."),
     ),
 )
 
@@ -322,14 +367,15 @@ COMPILATIONS = Table(
         "compilation and graph break, in the order in which they were over.",
     columns=(
         *TAGS,
-        int64("step", "Step of the run, from 0. Null: before the first or behind the last recorded one.",
+        step("Step of the run, from 0. Null: before the first or behind the last recorded one.",
               nullable=True),
         text("event", "compile: a function for the first time; recompile: again, as its guards failed; backward: the "
-             "graph of backward, where that is compiled later; graph_break: a line at which a graph had to end."),
+             "graph of backward, where that is compiled later; graph_break: a line at which a graph had to end.",
+             among=("compile", "recompile", "backward", "graph_break")),
         text("compile_id", "torch's number of the compilation, like 0/1: function / how often before. A graph of "
              "backward has that of its forward graph, a graph break that of the compilation in which it was met."),
-        int64("start_ns", "Start of the compilation; ns since the epoch, this rank's clock."),
-        int64("duration_ns", "Time it took, while the thread waited. Null for a graph break.", nullable=True),
+        time("start_ns", "Start of the compilation; ns since the epoch, this rank's clock."),
+        span("duration_ns", "Time it took, while the thread waited. Null for a graph break.", nullable=True),
         text("file", "File of the compiled function, or of the line at which the graph ends.", nullable=True),
         int64("line", "First line of that function, or the line at which the graph ends, from 1.", nullable=True),
         text("function", "Name of the function; torch_dynamo_resume_in_... is what follows a graph break in it.",
@@ -346,18 +392,18 @@ COMPILATIONS = Table(
              nullable=True),
         text("error", "Type of the exception where the compilation failed, and the function runs as it was written.",
              nullable=True),
-        int64("backend_ns", "Part of `duration_ns` in the backend: AOTAutograd, and the compiler that it calls.",
+        span("backend_ns", "Part of `duration_ns` in the backend: AOTAutograd, and the compiler that it calls.",
               nullable=True),
-        int64("inductor_ns", "Part of that in Inductor.", nullable=True),
-        int64("fake_ns", "Part of `duration_ns` in which dynamo ran operators on tensors without data, for shapes. "
+        span("inductor_ns", "Part of that in Inductor.", nullable=True),
+        span("fake_ns", "Part of `duration_ns` in which dynamo ran operators on tensors without data, for shapes. "
               "Null where torch does not time it.", nullable=True),
-        int64("guards_ns", "Part of `duration_ns` in which it made guards. Null likewise.", nullable=True),
+        span("guards_ns", "Part of `duration_ns` in which it made guards. Null likewise.", nullable=True),
     ),
 )
 
-EXTERNAL_ID = int64("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
-CORRELATION = int64("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
-SEQUENCE_NUMBER = int64("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
+EXTERNAL_ID = number("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
+CORRELATION = number("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
+SEQUENCE_NUMBER = number("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
                         nullable=True)
 
 EVENTS = Table(
@@ -367,16 +413,16 @@ EVENTS = Table(
         *TAGS,
         text("name", "Name of the event."),
         text("category", "Category as the profiler gives it: cpu_op, user_annotation, kernel, ...", nullable=True),
-        int64("start_ns", "Start; ns since the epoch, this rank's clock."),
-        int64("duration_ns", "Duration; null for an instant.", nullable=True),
+        time("start_ns", "Start; ns since the epoch, this rank's clock."),
+        span("duration_ns", "Duration; null for an instant.", nullable=True),
         text("process", "Process or device id as the profiler gives it."),
         text("thread", "Thread or stream id as the profiler gives it."),
         text("thread_name", "Name of the thread, where it has one.", nullable=True),
-        int64("step", "Step in which the event starts; null outside of the recorded steps.", nullable=True),
+        step("Step in which the event starts; null outside of the recorded steps.", nullable=True),
         EXTERNAL_ID,
         CORRELATION,
         SEQUENCE_NUMBER,
-        int64("forward_thread", "Thread on which forward ran, as the profiler numbers threads for itself; 0 for what "
+        number("forward_thread", "Thread on which forward ran, as the profiler numbers threads for itself; 0 for what "
               "is no backward work. A backward operator has the sequence_number of its forward one.", nullable=True),
     ),
 )

@@ -13,6 +13,7 @@ from torch.profiler import ExecutionTraceObserver
 from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_JSON
 from distprof.files import told, write_whole
 from distprof.process.live_objects import live_objects
+from distprof.recording.tracing.raw_strings import strict
 from distprof.recording.tracing.slice_names import real_names
 
 _REGISTER = ExecutionTraceObserver.register_callback
@@ -73,7 +74,7 @@ class ExecutionObserver:
         if self._path is None or not plain.is_file():
             return False
         with told(plain):
-            text = real_names(plain.read_bytes())
+            text = strict(real_names(plain.read_bytes()))
         target = folder / EXECUTION_TRACE_JSON
         with told(target):
             write_whole(target, lambda temporary: temporary.write_bytes(igzip.compress(text, 1)))

@@ -31,7 +31,7 @@ from distprof.contract.rank_json import EventsLeftOut, RankJson, RunJson
 from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
-from distprof.files import sync, told
+from distprof.files import read_small, sync, told
 from distprof.helper import Helper
 from distprof.process.identity import versions
 
@@ -60,7 +60,7 @@ def run_id_of(environ: Mapping[str, str], directory: Path) -> str:
 def run_id_in(path: Path) -> str | None:
     """The run that a run.json or rank.json belongs to; None where there is none or it cannot be read."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_small(path))
     except (OSError, ValueError):
         return None
     return found.get("run_id") if isinstance(found, dict) else None

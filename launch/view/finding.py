@@ -10,6 +10,7 @@ import polars as pl
 
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.errors import DataError, UsageError
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.launch.view.merged_trace import MergedTrace
 from distprof.launch.view.place import Place, slice_sql, sql_text
 from distprof.launch.view.steps import TracedSteps
@@ -47,7 +48,7 @@ def _culprit(trace: MergedTrace, number: int) -> Culprit:
     """From the summary of the merge."""
     file = trace.folder / SUMMARY_JSON
     try:
-        summary: dict[str, Any] = json.loads(file.read_bytes())
+        summary: dict[str, Any] = json.loads(read_small(file, MOST_LINES_BYTES))
         communication = summary["communication"]
         every = msgspec.convert(communication["culprits"], list[Culprit]) if communication else []
     except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:

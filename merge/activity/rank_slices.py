@@ -16,7 +16,7 @@ from distprof.merge.activity.markers import GLOO, STEP
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank
-from distprof.merge.run.tables import DAMAGE, TYPES, empty, readable, unreadable
+from distprof.merge.run.tables import DAMAGE, TYPES, empty, unreadable, wanted_rows
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
@@ -52,13 +52,9 @@ def slices_of(rank: Rank, line: RankClock) -> pl.DataFrame | Unreadable | None:
 
 
 def _read(rank: Rank) -> pl.DataFrame:
-    events = pl.scan_parquet(readable(rank.folder / EVENTS.file), glob=False)
-    there = events.collect_schema().names()
-    return events.select(  # tables of older versions lack columns
-        (pl.lit(None) if name in INTEGERS and name not in there else pl.col(name)).cast(kind).alias(name)
-        for name, kind in SCHEMA.items()
-    ).filter(pl.col("category").is_in(CATEGORIES), ~pl.col("name").str.starts_with(STEP),
-             ~pl.col("name").str.starts_with(GLOO)).collect()
+    return wanted_rows(rank, EVENTS.only("rank", *SCHEMA), (
+        pl.col("category").is_in(CATEGORIES) & ~pl.col("name").str.starts_with(STEP)
+        & ~pl.col("name").str.starts_with(GLOO))).select(list(SCHEMA))
 
 
 def _of_trace(rank: Rank) -> pl.DataFrame | None:

@@ -16,6 +16,7 @@ from distprof.contract.collective_ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import ScriptInterrupted, Unreadable
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, in_brief
+from distprof.files import read_small
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.flight_recorder import read_dumps
 from distprof.merge.run.run_model import Run
@@ -99,9 +100,9 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
     problems: list[Unreadable] = []
     for rank in run.ranks:
         path = rank.folder / STUCK_JSON
-        if rank.recorded is not None and path.is_file():
+        if rank.recorded is not None and path.exists():
             try:
-                found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
+                found[rank.number] = msgspec.json.decode(read_small(path), type=Stuck)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
                 problems.append(Unreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
     dumps, unreadable = read_dumps(run.path) if run.path.is_dir() else ({}, [])

@@ -15,9 +15,10 @@ from distprof.contract.merged_tables import COPIED, MERGED_COLLECTIVES, MERGED_M
 from distprof.contract.paths import MERGED, REPORT_HTML, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
-from distprof.files import hint_of, sync
+from distprof.files import MOST_LINES_BYTES, hint_of, read_small, sync
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.run.traces.discovery import is_recorded
+from distprof.system import exchange
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, REPORT_HTML,
                   MERGED_OPERATORS.file, *(table.file for table in COPIED),
@@ -119,7 +120,9 @@ def _swap(temporary: Path, merged: Path) -> None:
             _remove(merged / name)
         for path in temporary.iterdir():
             path.rename(merged / path.name)
-    elif merged.exists():
+    elif merged.exists() and exchange(temporary.absolute(), merged.absolute()):
+        _discard(temporary)
+    elif merged.exists():  # a kill between the two leaves the earlier merge under another name
         old = temporary.with_suffix(".old")
         merged.rename(old)
         try:
@@ -159,7 +162,7 @@ def _is_merge(folder: Path) -> bool:
     if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
         return False
     try:
-        found = json.loads((folder / SUMMARY_JSON).read_bytes())
+        found = json.loads(read_small(folder / SUMMARY_JSON, MOST_LINES_BYTES))
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()

@@ -14,6 +14,7 @@ from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.errors import DataError
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.merged import joined_with
 from distprof.merge.run.tables import DAMAGE, readable
 from distprof.merge.run.traces.discovery import is_recorded, trace_times
@@ -33,7 +34,7 @@ def summary_of_merge(paths: Sequence[Path]) -> dict[str, Any] | None:
     if _up_to_date(paths, written):
         try:
             # msgspec takes no escape of a byte that is not UTF-8
-            found: dict[str, Any] = json.loads(written.read_bytes())
+            found: dict[str, Any] = json.loads(read_small(written, MOST_LINES_BYTES))
             keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
             if all(set(part) == set(known) for part, known in keys):
                 from_json(Problem, found["problems"])

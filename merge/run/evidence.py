@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 import polars as pl
 
 from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
-from distprof.merge.run.group_ranks import as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.evidence import evidence_of_summaries
 from distprof.merge.run.summaries.evidence import has_exchanged as has_exchanged_by_summary
-from distprof.merge.run.tables import DAMAGE, empty, pieces, readable
+from distprof.merge.run.tables import DAMAGE, empty, pieces, wanted_rows
 from distprof.merge.topology.evidence import CALLS, HELD, STATISTICS, TELLING, Evidence, evidence_of
 
 SHOWING = ("trace", "arrivals")
@@ -42,23 +41,14 @@ def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:
     return _read(ranks, COLLECTIVES, tuple(CALLS), TELLING & (pl.col("step") == pl.col("step").min()))
 
 
-def _columns(file: Any, columns: Sequence[str]) -> pl.DataFrame:
-    """Those that an older version did not write yet are null."""
-    there = pl.scan_parquet(file, glob=False).collect_schema().names()
-    found = pl.read_parquet(file, columns=[name for name in columns if name in there], glob=False)
-    return as_written_now(found).select(
-        pl.col(name) if name in there else pl.lit(None).alias(name) for name in columns)
-
-
 def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: pl.Expr) -> pl.DataFrame:
     """These columns of some rows, rank by rank.
 
-    None where a file is damaged, which reading its table will tell.
+    None of a rank whose file is damaged, which reading its table will tell.
     """
-    files = [rank.folder / table.file for rank in ranks if rank.has(table)]
-    nothing = empty(table).select(columns)
-    try:
-        frames = [_columns(readable(file), columns).cast(nothing.schema).filter(wanted) for file in files]
-        return pl.concat([nothing, *frames])
-    except DAMAGE:
-        return nothing
+    some = table.only(*columns, "rank")
+    frames = [empty(some)]
+    for rank in ranks:
+        with suppress(*DAMAGE):
+            frames += [wanted_rows(rank, some, wanted)] if rank.has(table) else []
+    return pl.concat(frames).select(columns)

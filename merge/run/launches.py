@@ -12,6 +12,7 @@ from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.problems import Problem, Unreadable
 from distprof.contract.rank_json import RanksDirectory, RunJson, read
 from distprof.errors import DataError
+from distprof.files import read_small
 from distprof.storage.places import place, real
 
 
@@ -72,7 +73,7 @@ def _of_its_ranks(path: Path) -> str | None:
     found = Counter[str]()
     for file in path.glob(f"rank*/{RANK_JSON}"):
         try:
-            run_id = json.loads(file.read_bytes())["run_id"]
+            run_id = json.loads(read_small(file))["run_id"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             continue  # who reads the ranks will say so
         if isinstance(run_id, str):

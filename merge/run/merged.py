@@ -16,6 +16,7 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
 from distprof.contract.summary import CLOCK_KEYS
 from distprof.errors import DataError
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import DAMAGE, readable
@@ -54,7 +55,7 @@ def origin_of(path: Path) -> tuple[Path, ...]:
 def joined_with(merge: Path) -> tuple[Path, ...]:
     """Run directories beside its own that a merge was made of; none where that cannot be read."""
     try:
-        found = json.loads((merge / SUMMARY_JSON).read_bytes())["joined_with"]
+        found = json.loads(read_small(merge / SUMMARY_JSON, MOST_LINES_BYTES))["joined_with"]
         return tuple(place(one) for one in found)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ()
@@ -66,7 +67,7 @@ def open_merge(path: Path) -> LoneMerge:
     Raises:
         DataError: It cannot be read, or holds no collectives.
     """
-    summary = msgspec.json.decode((path / SUMMARY_JSON).read_bytes(), type=dict[str, Any])
+    summary = msgspec.json.decode(read_small(path / SUMMARY_JSON, MOST_LINES_BYTES), type=dict[str, Any])
     if set(summary["clock"]) != set(CLOCK_KEYS):
         raise DataError(f"expected a summary of this version in {path / SUMMARY_JSON}, found other keys",
                         hint="merge again")

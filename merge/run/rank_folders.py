@@ -21,6 +21,8 @@ from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 
 SIZES = "(mp_size, dp_size)"
+NAMED = 8
+"""Folders up to which each is named."""
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 
 
@@ -74,6 +76,7 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem],
         _read(folders, found, left_out, newer, one_run=len(paths) == 1)
     for one in known.values():
         found[one.content.rank].append(one)
+    left_out = _together(left_out)
     if not found and newer:
         raise newer[0]
     if not found:
@@ -92,7 +95,7 @@ def _read(folders: Sequence[Path], found: dict[int, list[RankFolder]], left_out:
         label = folder.name if one_run else str(folder)
         try:
             if not (folder / RANK_JSON).exists():
-                detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
+                detail = f"no {RANK_JSON} is in it" if any(folder.iterdir()) else "nothing is in it"
                 left_out.append(Unreadable(file=label, detail=detail))
                 continue
             one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson), label=label)
@@ -101,6 +104,18 @@ def _read(folders: Sequence[Path], found: dict[int, list[RankFolder]], left_out:
             left_out.append(Unreadable(file=label, detail=str(error.args[0])))
             continue
         found[one.content.rank].append(one)
+
+
+def _together(left_out: Sequence[Unreadable]) -> list[Unreadable]:
+    """One line for folders of which the same is said: a launch that fails may leave one of each rank."""
+    alike = defaultdict[str, list[Unreadable]](list)
+    for one in left_out:
+        alike[one.detail].append(one)
+    return [Unreadable(file=_named([one.file or "" for one in some]), detail=detail) for detail, some in alike.items()]
+
+
+def _named(labels: Sequence[str]) -> str:
+    return ", ".join(labels) if len(labels) <= NAMED else f"{labels[0]} and {len(labels) - 1} more"
 
 
 def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[str, RankFolder]:

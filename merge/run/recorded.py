@@ -28,6 +28,7 @@ from distprof.contract.problems import (
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.freed_memory import uncollected
 from distprof.merge.run.attempts import earlier_attempts
 from distprof.merge.run.first_failure import failed_first
@@ -173,4 +174,7 @@ def _steps_written(folder: RankFolder) -> int:
     if in_table is not None:
         return in_table
     lines = folder.path / STEP_LINES
-    return len(lines.read_bytes().splitlines()) if lines.exists() else folder.content.num_steps or 0
+    try:
+        return len(read_small(lines, MOST_LINES_BYTES).splitlines())
+    except OSError:
+        return folder.content.num_steps or 0

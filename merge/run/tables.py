@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -19,10 +19,12 @@ from distprof.contract import table_checksum
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import STEPS, Table
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.frames import frame_of
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
+from distprof.merge.run.table_check import check_rows, check_size
 from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 from distprof.threads import thread_pool
@@ -115,9 +117,8 @@ def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
     """All these ranks together, or one at a time where a file is missing or damaged."""
     if all(rank.has(table) for rank in ranks):
         try:
-            paths = [rank.folder / table.file for rank in ranks]
-            with ahead(paths):
-                rows = _columns(paths, table, types)
+            with ahead(rank.folder / table.file for rank in ranks):
+                rows = _columns(ranks, table, types)
             return Loaded(rows=rows, ranks=[rank.number for rank in ranks], problems=[])
         except DAMAGE:
             pass
@@ -140,7 +141,7 @@ def rank_table(rank: Rank, table: Table) -> pl.DataFrame | None:
 def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -> pl.DataFrame | None:
     try:
         if rank.has(table):
-            return _columns([rank.folder / table.file], table, types)
+            return _columns([rank], table, types)
         return _steps_of_the_dead(rank, problems) if table.file == STEPS.file else None
     except DAMAGE as error:
         problems.append(unreadable(rank, table.file if rank.has(table) else STEP_LINES, error))
@@ -152,20 +153,40 @@ def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
     return Unreadable(rank=rank.number, file=file, detail=(str(error).splitlines() or [type(error).__name__])[0])
 
 
-def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
-    """Columns that an older version did not write yet are null, where they may be."""
-    found = pl.scan_parquet([readable(path) for path in paths], glob=False)
+def _columns(ranks: Sequence[Rank], table: Table, types: Types, wanted: pl.Expr | None = None) -> pl.DataFrame:
+    """Columns that an older version did not write yet are null, where they may be.
+
+    Raises:
+        OSError: A file cannot be read, or is not what the rank wrote; and the others of `DAMAGE`.
+    """
+    found = pl.scan_parquet([readable(rank.folder / table.file, check_size) for rank in ranks], glob=False)
     if found.collect_schema().get(COLUMN) == pl.List:
         found = as_written_now(found.collect()).lazy()
     there = set(found.collect_schema().names())
-    return found.select(
+    rows = found.select(
         (pl.lit(None) if column.nullable and column.name not in there else pl.col(column.name))
-        .cast(types[column.type]).alias(column.name) for column in table.columns).collect()
+        .cast(types[column.type]).alias(column.name) for column in table.columns)
+    read = (rows if wanted is None else rows.filter(wanted)).collect()
+    check_rows(read, table, ranks)
+    return read
 
 
-def readable(path: Path) -> Any:
+def wanted_rows(rank: Rank, table: Table, wanted: pl.Expr) -> pl.DataFrame:
+    """Some rows of the table of one rank, which has it; more than these do not come into memory.
+
+    Raises:
+        OSError: The file cannot be read, or these rows are not what the rank wrote; and the others of `DAMAGE`.
+    """
+    return _columns([rank], table, TYPES, wanted)
+
+
+def readable(path: Path, look: Callable[[BinaryIO], object] = lambda _: None) -> Any:
     """What polars is given for a table: its path, or its content where polars cannot open the path: it is not UTF-8, or
     lies elsewhere.
+
+    Args:
+        path: The table.
+        look: Looks at it, too, before polars does.
 
     Raises:
         OSError: It cannot be read, or its checksum tells that it is damaged: polars may end the process for what it
@@ -176,9 +197,11 @@ def readable(path: Path) -> Any:
 
         content = fetched(elsewhere)
         table_checksum.check(content)
+        look(content)
         return content
     with path.open("rb", buffering=0) as file:
         table_checksum.check(file)
+        look(file)
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -192,7 +215,8 @@ def _steps_of_the_dead(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame |
         return None
     tags = {"rank": rank.number, "mp_size": rank.recorded.mp_size or 1, "dp_size": rank.recorded.dp_size or 1}
     schema = {column.name: TYPES[column.type] for column in STEPS.columns if column.name not in tags}
-    lines = [line for line in (rank.folder / STEP_LINES).read_bytes().splitlines() if line.endswith(b"}")]
+    content = read_small(rank.folder / STEP_LINES, MOST_LINES_BYTES)
+    lines = [line for line in content.splitlines() if line.endswith(b"}")]
     whole = [line for line in lines if _is_object(line)]
     if len(whole) < len(lines):
         problems.append(Unreadable(rank=rank.number, file=STEP_LINES,

@@ -217,7 +217,7 @@ class PlainPickle:
     def _string(self, raw: bytes) -> str:
         known = self._strings.get(raw)
         if known is None:
-            known = raw.decode("utf-8", "surrogatepass")
+            known = _text(raw)
             if len(raw) < SHORT and len(self._strings) < MOST_CACHED:
                 self._strings[raw] = known
         return known
@@ -310,3 +310,11 @@ def _tuple(items: list[Any]) -> tuple[Any, ...]:
     if not all(isinstance(item, SCALARS) for item in items):
         raise TypeError
     return tuple(items)
+
+
+def _text(raw: bytes) -> str:
+    """Paths that are not UTF-8 come with halves of surrogate pairs, which no table takes: as Python shows them."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "surrogatepass").encode("utf-8", "backslashreplace").decode()

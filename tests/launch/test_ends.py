@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -11,13 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from support.jobs import PATIENCE_S, clean_environ
+from distprof.system import exchange
+from support import forked
+from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run
 
 pytestmark = pytest.mark.job
@@ -134,6 +138,56 @@ def test_workers_end_with_a_parent_that_is_killed(run):
     assert session(process.pid) == []
     for left in run.glob(".merged.*"):  # nobody could remove it
         subprocess.run(["rm", "-r", left], check=True)
+
+
+def kill_merges(run: Path, number: int, seed: int) -> None:
+    """At random moments; what is there afterwards is a whole merge, and no command is disturbed by what is left."""
+    command = [*COMMAND, "merge", "--force", run]
+    for _ in range(2):  # the first one starts the process that others are forked from
+        begin = time.monotonic()
+        assert forked.run(command, capture_output=True, env=clean_environ()).returncode == 0
+    lasts_s, chance = time.monotonic() - begin, random.Random(seed)
+    names, before = files_in(run), contents(run / "merged")
+    for _ in range(number):
+        process = forked.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env=clean_environ(), start_new_session=True)
+        time.sleep(chance.uniform(0, 1.2 * lasts_s))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.communicate(timeout=PATIENCE_S)[1] == "" and process.returncode in (-signal.SIGKILL, 0)
+        assert contents(run / "merged") == before
+        assert all(name in names or name.startswith(".merged.") for name in files_in(run))
+    for words in ("stats", "merge --force"):
+        done = forked.run([*COMMAND, *words.split(), run], capture_output=True, text=True, env=clean_environ())
+        assert (done.returncode, done.stderr) == (0, "")
+    assert contents(run / "merged") == before
+    for left in run.glob(".merged.*"):
+        shutil.rmtree(left)
+
+
+def test_kills_while_merging_leave_a_whole_merge(run):
+    kill_merges(run, 6, 1)
+
+
+def test_a_new_merge_takes_the_place_of_an_earlier_one_at_once(run, monkeypatch):
+    assert called("merge", "--force", run).returncode == 0
+    rename, seen = Path.rename, []
+
+    def renamed(path: Path, target: Path) -> Path:
+        seen.append((run / "merged" / "summary.json").exists())
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    for works in (True, False):
+        monkeypatch.setattr("distprof.merge.commands.merge_folder.exchange", exchange if works else lambda *_: False)
+        seen.clear()
+        assert called("merge", "--force", run).returncode == 0 and files_in(run) == ["merged"]
+        assert all(seen) == works, "without it there is none for a moment"
+
+
+@pytest.mark.stress
+def test_many_kills_while_merging_leave_a_whole_merge(everything):
+    kill_merges(everything, 200, 2)
 
 
 # --- standard streams -------------------------------------------------------------------------------------------------

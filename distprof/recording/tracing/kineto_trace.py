@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import msgspec
 
 from distprof.contract.tables import TableRow
 from distprof.recording.communication.collective_call import BackendEvent, is_backend_event
+from distprof.recording.tracing.raw_strings import strict
 
-_NAME = re.compile(rb'"name": "(.*)",(?=\s*"pid")')
-"""A slice's name, which ends its line, or is followed by the process."""
 MOST_SHAPES = 30
 """The profiler lists the shapes of that many tensors of a list."""
 
@@ -83,11 +81,15 @@ def read_trace(text: bytes) -> TraceContent:
 
 
 def read_repaired(text: bytes) -> tuple[bytes, TraceContent]:
-    """The trace as JSON, and what is in it: Kineto does not escape quotation marks in names that scripts give."""
+    """The trace as JSON, and what is in it.
+
+    Raises:
+        msgspec.MsgspecError: It cannot be read, whatever is done about names that scripts give.
+    """
     try:
         return text, read_trace(text)
     except msgspec.DecodeError:
-        repaired = _NAME.sub(lambda found: b'"name": "' + found[1].replace(b'"', b'\\"') + b'",', text)
+        repaired = strict(text)
         return repaired, read_trace(repaired)
 
 

@@ -10,6 +10,8 @@ import json
 import re
 from typing import BinaryIO
 
+from distprof.recording.tracing.raw_strings import strict
+
 MARK = "~distprof~"
 _CHANGED = re.compile(r'[^ -~]|["\\~]')
 """What Kineto does not write as it is, and what escapes begin with."""
@@ -35,14 +37,14 @@ def real_names(text: bytes) -> bytes:
 
 
 def copy_with_real_names(source: BinaryIO, target: BinaryIO) -> None:
-    """The same, of a file of any size."""
+    """The same as strict JSON, of a file of any size."""
     kept = b""
     while block := source.read(BLOCK_BYTES):
         whole = kept + block
         border = max(whole.rfind(b"\n") + 1, len(whole) - LONGEST)  # names do not span lines
-        target.write(real_names(whole[:border]))
+        target.write(strict(real_names(whole[:border])))
         kept = whole[border:]
-    target.write(real_names(kept))
+    target.write(strict(real_names(kept)))
 
 
 def _real(found: re.Match[bytes]) -> bytes:

@@ -132,8 +132,9 @@ class Timeline:
             with told(plain):
                 plain.touch()  # where that fails Kineto would write to stderr, in its own words
             self._profile.export_chrome_trace(str(plain))
-            text, found = read_repaired(real_names(plain.read_bytes()))
-        except (OSError, msgspec.MsgspecError):  # Kineto does not tell why
+            _check_end(plain)
+            text, found = self._read(real_names(plain.read_bytes()))
+        except OSError:  # Kineto does not tell why
             raise _not_whole(plain) from None
         finally:  # it is many times the size of the file that stays
             for left in (plain, plain.with_suffix(".json.tmp")):
@@ -141,7 +142,7 @@ class Timeline:
                     left.unlink()
         packed = igzip.compress(text, 1)
         part = 1.0 if room is None else part_that_fits(len(packed), found.rows, room)
-        if part < 1:
+        if part < 1 and found.rows:
             less = capped(text, found, part, most_bytes=self._most_bytes)
             packed, found, self.left_out = igzip.compress(less.text, 1), less.content, less.left_out
         with told(path):
@@ -149,6 +150,15 @@ class Timeline:
         self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
         return found
+
+    def _read(self, text: bytes) -> tuple[bytes, TraceContent]:
+        """What can be read of a trace that is whole; the text itself is kept in any case, as merging reads on behind
+        damage."""
+        try:
+            return read_repaired(text)
+        except msgspec.MsgspecError as error:
+            self._note(f"the timeline that torch.profiler wrote cannot be read ({error}): it has no table of events")
+            return text, TraceContent(rows=[], backend_events=[])
 
     def events(self) -> Iterable[Any]:
         """The profiler's own events, as trees; none of a torch that does not show them, or after they were written."""

@@ -28,6 +28,7 @@ from distprof.contract.rank_summary import (
 )
 from distprof.contract.tables import MODULES, OPS, STEPS, Column
 from distprof.errors import FormatError
+from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.summaries.host_file import Frame, arrivals_of, files_of, frames_in, head_of
 
 MANY_RANKS = 64
@@ -87,7 +88,7 @@ class Summaries:
         wanted = [self.frames[rank] for rank in (self.frames if ranks is None else ranks)]
         wanted.sort(key=lambda frame: (str(frame.path), frame.offset))
         for path, frames in groupby(wanted, key=lambda frame: frame.path):
-            content = path.read_bytes()
+            content = _content(path)
             for frame in frames:
                 try:
                     found = arrivals_of(frame, content)
@@ -136,7 +137,7 @@ def _by_file(frames: Mapping[int, Sequence[Frame]]) -> list[tuple[Path, list[int
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_small(file, MOST_LINES_BYTES)
     except OSError:
         return b""
 
@@ -144,12 +145,16 @@ def _content(file: Path) -> bytes:
 def _frames(files: Iterable[Path]) -> tuple[dict[int, list[Frame]], list[Unreadable]]:
     found, problems = defaultdict[int, list[Frame]](list), list[Unreadable]()
     for file in files:
-        content = _content(file)
+        try:
+            content = read_small(file, MOST_LINES_BYTES)
+        except OSError as error:
+            problems.append(Unreadable(file=f"{SUMMARIES}/{file.name}", detail=error.strerror or str(error)))
+            continue
         frames, lost = frames_in(file, content)
         for frame in frames:
             found[frame.rank].append(frame)
         if lost or not content:
-            detail = f"{lost} of its {len(content)} bytes are of no summary" if content else "it cannot be read"
+            detail = f"{lost} of its {len(content)} bytes are of no summary" if content else "it is empty"
             problems.append(Unreadable(file=f"{SUMMARIES}/{file.name}", detail=detail))
     return found, problems
 

@@ -62,7 +62,16 @@ def test_an_empty_rank_folder_counts_as_missing(run):
     (run / "rank00001").mkdir()
     done = distprof("merge", run)
     assert done.returncode == 0
-    assert "rank00001 cannot be read: it is empty" in done.stdout and "rank 1 of 4 missing" in done.stdout
+    assert "rank00001 cannot be read: nothing is in it" in done.stdout and "rank 1 of 4 missing" in done.stdout
+
+
+def test_forty_thousand_empty_rank_folders_are_one_line(run):
+    for rank in range(4, 40_004):
+        (run / f"rank{rank:05d}").mkdir()
+    for command in ("merge", "stats", "comms"):
+        done = distprof(command, run)
+        assert done.returncode == 0 and len(done.stdout.splitlines()) < 100, done.stderr
+        assert done.stdout.count("rank00004 and 39999 more cannot be read: nothing is in it") == 1
 
 
 @pytest.mark.parametrize(("values", "why"), [
@@ -128,6 +137,31 @@ def test_a_damaged_rank_json_is_said_and_the_others_are_merged(run, content):
     said(run, "rank00000/rank.json", "incomplete: ", "rank 0 of 4 missing")
     summary = json.loads((run / "merged" / "summary.json").read_text())
     assert summary["ranks"] == [1, 2, 3] and summary["per_gpu"]["fwd_flops"]["mean"] > 0
+
+
+def in_the_place_of(path: Path, what: str) -> None:
+    path.unlink(missing_ok=True)
+    if what == "a pipe":
+        os.mkfifo(path)
+    elif what == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device", "1099511627776 bytes"])
+@pytest.mark.parametrize(("file", "words"), [
+    ("rank00001/rank.json", ["rank00001 cannot be read", "rank 1 of 4 missing"]), ("run.json", ["expected run.json"]),
+    ("rank00001/stuck.json", ["rank 1: stuck.json cannot be read"]),
+    ("rank00001/steps.ndjson", ["rank 1: steps.ndjson cannot be read"])])
+def test_what_never_ends_in_the_place_of_a_description_is_named_and_not_read(run, file, words, what):
+    if file.endswith("ndjson"):
+        (run / "rank00001" / "steps.parquet").unlink()
+    in_the_place_of(run / file, what)
+    assert distprof("merge", run).returncode == 0
+    done = distprof("comms", run)  # which looks for hangs as well
+    assert done.returncode == 0 and all(word in done.stdout for word in [*words, what]), (done.stdout, done.stderr)
 
 
 def test_a_run_without_any_rank_json_that_can_be_read_is_refused(run):

@@ -207,6 +207,15 @@ def test_the_screen_names_the_lines_of_the_user_at_the_peak(tmp_path):
     assert max(point["allocated_bytes"] for point in device["timeline"]) == one.peak_requested
 
 
+@pytest.mark.parametrize("flags", [(), ("--by", "stack"), ("--json",)])
+def test_a_path_that_is_not_utf8_is_shown_as_python_shows_it(tmp_path, flags):
+    one = Allocator()
+    one.alloc(9 << 20, Frames()(("/home/me/m\udcff/net.py", 7, "lay\ud800er")))
+    done = called("memory", *flags, written(tmp_path / "a.pickle", snapshot(one)))
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "lay\\ud800er" in done.stdout.replace("\\\\", "\\")
+
+
 def test_a_stack_is_shown_whole(tmp_path):
     one = Allocator()
     trained(one)

@@ -1,0 +1,162 @@
+"""How many rows a table of parquet has, and how many bytes its pages take: what its footer says, before it is read.
+
+A few KB of parquet may hold gigabytes. Polars does not tell without reading them, and arrow takes longer to load than
+the footers of a run take to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from distprof.contract.table_checksum import ENDING_BYTES, DamagedTableError, footer_at
+
+MOST_BYTES = 4 << 20
+"""Of a footer; those of ranks have some KB."""
+NUM_ROWS, ROW_GROUPS, TOTAL_BYTES = 3, 4, 2
+"""Numbers of fields in FileMetaData, and of one in RowGroup, as parquet.thrift has them."""
+LARGE = 1 << 20
+_LARGE_NUMBERS = (re.compile(rb"\x16[\x80-\xff]{3}"), re.compile(rb"\x06[\x04\x06][\x80-\xff]{3}"))
+"""A number of 64 bits from `LARGE` on as two of these are written: behind the distance of their field from the one
+before, or its number. By chance other bytes are like it: then the footer is read for nothing."""
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_INTEGERS = (4, 5, 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What the footer of a table says."""
+
+    num_rows: int
+    page_bytes: int
+    """What all its pages take when they are unpacked."""
+
+
+def read_footer(file: BinaryIO, *, if_large: bool = False) -> Footer | None:
+    """Reads the footer.
+
+    Args:
+        file: Open for reading; is at its begin afterwards.
+        if_large: Only where the table, or a group of its rows, may have `LARGE` rows or bytes.
+
+    Returns:
+        None where it was not read.
+
+    Raises:
+        DamagedTableError: It is none.
+    """
+    file.seek(footer_at(file))
+    content = file.read(MOST_BYTES)[:-ENDING_BYTES]
+    file.seek(0)
+    if if_large and not any(pattern.search(content) for pattern in _LARGE_NUMBERS):
+        return None
+    try:
+        return _footer(content)
+    except (IndexError, RecursionError):
+        raise DamagedTableError("its footer cannot be read") from None
+
+
+def _footer(data: bytes) -> Footer:
+    num_rows = page_bytes = 0
+    for field, kind, at in _Fields(data, 0):
+        if field == NUM_ROWS:
+            num_rows = _integer(data, at)[0]
+        elif field == ROW_GROUPS and kind == _LIST:
+            page_bytes = _bytes_of_groups(data, at)
+    return Footer(num_rows=num_rows, page_bytes=page_bytes)
+
+
+def _bytes_of_groups(data: bytes, at: int) -> int:
+    found, (size, _, at) = 0, _list_begins(data, at)
+    for _ in range(size):
+        fields = _Fields(data, at)
+        found += sum(_integer(data, at)[0] for field, _, at in fields if field == TOTAL_BYTES)
+        at = fields.at
+    return found
+
+
+class _Fields:
+    """The fields of a struct in thrift's compact protocol: number, type, and where the value is."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self.at = at
+        """Behind what was read; behind the struct in the end."""
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        field = 0
+        while head := self._data[self.at]:
+            self.at += 1
+            if head > 15:
+                field += head >> 4
+            else:
+                field, self.at = _integer(self._data, self.at)
+            yield field, head & 15, self.at
+            self.at = _behind(self._data, self.at, head & 15)
+        self.at += 1
+
+
+def _behind(data: bytes, at: int, kind: int) -> int:
+    """Where a value ends; it takes most of the time, so varints are read in place."""
+    if kind in _INTEGERS:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind == _BINARY:
+        size, at = _unsigned(data, at)
+        return _within(data, at + size)
+    if kind == _STRUCT:
+        while head := data[at]:
+            at += 1
+            if head < 16:
+                at = _behind(data, at, _INTEGERS[0])
+            at = _behind(data, at, head & 15)
+        return at + 1
+    if kind in (_LIST, _SET):
+        size, kind, at = _list_begins(data, at)
+        return _behind_all(data, at, size, (kind,))
+    if kind == _MAP:
+        size, at = _unsigned(data, at)
+        return _behind_all(data, at + 1, size, (data[at] >> 4, data[at] & 15)) if size else at
+    return _within(data, at + {_BYTE: 1, _DOUBLE: 8}.get(kind, 0))
+
+
+def _behind_all(data: bytes, at: int, size: int, kinds: Sequence[int]) -> int:
+    """Behind what is in a list or map, where a truth value has a byte: so lies about the size end with the content."""
+    for _ in range(size):
+        for kind in kinds:
+            at = _behind(data, at, _BYTE if kind in (_TRUE, _FALSE) else kind)
+            if kind == 0 or kind > _STRUCT:
+                raise IndexError
+    return at
+
+
+def _within(data: bytes, at: int) -> int:
+    if at > len(data):
+        raise IndexError
+    return at
+
+
+def _list_begins(data: bytes, at: int) -> tuple[int, int, int]:
+    """Size, type of what is in it, and where that begins."""
+    head = data[at]
+    if head < 0xF0:
+        return head >> 4, head & 15, at + 1
+    size, at = _unsigned(data, at + 1)
+    return size, head & 15, at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _unsigned(data, at)
+    return number >> 1 ^ -(number & 1), at
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while (byte := data[at]) > 127:
+        number |= (byte & 127) << shift
+        shift += 7
+        at += 1
+    return number | byte << shift, at + 1

@@ -1,0 +1,157 @@
+"""Whether the rows of tables are what ranks write: of the rank itself, without nulls, numbers and texts that cannot be.
+
+Tables are checked once, where they are opened. What is not as it must be costs the table, which is named; all that
+reads rows behind it may rely on them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import polars as pl
+
+from distprof.contract.group_ranks import ranks_of
+from distprof.contract.parquet_footer import LARGE, read_footer
+from distprof.contract.paths import RANK_JSON
+from distprof.contract.rank_json import MOST_RANKS, RankJson
+from distprof.contract.table_checksum import DamagedTableError
+from distprof.contract.tables import Column, Table
+from distprof.merge.run.group_ranks import COLUMN, SIZE
+from distprof.merge.run.run_model import Rank
+from distprof.units import counted
+from distprof.units import size as size_text
+
+FEW_BYTES = 64 << 20
+"""That a table may have however small its file is; of rows, `LARGE`."""
+ROWS_OF_BYTE, BYTES_OF_BYTE = 1, 100
+"""More than a byte of a file holds: a row takes 10 bytes or more in tables of real jobs, which become 3 times as large
+when they are unpacked."""
+LONGEST_NS = 400 * 86_400 * 10**9
+"""Times of a rank are not further apart, nor from those in its rank.json."""
+SIZES = ("mp_size", "dp_size")
+SHOWN = 40
+"""Characters of a text that is told."""
+
+
+def check_size(file: BinaryIO) -> None:
+    """Looks at the footer of a table.
+
+    Args:
+        file: Open for reading; is at its begin afterwards.
+
+    Raises:
+        DamagedTableError: It has more rows or bytes than its size allows: reading it would take all memory.
+    """
+    footer = read_footer(file, if_large=True)
+    if footer is None:
+        return
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if footer.num_rows > LARGE + ROWS_OF_BYTE * size or footer.num_rows < 0:
+        raise DamagedTableError(f"it says that its {size_text(size)} are {footer.num_rows} rows")
+    if footer.page_bytes > FEW_BYTES + BYTES_OF_BYTE * size:
+        raise DamagedTableError(f"it says that its {size_text(size)} become {size_text(footer.page_bytes)}")
+
+
+def check_rows(rows: pl.DataFrame, table: Table, owners: Sequence[Rank]) -> None:
+    """Compares rows with what ranks write.
+
+    Args:
+        rows: Columns of the table, or some of them.
+        table: What each may be.
+        owners: The ranks whose rows these are, in this order. Of several, what is unusual is refused as well, like a
+            rank without rows: who wants to know looks at each.
+
+    Raises:
+        DamagedTableError: What is not as it must be, of the first column that has such.
+    """
+    for column in table.columns:
+        if column.name in rows.columns:
+            _check_column(rows[column.name], column)
+    known = [owner.recorded for owner in owners if owner.recorded is not None]
+    _check_owners(rows, [owner.number for owner in owners], known)
+    _check_times(rows, table, known)
+    _check_groups(rows, known)
+
+
+def _check_column(values: pl.Series, column: Column) -> None:
+    nulls = values.null_count()
+    if nulls and not column.nullable:
+        raise DamagedTableError(f"{column.name} is null in {nulls} of {counted(len(values), 'row')}")
+    if nulls == len(values):
+        return
+    if column.type == "list<int64>":
+        values = values.filter(values.list.len() > 0).explode()
+        if values.null_count():
+            raise DamagedTableError(f"{column.name} has nulls in its lists")
+    if column.type in ("int64", "float64", "list<int64>"):
+        _check_numbers(values, column)
+    elif column.among:
+        _check_texts(values, column)
+
+
+def _check_numbers(values: pl.Series, column: Column) -> None:
+    if column.type == "float64" and values.is_nan().any():
+        nans = values.is_nan().sum()
+        raise DamagedTableError(f"{column.name} is no number in {nans} of {counted(len(values), 'row')}")
+    for found in _edges(values):
+        if not column.least <= found <= column.most:
+            raise DamagedTableError(f"{column.name} is {found}, which cannot be")
+
+
+def _edges(values: pl.Series) -> tuple[int, ...]:
+    """The least and the most of numbers; none where all are null."""
+    least: Any = values.min()
+    most: Any = values.max()
+    return () if least is None else (least, most)
+
+
+def _check_texts(values: pl.Series, column: Column) -> None:
+    other = [text for text in values.unique().drop_nulls().to_list() if text not in column.among]
+    if other:
+        raise DamagedTableError(f"{column.name} is {_shown(other[0])}, not one of {', '.join(column.among)}")
+
+
+def _check_owners(rows: pl.DataFrame, numbers: Sequence[int], known: Sequence[RankJson]) -> None:
+    """A table of another rank has its number in each row."""
+    if "rank" in rows.columns and len(rows):
+        found = rows["rank"].to_numpy()
+        in_order = [*found[:-1][found[1:] != found[:-1]].tolist(), int(found[-1])]
+        if in_order != numbers:
+            other = next((number for number in in_order if number not in numbers), in_order[-1])
+            raise DamagedTableError(f"it has rows of rank {other}, and lies in the folder of rank {numbers[0]}")
+    for name in SIZES:
+        sizes = {size for one in known if (size := getattr(one, name)) is not None}
+        edges = _edges(rows[name]) if sizes and name in rows.columns else ()
+        if any({edge} != sizes for edge in edges):
+            raise DamagedTableError(f"{name} is {edges[0]} to {edges[-1]}, and {min(sizes)} in {RANK_JSON}")
+
+
+def _check_times(rows: pl.DataFrame, table: Table, known: Sequence[RankJson]) -> None:
+    names = [column.name for column in table.columns if column.is_time and column.name in rows.columns]
+    edges = [(edge, name) for name in names for edge in _edges(rows[name])]
+    if not edges:
+        return
+    first, last = min(edges), max(edges)
+    if last[0] - first[0] > LONGEST_NS:
+        raise DamagedTableError(f"{first[1]} {first[0]} and {last[1]} {last[0]} are more than a year apart")
+    clock = [pair.realtime_ns for one in known for pair in one.clock]
+    for time, name in (first, last) if clock else ():
+        if not max(clock) - LONGEST_NS <= time <= min(clock) + LONGEST_NS:
+            raise DamagedTableError(f"{name} is {time}, more than a year from the times in {RANK_JSON}")
+
+
+def _check_groups(rows: pl.DataFrame, known: Sequence[RankJson]) -> None:
+    if COLUMN not in rows.columns or SIZE not in rows.columns:
+        return
+    world_size = max((one.world_size for one in known), default=MOST_RANKS)
+    for text, number in rows.select(pl.col(COLUMN).cast(pl.String), SIZE).unique().iter_rows():
+        ranks = ranks_of(text)
+        if text and (len(ranks) != number or max(ranks, default=0) >= world_size):
+            raise DamagedTableError(f"{COLUMN} is {_shown(text)}, which are no {number} ranks of {world_size}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
