@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import time
 import traceback
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from distprof.contract.rank_json import RankFailure
 from distprof.contract.stuck import in_brief
+from distprof.hidden import hidden
 from distprof.recording.hang.report import is_communication
 
 MOST_CAUSES = 20
@@ -48,7 +50,7 @@ def in_a_line(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return in_brief(str(error))
+        return in_brief(hidden(str(error), sys.argv))
     except Exception as own:  # noqa: BLE001 (a __str__ of the script)
         return f"without a message: str() raised {type(own).__name__}"
 
