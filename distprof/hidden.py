@@ -23,7 +23,7 @@ _QUANTITIES = frozenset((
 _NUMBER = re.compile(r"[-+]?[0-9.,_]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 _SCHEME = r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/+)"
 _PASSWORD = re.compile(rf"{_SCHEME}([^\s/?#:\"'<>]*):([^\s/\"'<>]+)@")
-_WITH_SLASH = re.compile(rf"{_SCHEME}((?!\[)[^\s/?#@:\"'<>]*):(?!\d*(?:[/?#\s]|$))([^\s\"'<>]+)@")
+PASSWORD_WITH_SLASH = re.compile(rf"{_SCHEME}((?!\[)[^\s/?#@:\"'<>]*):(?!\d*(?:[/?#\s]|$))([^\s\"'<>]+)@")
 """A password that has a slash, which belongs into no URL; a port may stand there as well."""
 _PARAMETER = re.compile(r"([?&;]([\w.%-]+)=)([^&;\s\"'<>#]+)")
 _USER = re.compile(r"(?<![^\s:/@,;=\"'])([^\s:/@,;=\"']*):([^\s/]+)@")
@@ -55,7 +55,7 @@ def hidden(text: str, arguments: Sequence[str] = ()) -> str:
     for secret in sorted(_KNOWN | _secrets_of(arguments), key=len, reverse=True):
         text = text.replace(secret, MARK)
     if "@" in text and ":/" in text:
-        text = _WITH_SLASH.sub(rf"\1\2:{MARK}@", _PASSWORD.sub(rf"\1\2:{MARK}@", text))
+        text = PASSWORD_WITH_SLASH.sub(rf"\1\2:{MARK}@", _PASSWORD.sub(rf"\1\2:{MARK}@", text))
     if "=" in text and "?" in text:
         text = _PARAMETER.sub(lambda found: found[1] + (MARK if is_secret(found[2], found[3]) else found[3]), text)
     return text
