@@ -134,9 +134,9 @@ def _answer(error: BaseException) -> tuple[str, int]:
         if isinstance(status := getattr(one, "status_code", None), int):  # of Azure
             code = getattr(one, "error_code", None) or ""
             return str(getattr(code, "value", code)), status
-        for name in ("status", "code"):  # aiohttp, gcsfs
-            if isinstance(status := getattr(one, name, None), int) and 100 <= status < 600:
-                return "", status
+        status = one.status if hasattr(one, "status") else getattr(one, "code", None)  # aiohttp, gcsfs
+        if isinstance(status, int) and 100 <= status < 1000:
+            return "", status
     return "", 0
 
 

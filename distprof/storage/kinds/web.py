@@ -5,6 +5,7 @@ A server is believed in nothing that would take time or memory without end.
 
 from __future__ import annotations
 
+import base64
 import errno
 from collections.abc import Mapping
 from functools import partial
@@ -36,10 +37,8 @@ def headers(host: str) -> dict[str, str]:
     before, _, _ = host.rpartition("@")
     said = {"Accept-Encoding": "identity"}
     if before:
-        from aiohttp import BasicAuth
-
-        user, _, password = before.partition(":")
-        said["Authorization"] = BasicAuth(unquote(user), unquote(password), "utf-8").encode()
+        user, _, password = map(unquote, before.partition(":"))
+        said["Authorization"] = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
     return said
 
 
@@ -93,7 +92,7 @@ class Web(Backend):
         key = self.key(url) + (f"/{inside}/" if inside else "")
         get = partial(awaited, self.filesystem.loop, self._text, key, place)
         try:
-            return str(persistently(place, get, num_bytes=MOST_PAGE_BYTES >> 3))
+            return str(persistently(place, get, num_bytes=1 << 20))
         except RemoteError as error:
             if error.errno == errno.ENOENT and inside:  # a link that leads nowhere
                 return ""
