@@ -30,6 +30,10 @@ def _head(status: str, *fields: str) -> bytes:
     return "\r\n".join((f"HTTP/1.1 {status}", *fields, "", "")).encode()
 
 
+def _chunk(content: bytes) -> bytes:
+    return f"{len(content):x}\r\n".encode() + content + b"\r\n"
+
+
 def _status(status: str, *fields: str) -> Act:
     return _raw(_head(status, "Content-Length: 2", *fields), b"no")
 
@@ -61,10 +65,16 @@ def _said(answer: Answer, **fields: str) -> Answer:
     return Answer(answer.status, [*left, *said.items()], answer.body)
 
 
+def _fields(answer: Answer) -> list[str]:
+    """All but its length."""
+    return [f"{name}: {value}" for name, value in answer.headers
+            if name.lower() not in ("content-length", "connection")]
+
+
 def _trickles(handler: Handler, answer: Answer) -> None:
     """The truth, a byte at a time."""
     length = f"Content-Length: {len(answer.body)}"
-    fields = [f"{name}: {value}" for name, value in answer.headers if name.lower() not in ("content-length", "connection")]
+    fields = _fields(answer)
     until = time.monotonic() + MOST_S
     for byte in _head(f"{answer.status} OK", length, *fields) + answer.body:
         if time.monotonic() > until:
@@ -78,8 +88,7 @@ def _trickles(handler: Handler, answer: Answer) -> None:
 def _claims(length: int) -> Act:
     """Another length than that of what follows."""
     def act(handler: Handler, answer: Answer) -> None:
-        fields = [f"{name}: {value}" for name, value in answer.headers if name.lower() not in ("content-length", "connection")]
-        handler.wfile.write(_head(f"{answer.status} OK", f"Content-Length: {length}", *fields) + answer.body)
+        handler.wfile.write(_head(f"{answer.status} OK", f"Content-Length: {length}", *_fields(answer)) + answer.body)
         handler.wfile.flush()
         hangs_up(handler, answer)
 
@@ -112,7 +121,8 @@ def _repeats_its_links(handler: Handler, answer: Answer) -> None:
 OK = _head("200 OK", "Content-Type: text/html", "Transfer-Encoding: chunked")
 LIES: Mapping[str, Act] = {
     **{f"status {status}": _status(f"{status} So") for status in (
-        204, 206, 300, 304, 400, 401, 403, 404, 405, 407, 408, 410, 412, 416, 418, 429, 451, 500, 501, 502, 503, 504, 999)},
+        204, 206, 300, 304, 400, 401, 403, 404, 405, 407, 408, 410, 412, 416, 418, 429, 451, 500, 501, 502, 503, 504,
+        999)},
     "redirects to itself": _redirects_to_itself,
     "redirects to nobody": _status("302 Found", "Location: http://127.0.0.1:9/x"),
     "redirects to a user": _status("307 Found", "Location: http://eve:Ev3sS3cr3t@127.0.0.1:9/x?token=Ev3sS3cr3t"),
@@ -126,18 +136,21 @@ LIES: Mapping[str, Act] = {
     "hangs in its body": _again_and_again(OK + b"5\r\n<a hr\r\n", lambda _: b"", 1.0),
     "trickles": _trickles,
     "trickles without end": _again_and_again(OK, lambda _: b"1\r\nx\r\n", 0.05),
-    "floods": _again_and_again(OK, lambda _: b"10000\r\n" + bytes(1 << 16) + b"\r\n"),
-    "floods with links": _again_and_again(OK, lambda number: b"26\r\n" + f'<a href="rank{number:012d}/x">link</a>\r\n'.encode()),
+    "floods": _again_and_again(OK, lambda _: _chunk(bytes(1 << 16))),
+    "floods with links": _again_and_again(OK, lambda number: _chunk("".join(
+        f'<a href="rank{number:012d}/{one}">link</a>' for one in range(999)).encode())),
     "has headers without end": _again_and_again(b"HTTP/1.1 200 OK\r\n", lambda number: f"X-{number}: y\r\n".encode()),
     "has a long header": _raw(b"HTTP/1.1 200 OK\r\nX: " + bytes([120]) * (1 << 20)),
     "claims 1 more": _claims(1 << 20), "claims 4 EB": _claims(1 << 62), "claims 100 digits": _claims(10 ** 100),
     "claims less than nothing": _claims(-1), "claims nothing": _claims(0),
     "is no HTTP": _raw(b"\x16\x03\x01\x00\xa5" * 100), "is HTTP 9": _raw(b"HTTP/9.9 200 OK\r\n\r\n"),
-    "has chunks of no size": _raw(OK + b"zz\r\nabc\r\n"), "has a chunk of 1 EB": _raw(OK + b"FFFFFFFFFFFFFFF\r\nabc\r\n"),
+    "has chunks of no size": _raw(OK + b"zz\r\nabc\r\n"),
+    "has a chunk of 1 EB": _raw(OK + b"FFFFFFFFFFFFFFF\r\nabc\r\n"),
     "is gzip": _changed(lambda answer: Answer(answer.status, [*answer.headers, ("Content-Encoding", "gzip")],
                                               gzip.compress(answer.body))),
     "says that it is gzip": _changed(lambda answer: _said(answer, content_encoding="gzip")),
-    "is a bomb": _changed(lambda answer: Answer(answer.status, [*answer.headers, ("Content-Encoding", "gzip, gzip")], BOMB)),
+    "is a bomb": _changed(lambda answer: Answer(answer.status, [*answer.headers, ("Content-Encoding", "gzip, gzip")],
+                                                BOMB)),
     "is empty": _changed(lambda answer: Answer(answer.status, answer.headers, b"")),
     "is cut": _changed(lambda answer: Answer(answer.status, answer.headers, answer.body[:len(answer.body) // 2])),
     "is longer": _changed(lambda answer: Answer(answer.status, answer.headers, answer.body * 2)),

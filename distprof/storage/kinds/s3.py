@@ -6,7 +6,6 @@ import errno
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +147,19 @@ def bounded_sessions() -> Mapping[str, Any]:
     """Has botocore read no answer to an end that it may not have; nothing where it is too old to take that."""
     from aiobotocore.config import AioConfig
     from aiobotocore.httpsession import AIOHTTPSession
+    from aiohttp import ClientResponse
+
+    class Answer(ClientResponse):
+        async def read(self) -> bytes:
+            if self._body is None:
+                self._body = await _read_whole(self)
+            return self._body
 
     class Bounded(AIOHTTPSession):  # type: ignore[misc]
-        async def send(self, request: Any) -> Any:
-            response = await super().send(request)
-            response.raw.read = partial(_read_whole, response.raw)
-            return response
+        async def _get_session(self, proxy_url: str | None) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._response_class = Answer
+            return session
 
     takes = "http_session_cls" in inspect.signature(AioConfig.__init__).parameters
     return {"http_session_cls": Bounded} if takes else {}
@@ -164,6 +170,7 @@ async def _read_whole(response: Any) -> bytes:
     async for piece in response.content.iter_chunked(1 << 16):
         content += piece
         if len(content) > MOST_ANSWER_BYTES:
+            response.close()
             raise OSError(f"its answer has more than {MOST_ANSWER_BYTES >> 20} MB")
     return bytes(content)
 
