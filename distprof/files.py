@@ -111,6 +111,13 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file that none but its owner may read, whatever the umask allows."""
+    path.unlink(missing_ok=True)  # what a killed process left may be open to others
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii"))

@@ -3,7 +3,7 @@ or `relay`.
 
 Names in traces, files, modules and messages of exceptions come from outside, and may hold characters that move the
 cursor, set titles or turn the direction of writing. They are written as Python escapes, `\\x1b` or `\\u202e`, whether a
-terminal reads them or a pipe.
+terminal reads them or a pipe. Secrets in them are not written at all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from distprof.errors import Ended
+from distprof.hidden import hidden
 from distprof.system import SIGPIPE, WINDOWS
 
 _ASCII = bytes(range(0x20, 0x7F))
@@ -124,7 +125,7 @@ def _write(stream: TextIO | None, text: str) -> None:
     """Writes all of a text, or raises an error."""
     if stream is None:  # closed when Python began
         return
-    text = _encodable(text, getattr(stream, "encoding", None) or "utf-8")
+    text = _encodable(hidden(text), getattr(stream, "encoding", None) or "utf-8")
     is_replaced = stream not in (sys.__stdout__, sys.__stderr__)
     if is_replaced or WINDOWS:  # by a script that logs in its own way; a console there takes text, not bytes
         stream.write(text)

@@ -28,7 +28,7 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
 `stuck.py` those of `stuck.json`, and `tables.py` and `merged_tables.py` all columns.
 
     runs/<name>/
-      run.json                    what was launched: arguments, plan, world size, versions, start, end, exit code
+      run.json                    what was launched: arguments (without secrets), plan, versions, start, end, exit code
       rank00003/
         rank.json                 who the rank is, its device, topology, params, clocks, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"

@@ -19,7 +19,7 @@ from distprof.launch.display.standard_streams import close_standard_output, open
 from distprof.launch.limits import is_limited, reached
 from distprof.launch.next_commands import command_names
 from distprof.system import SIGPIPE
-from distprof.terminal import say, show
+from distprof.terminal import relay, say, show
 
 if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
@@ -174,6 +174,9 @@ def _unexpected(error: BaseException) -> Outcome:
 
 def _fail(message: str, code: int, error: BaseException) -> int:
     if os.environ.get("DISTPROF_DEBUG"):
-        raise error
-    say(message)
+        import traceback
+
+        relay("".join(traceback.format_exception(error)).rstrip())  # as Python prints it, but for secrets
+    else:
+        say(message)
     return code

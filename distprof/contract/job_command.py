@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distprof.hidden import without_secrets
+
 RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": True, "--max-rank-size": True,
                    "--execution-trace": False, "--step-every": True, "--config": True, "--no-merge": False,
-                   "--no-progress": False, "--force": False, "--debug": False}
+                   "--no-progress": False, "--no-argv": False, "--force": False, "--debug": False}
 """Flags of `distprof run` that the job itself does not see, and whether a value follows them."""
 LAUNCHER = "distprof"
 
@@ -17,7 +19,7 @@ def job_command(argv: Sequence[str]) -> list[str]:
     Args:
         argv: `argv` of run.json: of `distprof run`, of `distprof demo`, or of a script that was started otherwise.
     """
-    words = list(argv)
+    words = without_secrets(argv)  # older versions stored them
     if len(words) > 1 and words[1] == "run" and LAUNCHER in words[0]:
         words = words[2:]
         script = next((place for place, word in enumerate(words) if word == "-m" or word.endswith(".py")), len(words))

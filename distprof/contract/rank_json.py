@@ -15,7 +15,7 @@ import msgspec
 from distprof.contract.paths import FORMAT
 from distprof.contract.steps_found import StepsFound
 from distprof.errors import DataError, FormatError
-from distprof.files import json_text, read_small, write_whole
+from distprof.files import json_text, read_small, write_private, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +194,7 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     run_id: str
     argv: list[str] = []
+    """Without secrets (`distprof/hidden.py`); empty where the user wants none of it stored."""
     working_directory: str = ""
     steps: str = ""
     """The plan, like wait=2,count=1,time=3,trace=6,arrivals=20; without what depends on a number of ranks that was not
@@ -252,6 +253,7 @@ def read(path: Path, kind: type[Content]) -> Content:
 
 
 def write(path: Path, content: RankJson | RunJson) -> None:
-    """Writes the file whole or not at all."""
+    """Writes the file whole or not at all; a `run.json` for its owner alone: it holds the command."""
     text = json_text(content)
-    write_whole(path, lambda temporary: temporary.write_bytes(text))
+    write = write_private if isinstance(content, RunJson) else Path.write_bytes
+    write_whole(path, lambda temporary: write(temporary, text))

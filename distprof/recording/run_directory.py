@@ -33,8 +33,11 @@ from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
 from distprof.files import read_small, sync, told
 from distprof.helper import Helper
+from distprof.hidden import without_secrets
 from distprof.process.identity import versions
 
+NO_ARGV = "DISTPROF_NO_ARGV"
+"""A variable: where it is set, run.json holds no arguments."""
 LOCK = ".claim"
 """A folder in a run directory while somebody makes it: making a folder is atomic on every file system."""
 
@@ -129,9 +132,13 @@ def launch_key_of(environ: Mapping[str, str]) -> str:
 def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mapping[str, int],
                 key: str = "") -> RunJson:
     """What run.json holds of a job that this process launches, or is the first rank of."""
-    return RunJson(run_id=run_id, argv=list(sys.argv), working_directory=_working_directory(), steps=plan,
+    return RunJson(run_id=run_id, argv=_arguments(), working_directory=_working_directory(), steps=plan,
                    world_size=world_size, given_sizes=dict(sizes), versions=versions(), hosts=[socket.gethostname()],
                    start_ns=time.time_ns(), launch_key=key, directory_id=new_run_id())
+
+
+def _arguments() -> list[str]:
+    return [] if os.environ.get(NO_ARGV) else without_secrets(sys.argv)
 
 
 def _working_directory() -> str:

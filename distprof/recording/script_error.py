@@ -10,7 +10,7 @@ from pathlib import Path
 
 from distprof.contract.rank_json import RankFailure
 from distprof.contract.stuck import in_brief
-from distprof.recording.hang.report import is_communication
+from distprof.recording.hang.report import is_communication, message_of
 
 MOST_CAUSES = 20
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
@@ -48,7 +48,7 @@ def in_a_line(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return in_brief(str(error))
+        return in_brief(message_of(error))
     except Exception as own:  # noqa: BLE001 (a __str__ of the script)
         return f"without a message: str() raised {type(own).__name__}"
 

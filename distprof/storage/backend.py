@@ -9,14 +9,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from distprof.storage.credentials import whole_host
 from distprof.storage.faults import CHANGED, NUMBERS, Kind, RemoteError
 from distprof.storage.retrying import persistently
+from distprof.storage.tally import Tally
 from distprof.storage.writing.writable import Writable
 
 Result = TypeVar("Result")
+LISTING_BYTES = 8 << 20
+"""That a listing in one request is taken to be."""
+MOST_BYTES = 1 << 46
+"""No storage takes a larger object: whoever says so does not tell its length."""
+MOST_S = 1 << 33
+"""A time later than that is none."""
 _SETTING_UP = threading.Lock()
 _KNOWN: dict[tuple[str, str], Backend] = {}
-"""By scheme and what follows it, as far as that chooses the client."""
+"""By scheme and what follows it, as far as that chooses the client, with its password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +74,14 @@ class Backend(Writable):
                     raise
                 return {}
 
-        return dict(self._named(root, persistently(url, find)))
+        found = persistently(url, find, num_bytes=LISTING_BYTES)
+        Tally(url).took(objects=len(found))
+        return dict(self._named(root, found))
 
     def _found(self, root: str) -> Mapping[str, Any]:
         """What fsspec says of all objects at and below a key, by their keys."""
-        if self._is_file(root):
-            return {root: self.filesystem.info(root)}
         found: Mapping[str, Any] = self.filesystem.find(root, detail=True)
         return found
-
-    def _is_file(self, root: str) -> bool:
-        """True where that has to be asked first: listing a page of the web means reading it."""
-        return False
 
     def _named(self, root: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
         for name, about in found.items():
@@ -96,9 +100,14 @@ class Backend(Writable):
         """
         def ask() -> Entry:
             self.filesystem.invalidate_cache()
-            return entry_of(self.filesystem.info(self.key(url)))
+            return entry_of(self._info(self.key(url)))
 
         return persistently(url, ask)
+
+    def _info(self, key: str) -> Mapping[str, Any]:
+        """What fsspec says of an object."""
+        found: Mapping[str, Any] = self.filesystem.info(key)
+        return found
 
     def read(self, url: str, start: int, end: int, entry: Entry) -> bytes:
         """Bytes of an object, all of them or an error.
@@ -113,7 +122,7 @@ class Backend(Writable):
                 raise ConnectionError(f"{len(content)} of {end - start} bytes came")
             return content
 
-        return persistently(url, get)
+        return persistently(url, get, num_bytes=end - start)
 
     def whole(self, url: str, entry: Entry) -> bytes:
         """All bytes of a small object; see `read`."""
@@ -144,9 +153,9 @@ def entry_of(about: Mapping[str, Any]) -> Entry:
     modified = next((about[name] for name in ("LastModified", "mtime", "updated", "last_modified", "created")
                      if about.get(name) is not None), None)
     tag = next((str(about[name]) for name in ("ETag", "etag", "generation") if about.get(name)), "")
-    size = about.get("size")
-    modified_ns = _ns(modified)
-    return Entry(size=None if size is None else int(size), modified_ns=modified_ns, tag=tag or str(modified_ns or ""))
+    size, modified_ns = about.get("size"), _ns(modified)
+    size = None if size is None or not 0 <= int(size) <= MOST_BYTES else int(size)
+    return Entry(size=size, modified_ns=modified_ns, tag=tag or str(modified_ns or ""))
 
 
 def _ns(time: Any) -> int:
@@ -156,7 +165,7 @@ def _ns(time: Any) -> int:
         except ValueError:
             return 0
     seconds = time.timestamp() if isinstance(time, datetime) else time
-    return round(seconds * 1e9) if isinstance(seconds, int | float) else 0
+    return round(seconds * 1e9) if isinstance(seconds, int | float) and 0 <= seconds < MOST_S else 0
 
 
 def backend_of(url: str) -> Backend:
@@ -168,10 +177,11 @@ def backend_of(url: str) -> Backend:
     from distprof.storage.kinds.schemes import made, reached
 
     scheme, host = reached(url)
+    whole = whole_host(scheme, host)
     with _SETTING_UP:
-        if (scheme, host) not in _KNOWN:
-            _KNOWN[scheme, host] = made(scheme, host)
-        return _KNOWN[scheme, host]
+        if (scheme, whole) not in _KNOWN:
+            _KNOWN[scheme, whole] = made(scheme, host)
+        return _KNOWN[scheme, whole]
 
 
 def forget_clients() -> None:

@@ -9,12 +9,14 @@ from enum import Enum
 from typing import NamedTuple
 
 from distprof.errors import StorageError
+from distprof.hidden import hidden
 
 KEYS = "are the keys there and not expired? docs/object-storage.md says where each storage looks for them"
 RIGHTS = "may these keys read and list there? docs/object-storage.md lists the rights"
 NETWORK = "is the network up and the endpoint right? the same command goes on, once it answers"
 HOST = ("is it the right host? `ssh` to it once asks, and notes its key in ~/.ssh/known_hosts; where the key has "
         "changed, ask who runs the host")
+LIES = "is it the right URL? a server that answers so cannot be read"
 CHANGED = "is something still writing there? run the command again"
 BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
 BUSY_CODES = frozenset(("SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling",
@@ -132,9 +134,9 @@ def _answer(error: BaseException) -> tuple[str, int]:
         if isinstance(status := getattr(one, "status_code", None), int):  # of Azure
             code = getattr(one, "error_code", None) or ""
             return str(getattr(code, "value", code)), status
-        for name in ("status", "code"):  # aiohttp, gcsfs
-            if isinstance(status := getattr(one, name, None), int) and 100 <= status < 600:
-                return "", status
+        status = one.status if hasattr(one, "status") else getattr(one, "code", None)  # aiohttp, gcsfs
+        if isinstance(status, int) and 100 <= status < 1000:
+            return "", status
     return "", 0
 
 
@@ -146,4 +148,4 @@ def _is_forbidden(error: BaseException) -> bool:
 def _words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno and not error.args[1:]:
         return os.strerror(error.errno)
-    return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__
+    return hidden((str(error).splitlines() or [type(error).__name__])[0]) or type(error).__name__

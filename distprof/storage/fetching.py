@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import shutil
 import tempfile
 
 from distprof.storage.ahead import HELD_BYTES
+from distprof.storage.faults import RemoteError
 from distprof.storage.remote_path import RemotePath
 
 PIECE_BYTES = 1 << 20
@@ -28,6 +31,10 @@ def fetched(path: RemotePath) -> io.BytesIO | Nameless:
 
 def copied(path: RemotePath) -> Nameless:
     """A file without a name, of which nothing is left when it is closed or the process ends, however that goes."""
+    size, free = path.stat().st_size, shutil.disk_usage(tempfile.gettempdir()).free
+    if size > free:
+        raise RemoteError(errno.ENOSPC, f"it has {size:,} bytes, and a copy of it no room in {tempfile.gettempdir()}",
+                          str(path), "TMPDIR names another folder for copies")
     with tempfile.TemporaryFile() as copy:
         with path.open("rb", buffering=0) as file:
             while piece := file.read(PIECE_BYTES):

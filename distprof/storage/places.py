@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distprof.errors import UsageError
+from distprof.hidden import PASSWORD_WITH_SLASH, hidden
 
 if TYPE_CHECKING:
     from distprof.storage.remote_path import RemotePath
@@ -36,6 +37,9 @@ def place(text: str | os.PathLike[str]) -> Path:
         return Path(rest)
     if not rest.strip("/"):
         raise UsageError(f"expected a URL like s3://bucket/run, found {text}")
+    if "@" not in rest.partition("/")[0] and PASSWORD_WITH_SLASH.match(str(text)):
+        raise UsageError(f"expected a password without a slash, found one in {hidden(str(text))}",
+                         hint="write it as %2F")
     return RemotePath.given(f"{scheme.lower()}://{rest}")
 
 

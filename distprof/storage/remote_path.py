@@ -6,7 +6,8 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from fnmatch import translate
 from functools import cache
 from pathlib import PosixPath, PurePosixPath
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from distprof.storage.ahead import taken
 from distprof.storage.backend import Entry, backend_of
+from distprof.storage.credentials import exported, kept, remember
 from distprof.storage.faults import RemoteError
 from distprof.storage.listing import FEW, LISTINGS, Listing
 from distprof.storage.places import is_url
@@ -36,7 +38,11 @@ class RemotePath(PosixPath):
 
     def __new__(cls, *parts: Any, **_: Any) -> RemotePath:
         """As a path that is never opened: on Windows that of `PosixPath` refuses."""
-        return PurePosixPath.__new__(cls, *parts)
+        return PurePosixPath.__new__(cls, *map(_without_secrets, parts))
+
+    if sys.version_info >= (3, 12):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*map(_without_secrets, parts))
 
     @classmethod
     def given(cls, url: str) -> RemotePath:
@@ -53,7 +59,7 @@ class RemotePath(PosixPath):
 
     @property
     def url(self) -> str:
-        """As fsspec takes it."""
+        """Without secrets, which `credentials` has."""
         scheme, *rest = self.parts or ("",)
         return f"{scheme}//{'/'.join(rest)}" if is_url(f"{scheme}//") else "/".join(self.parts)
 
@@ -64,11 +70,7 @@ class RemotePath(PosixPath):
         return listing.entry(inside)
 
     def __str__(self) -> str:
-        """The URL, without a password."""
-        scheme, _, rest = self.url.partition("//")
-        host, slash, path = rest.partition("/")
-        user, at, name = host.rpartition("@")
-        return f"{scheme}//{user.partition(':')[0]}{at}{name}{slash}{path}" if at else self.url
+        return self.url
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
@@ -76,7 +78,7 @@ class RemotePath(PosixPath):
     def __reduce__(self) -> Any:
         listing, inside = LISTINGS.of(self.url)
         below = listing.below(inside)
-        return _unpickled, (self.url, below if len(below) <= FEW else None)
+        return _unpickled, (self.url, below if len(below) <= FEW else None, exported(self.url))
 
     def __fspath__(self) -> str:
         """A copy on this machine, for what takes no other path; it goes with the process. A folder has none."""
@@ -198,7 +200,12 @@ class RemotePath(PosixPath):
         raise OSError(number, os.strerror(number), str(self))
 
 
-def _unpickled(url: str, below: dict[str, Entry] | None) -> RemotePath:
+def _without_secrets(part: Any) -> Any:
+    return kept(part) if isinstance(part, str) and is_url(part) else part
+
+
+def _unpickled(url: str, below: dict[str, Entry] | None, secrets: Mapping[str, str]) -> RemotePath:
+    remember(secrets)
     LISTINGS.add(Listing(url, below))
     return RemotePath(url)
 

@@ -1,15 +1,18 @@
-"""Tries requests again for as long as a storage is busy or the network broken, within a limit."""
+"""Tries requests again for as long as a storage is busy or the network broken, and waits for none without end."""
 
 from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from distprof.storage.faults import Kind, fault_of, raised
 from distprof.terminal import say
+from distprof.threads import is_scarce
 
 Result = TypeVar("Result")
 PATIENCE_S = 60.0
@@ -19,14 +22,42 @@ FIRST_S, LONGEST_S = 0.1, 8.0
 """Pauses: each is twice as long as the one before."""
 LONG_S = 3.0
 """What takes longer is said."""
+QUIET_S = 30.0
+"""After a line on an answer that is waited for: many requests may wait side by side."""
+LEAST_S = 5.0
+"""An answer is waited for at least so long: the patience may be less, for errors."""
+UNIT_BYTES = 1 << 20
+"""Of content, for which a request may take as long again: slower is no use, however it trickles."""
 
 
-def persistently(place: str, work: Callable[[], Result]) -> Result:
+class _Told:
+    """When somebody last said that an answer is waited for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until = 0.0
+
+    def say(self, line: str) -> None:
+        """Says it, unless another line was said just now."""
+        with self._lock:
+            if time.monotonic() < self._until:
+                return
+            self._until = time.monotonic() + QUIET_S
+        say(line)
+
+
+_TOLD = _Told()
+_OWN = threading.local()
+"""Of the thread that makes a request: `until`, when nobody waits for it any more."""
+
+
+def persistently(place: str, work: Callable[[], Result], *, num_bytes: int = 0) -> Result:
     """What the work gives, once it succeeds.
 
     Args:
         place: A URL, for messages.
-        work: May be called several times.
+        work: May be called several times; it is left behind where it takes too long.
+        num_bytes: That it moves: the more, the longer it may take.
 
     Raises:
         StorageError: The storage refuses the keys, or did not answer in time.
@@ -35,7 +66,7 @@ def persistently(place: str, work: Callable[[], Result]) -> Result:
     began, pause, told = time.monotonic(), FIRST_S, False
     while True:
         try:
-            return work()
+            return _within(allowed_s(num_bytes) - (time.monotonic() - began), place, work)
         except Exception as error:
             fault = fault_of(error)
             passed = time.monotonic() - began
@@ -46,6 +77,41 @@ def persistently(place: str, work: Callable[[], Result]) -> Result:
                 say(f"{place}: {fault.what}; trying for up to {patience_s():g} s")
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, LONGEST_S)
+
+
+def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
+    """What the work gives, in a thread that is left behind where it takes longer."""
+    if is_scarce():  # a thread that gets no memory is waited for without end
+        return work()
+    done = Future[Result]()
+    threading.Thread(target=_settle, args=(done, work, time.monotonic() + seconds), daemon=True).start()
+    if wait([done], min(LONG_S, seconds)).not_done:
+        _TOLD.say(f"{place}: waiting for an answer, up to {seconds:.3g} s")
+        if wait([done], seconds - LONG_S).not_done:
+            raise TimeoutError(f"no whole answer within {seconds:.3g} s")
+    return done.result()
+
+
+def _settle(done: Future[Result], work: Callable[[], Result], until: float) -> None:
+    _OWN.until = until
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 (whoever waits raises it)
+        done.set_exception(error)
+
+
+def awaited(loop: Any, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What a coroutine gives, on the loop of fsspec; one for which nobody waits any more is ended."""
+    from fsspec.asyn import sync
+
+    until = getattr(_OWN, "until", None)
+    seconds = None if until is None else max(until - time.monotonic(), 0.001)
+    return sync(loop, call, *arguments, timeout=seconds, **options)
+
+
+def allowed_s(num_bytes: int) -> float:
+    """How long a request may take that moves so many bytes."""
+    return max(patience_s(), LEAST_S) * (1 + num_bytes / UNIT_BYTES)
 
 
 def patience_s() -> float:

@@ -13,8 +13,9 @@ import msgspec
 
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, OutputError, StorageError
-from distprof.launch.upload.uploader import Outcome
+from distprof.launch.upload.uploader import SECRETS, Outcome
 from distprof.storage.backend import backend_of
+from distprof.storage.credentials import exported
 from distprof.storage.faults import Kind, fault_of
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
@@ -42,6 +43,7 @@ class JobUpload:
                    "meanwhile" if meanwhile else "at the end"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")
                    or name.startswith("DISTPROF_STORAGE_")}
+        environ[SECRETS] = msgspec.json.encode(exported(target.url)).decode()  # everybody may list arguments
         self._process: subprocess.Popen[bytes] | None = None
         try:  # a session of its own: what a terminal sends to the job does not end it
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ,

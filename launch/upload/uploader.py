@@ -17,7 +17,10 @@ from distprof.ending import ended_by_signals
 from distprof.errors import DistprofError, Ended
 from distprof.launch.upload.parts import ranks_of
 from distprof.launch.upload.run_upload import upload_run, uploaded
+from distprof.storage.credentials import remember
 
+SECRETS = "DISTPROF_STORAGE_SECRETS"
+"""A variable: what `credentials.exported` tells of the URL, as JSON."""
 LOOKS_S = 2.0
 """Between looks for ranks that are complete."""
 LOW_PRIORITY = 19
@@ -34,6 +37,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 def main() -> None:
     """Uploads a run directory to a URL, both given as arguments."""
     directory, url, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    remember(msgspec.json.decode(os.environ.pop(SECRETS, "{}"), type=dict[str, str]))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the launcher was killed: the upload goes on
     os.nice(LOW_PRIORITY)
     try:

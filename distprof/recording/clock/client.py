@@ -19,8 +19,9 @@ from typing import Any
 
 from distprof.contract.rank_json import ClockPair, ClockSample
 from distprof.process.identity import Identity, in_process_group
-from distprof.recording.clock.exchange import MEETING_S, ClockResponder, best_of
+from distprof.recording.clock.exchange import MEETING_S, best_of
 from distprof.recording.clock.peers import Place, open_store, own_addresses, store_hosts
+from distprof.recording.clock.responder import ClockResponder
 
 TOTAL_S = 0.25
 """Time that a rank may spend on this in a recording."""

@@ -20,6 +20,7 @@ import torch
 from distprof.contract.paths import FORMAT, STUCK_JSON
 from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.files import json_text, write_whole
+from distprof.hidden import hidden
 from distprof.process.identity import in_process_group
 
 MOST_COLLECTIVES = 50
@@ -217,4 +218,9 @@ def failure_of(error: BaseException) -> Failure:
     """The exception that ends the script."""
     frames = [StackFrame(file=one.filename, line=one.lineno or 0, function=one.name)
               for one in traceback.extract_tb(error.__traceback__)]
-    return Failure(type=type(error).__name__, message=str(error)[:2000], frames=frames)
+    return Failure(type=type(error).__name__, message=message_of(error)[:2000], frames=frames)
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception of the script says, without secrets that the script was given as arguments."""
+    return hidden(str(error), sys.argv)

@@ -18,7 +18,7 @@ import msgspec
 
 from distprof.contract.stuck import OpenCall, Stuck
 from distprof.recording.communication.collective_call import CollectiveCall
-from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called
+from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called, message_of
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps.current_step import CurrentStep
@@ -94,7 +94,7 @@ class HangWatch:
         elif isinstance(error, KeyboardInterrupt):
             found = self._report.take("signal", "signal SIGINT")
         elif is_communication(error):
-            first_line = (str(error).splitlines() or [""])[0]
+            first_line = (message_of(error).splitlines() or [""])[0]
             found = self._report.take("error", f"{type(error).__name__}: {first_line}")
         else:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,14 @@ from typing import Any
 from distprof.storage.backend import Backend, Entry
 from distprof.storage.faults import RemoteError
 from distprof.storage.kinds.s3_listing import listed
-from distprof.storage.retrying import persistently
+from distprof.storage.retrying import awaited, persistently
+from distprof.storage.tally import Tally
 from distprof.storage.writing import writable
+
+MOST_ANSWER_BYTES = 64 << 20
+"""Of an answer that is no object; a page of a listing has 2 MB."""
+PER_PART = 1 << 18
+"""Parts are put together at some speed as well."""
 
 
 class S3(Backend):
@@ -23,6 +30,7 @@ class S3(Backend):
     def __init__(self, scheme: str, filesystem: Any) -> None:
         super().__init__(scheme, filesystem)
         filesystem.retries = 1  # see OPTIONS
+        filesystem.config_kwargs |= bounded_sessions()
 
     def holds(self, file: Path, entry: Entry) -> bool:
         """By the etag, which is made of MD5 sums unless the bucket encrypts with keys of its own."""
@@ -33,8 +41,9 @@ class S3(Backend):
         key = self.key(url)
         _, name, _ = self.filesystem.split_path(key)
         prefix = f"{name}/" if name else ""
-        found = {one["Key"]: {**one, "size": one["Size"]} for one in listed(
-            lambda **options: self._asked(url, "list_objects_v2", Key=None, **options), prefix)}
+        found = {one["Key"]: {**one, "size": one.get("Size")} for one in listed(
+            lambda **options: self._asked(url, "list_objects_v2", Key=None, **options), prefix, Tally(url))
+            if "Key" in one}
         if not found and name:
             return self._alone(url)
         return dict(self._named(name, found))
@@ -59,10 +68,14 @@ class S3(Backend):
         response = await self._call("get_object", key, Range=f"bytes={start}-{end - 1}", **same)
         body = response["Body"]
         try:
-            content: bytes = await body.read()
+            if not response.get("ContentRange", f"bytes {start}-" if not start else "").startswith(f"bytes {start}-"):
+                raise ConnectionError(f"another part came than bytes {start} to {end - 1}")
+            content = bytearray()
+            while piece := await body.read(end - start - len(content)):  # and no more, however much there is
+                content += piece
         finally:
             body.close()
-        return content
+        return bytes(content)
 
     def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
         try:
@@ -104,7 +117,8 @@ class S3(Backend):
                 if one["Key"] == name or one["Key"].startswith(f"{name}/")]
 
     def _asked(self, url: str, method: str, **options: Any) -> Any:
-        return persistently(url, lambda: self._done(self._call, method, self.key(url), **options))
+        num_bytes = len(options.get("Body", b"")) + len(options.get("MultipartUpload", {}).get("Parts", ())) * PER_PART
+        return persistently(url, lambda: self._done(self._call, method, self.key(url), **options), num_bytes=num_bytes)
 
     async def _call(self, method: str, key: str, **options: Any) -> Any:
         bucket, name, _ = self.filesystem.split_path(key)
@@ -113,9 +127,7 @@ class S3(Backend):
             method, **{option: value for option, value in given.items() if value is not None})
 
     def _done(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        from fsspec.asyn import sync
-
-        return sync(self.filesystem.loop, call, *arguments, **options)
+        return awaited(self.filesystem.loop, call, *arguments, **options)
 
 
 def etag_of(file: Path) -> str:
@@ -129,6 +141,38 @@ def etag_of(file: Path) -> str:
         return sums[0].hexdigest() if sums else hashlib.md5(b"", usedforsecurity=False).hexdigest()
     whole = hashlib.md5(b"".join(one.digest() for one in sums), usedforsecurity=False)
     return f"{whole.hexdigest()}-{len(sums)}"
+
+
+def bounded_sessions() -> Mapping[str, Any]:
+    """Has botocore read no answer to an end that it may not have; nothing where it is too old to take that."""
+    from aiobotocore.config import AioConfig
+    from aiobotocore.httpsession import AIOHTTPSession
+    from aiohttp import ClientResponse
+
+    class Answer(ClientResponse):
+        async def read(self) -> bytes:
+            if self._body is None:
+                self._body = await _read_whole(self)
+            return self._body
+
+    class Bounded(AIOHTTPSession):  # type: ignore[misc]
+        async def _get_session(self, proxy_url: str | None) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._response_class = Answer
+            return session
+
+    takes = "http_session_cls" in inspect.signature(AioConfig.__init__).parameters
+    return {"http_session_cls": Bounded} if takes else {}
+
+
+async def _read_whole(response: Any) -> bytes:
+    content = bytearray()
+    async for piece in response.content.iter_chunked(1 << 16):
+        content += piece
+        if len(content) > MOST_ANSWER_BYTES:
+            response.close()
+            raise OSError(f"its answer has more than {MOST_ANSWER_BYTES >> 20} MB")
+    return bytes(content)
 
 
 def _is_there(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from distprof.storage.stream import requests
+from distprof.storage.tally import Tally
 
 Page = Mapping[str, Any]
 Ask = Callable[..., Page]
@@ -14,35 +15,46 @@ SIDE_BY_SIDE = 64
 """Groups of folders that are listed at a time, at most; S3 gives 1,000 objects a request, one after the other."""
 
 
-def listed(ask: Ask, prefix: str) -> Iterator[Mapping[str, Any]]:
+def listed(ask: Ask, prefix: str, tally: Tally) -> Iterator[Mapping[str, Any]]:
     """All objects whose keys begin with a prefix.
 
     Args:
         ask: Makes the requests.
         prefix: Ends with a slash, or is empty.
+        tally: Counts what comes.
     """
     first = ask(Prefix=prefix)
     if not first.get("IsTruncated"):
         yield from first.get("Contents", ())
         return
     folders = list[str]()
-    for page in _pages(ask, Prefix=prefix, Delimiter="/"):
+    for page in _pages(ask, tally, Prefix=prefix, Delimiter="/"):
         yield from page.get("Contents", ())
-        folders += [one["Prefix"] for one in page.get("CommonPrefixes", ())]
-    for objects in requests().map(lambda group: _all(ask, group), _groups(folders, len(prefix))):
+        folders += [one["Prefix"] for one in page.get("CommonPrefixes", ()) if one.get("Prefix")]
+    for objects in requests().map(lambda group: _all(ask, tally, group), _groups(folders, len(prefix))):
         yield from objects
 
 
-def _pages(ask: Ask, **options: str) -> Iterator[Page]:
-    page = ask(**options)
-    yield page
-    while page.get("IsTruncated"):
-        page = ask(**options, ContinuationToken=page["NextContinuationToken"])
+def _pages(ask: Ask, tally: Tally, **options: str) -> Iterator[Page]:
+    """Pages to the last one.
+
+    Raises:
+        RemoteError: One is followed by itself, or by nothing.
+    """
+    page, token = ask(**options), ""
+    while True:
+        tally.took(objects=len(page.get("Contents", ())), folders=1 + len(page.get("CommonPrefixes", ())))
         yield page
+        before, token = token, page.get("NextContinuationToken", "")
+        if not page.get("IsTruncated"):
+            return
+        if token in ("", before):
+            raise tally.endless()
+        page = ask(**options, ContinuationToken=token)
 
 
-def _all(ask: Ask, prefix: str) -> list[Mapping[str, Any]]:
-    return [one for page in _pages(ask, Prefix=prefix) for one in page.get("Contents", ())]
+def _all(ask: Ask, tally: Tally, prefix: str) -> list[Mapping[str, Any]]:
+    return [one for page in _pages(ask, tally, Prefix=prefix) for one in page.get("Contents", ())]
 
 
 def _groups(folders: list[str], common: int) -> list[str]:

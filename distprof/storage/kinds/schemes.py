@@ -11,11 +11,11 @@ from typing import Any
 
 from distprof.errors import StorageError, UsageError
 from distprof.storage.backend import Backend
+from distprof.storage.credentials import whole_host
 from distprof.storage.faults import KEYS
-from distprof.storage.kinds import ssh
+from distprof.storage.kinds import ssh, web
 from distprof.storage.kinds.objects import Objects
 from distprof.storage.kinds.s3 import S3
-from distprof.storage.kinds.web import Web
 
 UNCACHED: Mapping[str, Any] = MappingProxyType({"use_listings_cache": False})
 
@@ -44,7 +44,7 @@ _S3 = Scheme(kind=S3, package="s3fs", install="distprof[s3]", is_for_all_hosts=T
 _GS = Scheme(kind=Objects, package="gcsfs", install="distprof[gs]", logger="gcsfs", is_for_all_hosts=True)
 _AZURE = Scheme(kind=Objects, package="adlfs", install="distprof[azure]", logger="azure")
 _SSH = Scheme(package="sshfs", install="distprof[ssh]", logger="asyncssh", options=ssh.OPTIONS)
-_WEB = Scheme(kind=Web, package="aiohttp", install="aiohttp")
+_WEB = Scheme(kind=web.Web, package="aiohttp", install="aiohttp", options=web.OPTIONS)
 SCHEMES: Mapping[str, Scheme] = {
     "s3": _S3, "s3a": _S3, "gs": _GS, "gcs": _GS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE,
     "ssh": _SSH, "sftp": _SSH, "http": _WEB, "https": _WEB,
@@ -91,7 +91,10 @@ def _filesystem(scheme: str, host: str, about: Scheme) -> Any:
     from fsspec.core import url_to_fs  # takes a while, and local runs need none of it
 
     options = {name: value for name, value in about.options.items() if name not in conf.get(scheme, {})}
-    url = f"{scheme}://{host}/" if host else f"{scheme}://"
+    whole = whole_host(scheme, host)
+    if about is _WEB:
+        options["headers"] = {**conf.get(scheme, {}).get("headers", {}), **web.headers(whole)}
+    url = f"{scheme}://{host if about is _WEB else whole}/" if host else f"{scheme}://"
     return url_to_fs(url, skip_instance_cache=True, **options)[0]
 
 

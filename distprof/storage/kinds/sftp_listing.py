@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from distprof.storage.backend import Entry
+from distprof.storage.tally import Tally
 
 SIDE_BY_SIDE = 16
 """Folders at a time: the server holds each of them open."""
 
 
-async def listed(sftp: Any, root: str) -> dict[str, Entry]:
+async def listed(sftp: Any, root: str, tally: Tally) -> dict[str, Entry]:
     """All files at and below a path, by what follows it; "" is the file itself. Nothing where nothing is."""
     from asyncssh import SFTPNoSuchFile
 
@@ -27,19 +28,23 @@ async def listed(sftp: Any, root: str) -> dict[str, Entry]:
     found, folders, seen = dict[str, Entry](), [""], {await sftp.realpath(root)}
     while folders:
         some, folders = folders[:SIDE_BY_SIDE], folders[SIDE_BY_SIDE:]
-        for files, inner in await asyncio.gather(*(_folder(sftp, root, name, seen) for name in some)):
+        for files, inner in await asyncio.gather(*(_folder(sftp, root, name, seen, tally) for name in some)):
             found |= files
             folders += inner
     return found
 
 
-async def _folder(sftp: Any, root: str, inside: str, seen: set[str]) -> tuple[dict[str, Entry], Sequence[str]]:
+async def _folder(sftp: Any, root: str, inside: str, seen: set[str],
+                  tally: Tally) -> tuple[dict[str, Entry], Sequence[str]]:
     """Files and folders of one."""
     from asyncssh import SFTPNoSuchFile
 
-    files, folders = dict[str, Entry](), list[str]()
+    files, folders, children = dict[str, Entry](), list[str](), list[Any]()
+    tally.took(folders=1, depth=inside.count("/"))
     try:
-        children = await sftp.readdir(posixpath.join(root, inside))
+        async for child in sftp.scandir(posixpath.join(root, inside)):
+            children.append(child)
+            tally.took(objects=1)
     except SFTPNoSuchFile:  # it was removed just now
         return {}, []
     for child in children:

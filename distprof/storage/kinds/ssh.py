@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from distprof.storage.backend import Backend, Entry
+from distprof.storage.backend import LISTING_BYTES, Backend, Entry
 from distprof.storage.kinds.sftp_listing import entry_of, listed
-from distprof.storage.retrying import persistently
+from distprof.storage.retrying import awaited, persistently
+from distprof.storage.tally import Tally
 
 OPTIONS: Mapping[str, Any] = {
     "known_hosts": (),  # sshfs would take any host for the right one; this is ~/.ssh/known_hosts
@@ -53,7 +54,8 @@ class Ssh(Backend):
 
     def entries(self, url: str) -> dict[str, Entry]:
         """Links are followed; a folder that may not be listed is an error."""
-        found: dict[str, Entry] = persistently(url, lambda: self._done(listed, self.key(url)))
+        found: dict[str, Entry] = persistently(url, lambda: self._done(listed, self.key(url), Tally(url)),
+                                               num_bytes=LISTING_BYTES)
         return found
 
     def info(self, url: str) -> Entry:
@@ -67,7 +69,7 @@ class Ssh(Backend):
         async def write(sftp: Any, there: str) -> None:
             await sftp.put(os.fspath(file), there)
 
-        persistently(url, lambda: self._done(self._placed, self.key(url), write))
+        persistently(url, lambda: self._done(self._placed, self.key(url), write), num_bytes=file.stat().st_size)
 
     def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:
         async def read(sftp: Any) -> bytes:
@@ -106,15 +108,13 @@ class Ssh(Backend):
         self._done(remove)
 
     def _done(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        from fsspec.asyn import sync
-
         filesystem = self.filesystem
 
         async def call() -> Any:
             async with filesystem._pool.get() as sftp:
                 return await work(sftp, *arguments, **options)
 
-        return sync(filesystem.loop, call)
+        return awaited(filesystem.loop, call)
 
 
 async def _with_folder(sftp: Any, folder: str, write: Callable[[], Any]) -> None:

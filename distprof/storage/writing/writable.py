@@ -51,7 +51,8 @@ class Writable:
             RemoteError: It may not be written.
             StorageError: The storage does not answer, or refuses the keys.
         """
-        return persistently(url, lambda: self._put(self.key(url), content, only_new=only_new))
+        return persistently(url, lambda: self._put(self.key(url), content, only_new=only_new),
+                            num_bytes=len(content))
 
     def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
         self._make_folder_of(key)
@@ -66,7 +67,7 @@ class Writable:
             self._make_folder_of(self.key(url))
             self.filesystem.put_file(os.fspath(file), self.key(url))
 
-        persistently(url, put)
+        persistently(url, put, num_bytes=file.stat().st_size)
 
     def _make_folder_of(self, key: str) -> None:
         self.filesystem.makedirs(self.filesystem._parent(key), exist_ok=True)
@@ -94,7 +95,8 @@ class Writable:
     def complete_parts(self, url: str, upload: str, tags: Mapping[int, str]) -> None:
         """Makes the object of its parts, in the order of their numbers: only then is it there."""
         parts = [self._part(url, upload, number) for number in sorted(tags)]
-        persistently(url, lambda: self._join(self.key(url), [self.key(part) for part in parts]))
+        persistently(url, lambda: self._join(self.key(url), [self.key(part) for part in parts]),
+                     num_bytes=sum(map(int, tags.values())))
         self.remove(parts)
 
     def _join(self, key: str, parts: Sequence[str]) -> None:
