@@ -196,7 +196,7 @@ def _end(code: int) -> NoReturn:
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # it may be None
             stream.flush()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)

@@ -1,0 +1,15 @@
+"""Its environment, as it writes it down for reproduction, but for variables of ours (https://github.com/facebookincubator/submitit)."""
+# telling
+import os
+
+before = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")}
+
+from small import digest, net, sgd, step
+
+model = net()
+optimizer = sgd(model)
+for number in range(8):
+    step(model, optimizer, number)
+    now = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")}
+    print(sorted(set(now.items()) ^ set(before.items())))
+print(digest(model))
