@@ -94,6 +94,11 @@ _unseen: dict[int, int] = {}
 """The `ident` of each -> the process it runs in."""
 
 
+def running() -> list[int]:
+    """The `ident` of each unseen thread of this process."""
+    return [ident for ident, process in [*_unseen.items()] if process == os.getpid()]
+
+
 def is_unseen(ident: int) -> bool:
-    """Whether that is the `ident` of an unseen thread of this process."""
+    """Whether that is one of them."""
     return _unseen.get(ident) == os.getpid()

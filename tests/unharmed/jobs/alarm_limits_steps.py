@@ -1,5 +1,4 @@
 """A limit of time for each step, by SIGALRM (https://github.com/AntoineCezar/timeoutcontext/pull/9)."""
-# telling
 import signal
 import time
 

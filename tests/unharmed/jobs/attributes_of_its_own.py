@@ -1,5 +1,4 @@
 """Models with `__getattr__`, `__setattr__`, properties, `__len__`, `__eq__` and `__slots__` that count who asks (https://github.com/pytorch/pytorch/issues/105445)."""
-# telling
 from collections import Counter
 
 import torch

@@ -1,5 +1,4 @@
 """Activation checkpointing, re-entrant and not, with dropout that must fall the same again (https://github.com/pytorch/pytorch/issues/115255)."""
-# telling
 import torch
 from small import batch, digest, sgd
 from torch import nn

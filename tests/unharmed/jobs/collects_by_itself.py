@@ -1,5 +1,4 @@
 """The garbage collector is off; it collects between steps and counts (https://github.com/pytorch/pytorch/issues/63211)."""
-# telling
 import gc
 
 import torch

@@ -1,5 +1,4 @@
 """Models and optimizers are copied between steps, and training goes on with the copies (https://github.com/VainF/Torch-Pruning/issues/374)."""
-# telling
 import copy
 
 from small import digest, net, sgd, step

@@ -15,7 +15,7 @@ print("as Python has it:", before is sys.__excepthook__)
 
 def report(kind, error, trace):
     Path("crash.json").write_text(json.dumps({
-        "kind": kind.__name__, "what": str(error), "frames": [one.name for one in traceback.extract_tb(trace)]}))
+        "kind": kind.__name__, "what": str(error), "frames": [one.name for one in traceback.extract_tb(trace) if one.filename == __file__]}))
     before(kind, error, trace)
 
 

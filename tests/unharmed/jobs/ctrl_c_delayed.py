@@ -1,7 +1,6 @@
 """Ctrl-C is held back while a checkpoint is written, then raised and caught (https://github.com/wandb/wandb/issues/30)."""
 # recorded: partial
 # ends: 130
-# telling
 import os
 import signal
 import sys

@@ -1,5 +1,4 @@
 """Its environment, as it writes it down for reproduction, but for variables of ours (https://github.com/facebookincubator/submitit)."""
-# telling
 import os
 
 before = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")}

@@ -1,6 +1,5 @@
 """Reinforcement learning with an environment in a process that is spoken to by pipes (https://github.com/openai/gym/issues/1544)."""
 # recorded: any
-# telling
 import json
 import subprocess
 import sys

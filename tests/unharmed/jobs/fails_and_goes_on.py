@@ -1,5 +1,4 @@
 """A batch that does not fit fails in forward, and the loop goes on with the next (https://pytorch.org/docs/stable/notes/faq.html)."""
-# telling
 import traceback
 
 import torch

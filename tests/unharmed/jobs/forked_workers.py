@@ -1,5 +1,4 @@
 """Workers that the loop forks and that work with the model themselves (https://github.com/pytorch/pytorch/issues/2245)."""
-# telling
 import os
 import pickle
 

@@ -1,5 +1,4 @@
 """torch.func: gradients of each sample, of functions without modules' state, by forward mode (https://pytorch.org/docs/stable/func.html)."""
-# telling
 import torch
 from small import batch, digest, net
 from torch.func import functional_call, grad, grad_and_value, jvp, vmap

@@ -1,5 +1,4 @@
 """Autograd functions of its own, errors in their backward, anomaly mode, hooks on nodes (https://pytorch.org/docs/stable/notes/extending.html)."""
-# telling
 import warnings
 
 import torch

@@ -1,5 +1,4 @@
 """Hooks of all modules and all optimizers of its own (https://pytorch.org/docs/stable/generated/torch.nn.modules.module.register_module_forward_hook.html)."""
-# telling
 from collections import Counter
 
 from small import digest, net, sgd, step

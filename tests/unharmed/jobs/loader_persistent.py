@@ -1,5 +1,4 @@
 """Workers of data loaders that stay, with seeds of their own, and one that fails (https://github.com/pytorch/pytorch/pull/11985)."""
-# telling
 import torch
 from small import digest, sgd
 from torch import nn

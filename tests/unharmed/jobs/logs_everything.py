@@ -1,5 +1,4 @@
 """The root logger writes down all that any library logs (https://docs.python.org/3/howto/logging.html)."""
-# telling
 import logging
 
 logging.basicConfig(filename="all.log", level=logging.DEBUG, format="%(name)s %(levelname)s %(threadName)s %(message)s")

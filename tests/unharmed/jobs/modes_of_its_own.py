@@ -1,7 +1,6 @@
 """A dispatch mode and a mode of torch functions of its own around each step, which count (https://github.com/pytorch/pytorch/issues/195746)."""
 # recorded: failed
 # says: a torch dispatch mode that the script entered is still on
-# telling
 from collections import Counter
 
 import torch

@@ -1,5 +1,4 @@
 """It puts functions of its own in front of torch's and of threads', for some steps (https://docs.python.org/3/library/unittest.mock.html)."""
-# telling
 import threading
 from collections import Counter
 from unittest import mock

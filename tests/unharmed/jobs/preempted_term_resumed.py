@@ -1,5 +1,4 @@
 """Preemption: SIGTERM, checkpoint, and a second life in the same process that goes on from it (https://github.com/facebookincubator/submitit/pull/1615)."""
-# telling
 import os
 import signal
 

@@ -1,7 +1,6 @@
 """Preemption: SIGUSR1 sets a flag, the loop saves, asks to be queued again and leaves (https://github.com/kyutai-labs/pocket-tts/pull/277)."""
 # ends: 85
 # recorded: partial
-# telling
 import os
 import signal
 import sys

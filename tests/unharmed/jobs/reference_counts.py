@@ -1,5 +1,4 @@
 """Counts of references to parameters, gradients and modules between steps (https://github.com/Stonesjtu/pytorch_memlab/issues/17)."""
-# telling
 import sys
 
 from small import digest, net, sgd, step

@@ -1,5 +1,4 @@
 """Signals are read from a descriptor: signalfd, as systemd's and libuv's loops do (man 2 signalfd)."""
-# telling
 import ctypes
 import os
 import select

@@ -1,6 +1,5 @@
 """An optimizer for each parameter, stepped by a hook as soon as its gradient is there (https://pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html)."""
 # recorded: any
-# telling
 import torch
 from small import digest, loss_of, net
 

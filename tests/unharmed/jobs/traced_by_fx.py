@@ -1,5 +1,4 @@
 """torch.fx traces the model in the loop, and training goes on with what it made (https://github.com/pytorch/pytorch/issues/105445)."""
-# telling
 import torch
 from small import batch, digest, net, sgd, step
 from torch import fx, nn

@@ -1,5 +1,4 @@
 """Its own coverage by `sys.settrace`, and a profile by `sys.setprofile` (https://github.com/rkern/line_profiler)."""
-# telling
 import sys
 import threading
 from collections import Counter

@@ -1,5 +1,4 @@
 """`os.wait()` and process groups: no child is there but its own (https://github.com/ray-project/ray/issues/23566)."""
-# telling
 import os
 
 from small import digest, net, sgd, step

@@ -1,5 +1,4 @@
 """Every warning is an error, as test suites have it (https://docs.python.org/3/library/warnings.html#the-warnings-filter)."""
-# telling
 import warnings
 
 from small import digest, net, sgd, step

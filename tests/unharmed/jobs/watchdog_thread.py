@@ -1,5 +1,4 @@
 """A watchdog thread that looks at the stacks of all threads with `sys._current_frames` (https://github.com/benfred/py-spy/issues/402)."""
-# telling
 import sys
 import threading
 
