@@ -1,4 +1,5 @@
 """Its environment, as it writes it down for reproduction, but for variables of ours (https://github.com/facebookincubator/submitit)."""
+# real
 import os
 
 before = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")}
