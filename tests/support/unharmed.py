@@ -78,7 +78,7 @@ class Left(NamedTuple):
 
     code: int
     out: str
-    err: str | None
+    err: str
     files: Mapping[str, str]
 
 
@@ -126,23 +126,7 @@ def as_rank(job: Job, folder: Path, run: Path) -> tuple[Left, str]:
     return left_by(job, folder, sys.executable, WORKER, real=False, DISTPROF_OUT=str(run), DISTPROF_STEPS=PLAN)
 
 
-HOOKED = """
-import os, sys
-run, plan, *words = sys.argv[1:]
-os.environ.update(DISTPROF_OUT=run, DISTPROF_STEPS=plan)
-from distprof.launch.start_hook import StartHook
-from distprof.launch.worker import run_module, run_script
-StartHook().watch()
-sys.argv = words[words[0] == "-m":]
-(run_module if words[0] == "-m" else run_script)(sys.argv[0])
-"""
-"""What the hook does once torch is imported, which it is in a forked process."""
-
-
-def by_start_hook(job: Job, folder: Path, run: Path, python: Path, *, real: bool) -> tuple[Left, str]:
+def by_start_hook(job: Job, folder: Path, run: Path, python: Path | str, *, real: bool) -> tuple[Left, str]:
     """As somebody starts it who has distprof installed and sets a variable."""
-    if not (real or job.real or job.ranks > 1 or job.command[0] == "-"):
-        found, said = left_by(job, folder, sys.executable, "-c", HOOKED, run, PLAN, real=False)
-        return found._replace(err=None), said  # a traceback has a frame more
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", job.ranks] if job.ranks > 1 else []
-    return left_by(job, folder, python, *ranks, real=True, DISTPROF_OUT=str(run), DISTPROF_STEPS=PLAN)
+    return left_by(job, folder, python, *ranks, real=real, DISTPROF_OUT=str(run), DISTPROF_STEPS=PLAN)
