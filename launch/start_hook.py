@@ -62,7 +62,10 @@ class StartHook:
         from torch.nn.modules.module import register_module_parameter_registration_hook
         from torch.optim import Optimizer
 
-        handle = register_module_parameter_registration_hook(lambda *_: self._begin(MODEL))
+        from distprof.recording.unnoticed import unnoticed
+
+        with unnoticed():
+            handle = register_module_parameter_registration_hook(lambda *_: self._begin(MODEL))
         original = Optimizer.__init__
 
         @wraps(original)
