@@ -8,34 +8,52 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Import hook that calls a function once, after a module was imported."""
+    """Import hook that calls a function once, after a module was imported.
+
+    To be asked for the module says nothing: scripts look with `importlib.util.find_spec` whether it is there.
+    """
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
         self._call = call
+        self._asking = self._called = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """Finds nothing of its own; where the name is that of the module, its loader calls the function at the end."""
-        if name != self._name:
+        if name != self._name or self._asking or self._called:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
+            self._watch(spec.loader)
+        return spec
 
-            def exec_module(module: Any) -> None:
-                execute(module)
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            loader.exec_module = execute  # a module may be loaded again
+            execute(module)
+            if not self._called:
+                self._called = True
+                self.remove()
                 self._call()
 
-            loader.exec_module = exec_module
-        return spec
+        loader.exec_module = exec_module
+
+    def remove(self) -> None:
+        """Takes it off sys.meta_path, unless the script did."""
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:

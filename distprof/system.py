@@ -69,6 +69,19 @@ def blocked(*names: str) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def all_blocked() -> Iterator[None]:
+    """A thread that is started in here gets no signal."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def after_fork(call: Callable[[], object]) -> None:
     """Has a function called in each child that is forked."""
     if hasattr(os, "register_at_fork"):

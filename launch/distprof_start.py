@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 class UntilTorch:
     """Import hook that is called for every module, and hands over to `distprof.launch.start_hook` at torch."""
 
+    handed_over = False
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Finds torch as Python would, with what watches for the begin of a training."""
-        if name != "torch":
+        if name != "torch" or self.handed_over:
             return None
-        sys.meta_path.remove(self)
+        self.handed_over = True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
         first = [] if sys.flags.safe_path else sys.path[:1]  # the folder of the script may have a distprof.py
         try:
             del sys.path[:len(first)]

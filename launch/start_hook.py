@@ -43,7 +43,6 @@ class StartHook:
         self._undo: list[Callable[[], None]] = []
         self._begun = False
         self._recorder: Any = None
-        self._error: BaseException | None = None
         self._child = RECORDED_BY in os.environ
         self._forked = False
 
@@ -63,7 +62,10 @@ class StartHook:
         from torch.nn.modules.module import register_module_parameter_registration_hook
         from torch.optim import Optimizer
 
-        handle = register_module_parameter_registration_hook(lambda *_: self._begin(MODEL))
+        from distprof.recording.unnoticed import unnoticed
+
+        with unnoticed():
+            handle = register_module_parameter_registration_hook(lambda *_: self._begin(MODEL))
         original = Optimizer.__init__
 
         @wraps(original)
@@ -129,13 +131,6 @@ class StartHook:
             _say(f"not recording: {error}")
 
     def _watch_end(self) -> None:
-        previous = sys.excepthook
-
-        def note_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            self._error = error
-            previous(kind, error, trace)
-
-        sys.excepthook = note_error
         atexit.register(self._end)
         if _is_multiprocessing_child():
             from multiprocessing.util import Finalize
@@ -150,7 +145,7 @@ class StartHook:
         from distprof.recording.active import end
 
         try:
-            end(recorder, self._error or _failure_of(sys.exception()))
+            end(recorder, _failure_of(sys.exception() or _uncaught()))
         except Exception as error:  # noqa: BLE001 (the script ends as it would have)
             _say(f"the recording could not be closed: {error}")
         if C10D in sys.modules:
@@ -160,7 +155,7 @@ class StartHook:
 
     def _after_fork(self) -> None:
         """In a forked child: the parent's recording is not ours; a rank that is started by fork begins its own."""
-        self._begun, self._recorder, self._error, self._forked = False, None, None, True
+        self._begun, self._recorder, self._forked = False, None, True
         self._stop_waiting()
         if "distprof.recording.active" in sys.modules:
             from distprof.recording.active import forget_active
@@ -184,6 +179,11 @@ def _is_data_worker() -> bool:
     """True in a worker of a DataLoader, which may make modules to prepare samples."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and worker.get_worker_info() is not None
+
+
+def _uncaught() -> BaseException | None:
+    """The exception that ended the script, which Python keeps before it calls `sys.excepthook`."""
+    return getattr(sys, "last_value", None)
 
 
 def _failure_of(error: BaseException | None) -> BaseException | None:

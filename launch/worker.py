@@ -13,6 +13,7 @@ import builtins
 import importlib.machinery
 import io
 import os
+import pkgutil
 import runpy
 import sys
 import time
@@ -103,22 +104,39 @@ def _this_rank() -> str:
 
 
 def run_script(script: str) -> None:
-    """Executes a file as `__main__` with its folder first on sys.path."""
+    """Executes a file as `__main__` with its folder first on sys.path; of a folder or an archive its `__main__.py`."""
+    if pkgutil.get_importer(script) is not None:
+        sys.path[:not sys.flags.safe_path] = [script]
+        _new_main()
+        _run_as_main("__main__", alter_argv=False)
+        return
     script = os.path.abspath(script)  # noqa: PTH100 (like __file__ in python: links are not followed)
     _look_first_in(Path(script).resolve().parent)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
-    with io.open_code(script) as source:
-        code = compile(source.read(), script, "exec", dont_inherit=True)  # without the __future__ imports of this file
-    sys.modules["__main__"] = main
-    exec(code, main.__dict__)
+    is_compiled = script.endswith(".pyc")
+    kind = importlib.machinery.SourcelessFileLoader if is_compiled else importlib.machinery.SourceFileLoader
+    with io.open_code(script) as file:
+        code = pkgutil.read_code(file) if is_compiled else compile(
+            file.read(), script, "exec", dont_inherit=True)  # without the __future__ imports of this file
+    exec(code, _new_main(__file__=script, __cached__=None, __loader__=kind("__main__", script)))
 
 
 def run_module(name: str) -> None:
     """Executes a module like `python -m`."""
     _look_first_in(Path.cwd())
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    _new_main()
+    _run_as_main(name)
+
+
+_run_as_main = vars(runpy)["_run_module_as_main"]  # what Python calls for -m
+
+
+def _new_main(**attributes: Any) -> dict[str, Any]:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(attributes, __builtins__=builtins)
+    if sys.version_info < (3, 14):
+        vars(main).update(__annotations__={})
+    sys.modules["__main__"] = main
+    return main.__dict__
 
 
 def _look_first_in(folder: Path) -> None:
@@ -141,11 +159,13 @@ def main() -> None:
         worker.run(sys.argv[1:])
     except SystemExit:
         raise
-    except KeyboardInterrupt as error:
-        raise error.with_traceback(_frames_of_script(error)) from None
-    except BaseException as error:  # noqa: BLE001 (printed like python prints it)
+    except BaseException as error:  # printed like python prints it
         shown = error.with_traceback(_frames_of_script(error))
+        sys.last_type, sys.last_value, sys.last_traceback = type(shown), shown, shown.__traceback__
         sys.excepthook(type(shown), shown, shown.__traceback__)
+        if isinstance(error, KeyboardInterrupt):  # Python ends by SIGINT then
+            sys.excepthook = lambda *_: None
+            raise
         sys.exit(1)
 
 

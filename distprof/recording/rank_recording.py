@@ -35,6 +35,7 @@ from distprof.recording.plan import StepPlan
 from distprof.recording.plan_progress import PlanProgress
 from distprof.recording.run_directory import RankFolder
 from distprof.terminal import say
+from distprof.threads import UnseenThread, is_scarce
 
 MOST_MODULES = 64
 """Modules of a rank that is recorded lightly: whole levels of the tree, the same on all such ranks."""
@@ -250,6 +251,15 @@ class RankRecording:
         self._summarise()
 
     def _summarise(self) -> None:
+        """On a thread that gets no signal, as those that pyarrow starts then to read tables get none either."""
+        if is_scarce():
+            self._add_summary()
+            return
+        adding = UnseenThread(self._add_summary)
+        adding.start()
+        adding.join()
+
+    def _add_summary(self) -> None:
         """Whoever reads the run reads the tables of a rank without a summary."""
         folder = self.rank_folder
         try:

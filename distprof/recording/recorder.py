@@ -36,6 +36,7 @@ from distprof.recording.steps.optimizer_hooks import OptimizerHooks
 from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
+from distprof.recording.unnoticed import is_traced, unnoticed
 from distprof.recording.writing import Writing
 from distprof.units import counted
 
@@ -245,14 +246,18 @@ class Recorder:
         self._compilations.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Wraps what the script's thread calls: an error ends the recording and nothing else."""
+        """Wraps what the script's thread calls: an error ends the recording and nothing else.
+
+        What TorchScript traces would become part of its graph.
+        """
 
         def guarded(*args: Any, **kwargs: Any) -> None:
             # first: a compiler that traces this must not depend on whether we record
-            if is_compiling() or not self.recording:
+            if is_compiling() or not self.recording or is_traced() is not None:
                 return
             try:
-                function(*args, **kwargs)
+                with unnoticed():
+                    function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 (the training job always survives us)
                 self._fail(error)
 

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any
 
 from distprof.compiled.library import library
+from distprof.threads import UnseenThread, is_unseen
 
 WATCHED = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 1.0
@@ -54,7 +55,7 @@ class TerminationWatch:
     def __init__(self, flush: Callable[[str, bool], Flush], arrived: Callable[[int, bool], None]) -> None:
         self._flush = flush
         self._arrived = arrived
-        self._thread: threading.Thread | None = None
+        self._thread: UnseenThread | None = None
         self._ending = 0
         """The signal that ends the process."""
         self._asked: int | None = None
@@ -67,13 +68,13 @@ class TerminationWatch:
         compiled = library()
         if compiled is None:
             return
-        if threading.current_thread() is threading.main_thread():
+        if threading.get_ident() == threading.main_thread().ident:
             self._asked = _unused_signal()
         if self._asked is not None:
             signal.signal(self._asked, self._on_main_thread)
         compiled.signal_start()
         self._look()
-        self._thread = threading.Thread(target=self._watch, name="distprof-signals", daemon=True)
+        self._thread = UnseenThread(self._watch)
         self._thread.start()
 
     def stop(self) -> None:
@@ -82,10 +83,10 @@ class TerminationWatch:
             return
         self._stopped = True
         library().signal_stop()
-        here = threading.current_thread()
-        if self._asked is not None and here is threading.main_thread():
+        here = threading.get_ident()
+        if self._asked is not None and here == threading.main_thread().ident:
             signal.signal(self._asked, signal.SIG_DFL)
-        if self._ending and not self._flushing and here is not self._thread:
+        if self._ending and not self._flushing and not is_unseen(here):
             self._thread.join(WRITING_S)  # the script must not go on until then
 
     def resume(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import py_compile
 import sys
+import zipapp
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
 
 from distprof.launch.start_hook import MODEL, RECORDED_BY, StartHook, _failure_of
-from distprof.launch.worker import Worker
+from distprof.launch.worker import Worker, run_script
 from support.recording import Recorded
 
 SCRIPT = """
@@ -89,3 +93,46 @@ def test_a_process_that_a_recorded_one_started_is_recorded_for_no_model_of_its_o
     seen = len(signs)
     nn.Linear(2, 2)
     assert len(signs) == seen, "it waits no more"
+
+
+PROGRAM = """
+import sys
+from beside import VALUE
+seen = VALUE, __name__, sys.path[0], vars(sys.modules["__main__"]) is globals()
+"""
+
+
+@pytest.mark.parametrize("kind", ["script.py", "script.pyc", "folder", "program.pyz"])
+def test_what_python_runs_is_run(tmp_path, monkeypatch, kind):
+    """A file, one that is compiled, and the `__main__.py` of a folder or an archive."""
+    monkeypatch.syspath_prepend("")  # the folder of the worker
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("__main__.py", "script.py"):
+        (folder / name).write_text(PROGRAM)
+    (folder / "beside.py").write_text("VALUE = 42\n")
+    py_compile.compile(str(folder / "script.py"), str(folder / "script.pyc"), doraise=True)
+    zipapp.create_archive(folder, tmp_path / "program.pyz")
+    given = {"folder": folder, "program.pyz": tmp_path / kind}.get(kind, folder / kind)
+    importlib.invalidate_caches()
+    run_script(str(given))
+    seen = sys.modules["__main__"].seen
+    assert seen == (42, "__main__", str(given if kind in ("folder", "program.pyz") else folder), True)
+    sys.modules.pop("beside")
+
+
+@pytest.mark.parametrize(("raised", "found"), [(None, None), (ValueError("bad"), ValueError)])
+def test_the_hook_finds_what_ended_the_script_without_a_hook_of_python(monkeypatch, raised, found):
+    """As Python keeps it before it prints it; nobody sees an excepthook of ours."""
+    ended: list[object] = []
+    monkeypatch.setattr("distprof.recording.active.end", lambda _, error: ended.append(error))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    before, hook = sys.excepthook, StartHook()
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    hook._watch_end()
+    assert sys.excepthook is before
+    monkeypatch.setattr(sys, "last_value", raised, raising=False)
+    hook._recorder = SimpleNamespace()
+    hook._end()
+    assert (type(ended[0]) if ended[0] is not None else None) is found

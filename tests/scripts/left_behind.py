@@ -15,11 +15,12 @@ import torch.distributed as dist
 from torch import nn
 
 import distprof
+from distprof import threads
 
 
 def open_now():
     files = [os.fspath(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return {"threads": sorted(thread.name for thread in threading.enumerate()),
+    return {"threads": sorted(thread.name for thread in threading.enumerate()), "ours": len(threads.running()),
             "sockets": sorted(name for name in files if name.startswith("socket:"))}
 
 

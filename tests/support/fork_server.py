@@ -186,6 +186,7 @@ def _exit_code(request: Request, words: list[str], main: types.ModuleType) -> in
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
             trace = trace.tb_next
+        sys.last_value = error
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
@@ -196,7 +197,7 @@ def _end(code: int) -> NoReturn:
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # it may be None
             stream.flush()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)

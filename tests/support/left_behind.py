@@ -1,39 +1,93 @@
-"""What a recorder puts into torch, to see that nothing stays."""
+"""What a recorder puts into the process of a script, as the script can see it."""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
+import sys
 import threading
+import warnings
+from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue, SimpleQueue
 from multiprocessing.synchronize import SemLock
+from pathlib import Path
 
 import torch
 import torch.distributed
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
+from torch.utils.data import dataloader
+from torch.utils.hooks import RemovableHandle
+
+WATCHED_OPERATORS = ("_local_scalar_dense", "nonzero", "copy_")
+
+
+def _kernels() -> list[str]:
+    names = ["c10d::allreduce_", *(f"aten::{name}" for name in WATCHED_OPERATORS)]
+    return [name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect")]
+
+
+def _real_time() -> list[int]:
+    return [number for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
+            if signal.getsignal(number) not in (signal.SIG_DFL, None)]
+
+
+def _wakeup_descriptor() -> int:
+    if threading.current_thread() is not threading.main_thread():
+        return -1
+    found = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(found)
+    return found
+
+
+def _children() -> list[str]:
+    return sorted((task / "children").read_text() for task in Path("/proc/self/task").iterdir())
+
+
+VIEWS: Mapping[str, Callable[[], object]] = {
+    "handlers of signals": lambda: {number: signal.getsignal(number) for number in signal.valid_signals()
+                                    if number < signal.SIGRTMIN},
+    "the real-time signal": _real_time,
+    "the wakeup descriptor, the mask of signals": lambda: (
+        _wakeup_descriptor(), signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "threads": lambda: [thread.name for thread in threading.enumerate()],
+    "child processes": lambda: [*filter(None, _children())],
+    "hooks of all modules": lambda: (
+        [*nn_module._global_forward_pre_hooks.values()], [*nn_module._global_forward_hooks.values()],
+        [*nn_module._global_forward_hooks_with_kwargs], [*nn_module._global_forward_hooks_always_called],
+        bool(nn_module._has_any_global_hook())),
+    "hooks of all optimizers": lambda: [
+        *optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
+    "numbers of hooks": lambda: RemovableHandle.next_id,
+    "dispatch modes": lambda: [
+        torch._C._get_dispatch_stack_at(place) for place in range(torch._C._len_torch_dispatch_stack())],
+    "modes of torch functions": torch._C._len_torch_function_stack,
+    "kernels in front of operators": _kernels,
+    "torch.profiler": torch._C._autograd._profiler_enabled,
+    "functions of torch's profiler": lambda: (
+        torch.autograd.profiler.profile._prepare_trace, torch.autograd.profiler.profile.__exit__),
+    "GradScaler.step": lambda: torch.amp.GradScaler.step,
+    "functions that wait": lambda: [vars(kind).get(name) for kind, name in (
+        (threading.Condition, "wait"), (threading.Thread, "join"), (BaseProcess, "join"), (Queue, "get"),
+        (SimpleQueue, "get"), (SemLock, "__enter__"), (torch.distributed.Work, "wait"),
+        (torch.Tensor, "cpu"), (torch.Tensor, "tolist"), (torch.cpu, "synchronize"),
+        (dataloader._BaseDataLoaderIter, "__next__"))],
+    "filters of warnings": lambda: [*warnings.filters],
+    "sys.meta_path": lambda: [*sys.meta_path],
+    "sys.path": lambda: [*sys.path],
+    "environment": lambda: dict(os.environ),
+    "hooks of Python": lambda: (
+        sys.excepthook, threading.excepthook, sys.unraisablehook, sys.gettrace(), sys.getprofile(),
+        threading.gettrace()),
+    "atexit": atexit._ncallbacks,
+    "the garbage collector": lambda: (gc.isenabled(), gc.get_threshold(), [*gc.callbacks]),
+}
+"""What a script looks at -> what it sees: a row each of the table in docs/robustness.md."""
 
 
 def traces_of_us() -> dict[str, object]:
     """Everything a recorder puts somewhere."""
-    return {
-        "forward hooks": list(nn_module._global_forward_hooks.values()),
-        "forward hooks with kwargs": list(nn_module._global_forward_hooks_with_kwargs),
-        "forward pre hooks": list(nn_module._global_forward_pre_hooks.values()),
-        "any hooks": bool(nn_module._has_any_global_hook()),
-        "optimizer hooks": [*optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
-        "dispatch modes": torch._C._len_torch_dispatch_stack(),
-        "profiler": torch._C._autograd._profiler_enabled(),
-        "profiler class": torch.autograd.profiler.profile._prepare_trace,
-        "c10d kernels": torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"),
-        "kernels of aten": [name for name in ("_local_scalar_dense", "nonzero", "copy_")
-                            if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "BackendSelect")],
-        "methods of tensors": [name for name in ("cpu", "tolist") if name in vars(torch.Tensor)],
-        # some of them cannot be copied
-        "waits of threads": [id(vars(kind)[name]) for kind, name in (
-            (threading.Condition, "wait"), (threading.Thread, "join"), (BaseProcess, "join"), (Queue, "get"),
-            (SimpleQueue, "get"), (SemLock, "__enter__"), (torch.distributed.Work, "wait"))],
-        "SIGTERM": signal.getsignal(signal.SIGTERM),
-        "environment": dict(os.environ),
-    }
+    return {name: view() for name, view in VIEWS.items()}

@@ -22,6 +22,7 @@ from distprof.process.identity import Identity, in_process_group
 from distprof.recording.clock.exchange import MEETING_S, best_of
 from distprof.recording.clock.peers import Place, open_store, own_addresses, store_hosts
 from distprof.recording.clock.responder import ClockResponder
+from distprof.threads import UnseenThread
 
 TOTAL_S = 0.25
 """Time that a rank may spend on this in a recording."""
@@ -57,7 +58,7 @@ class ClockRecorder:
         self._published = False
         self._stopped = False
         self._wake = threading.Event()
-        self._searching: threading.Thread | None = None
+        self._searching: UnseenThread | None = None
         self._meetings = 0
         self._closed = False
         self._spent_s = 0.0
@@ -133,8 +134,7 @@ class ClockRecorder:
             return
         if self._responder is None and answers:
             self._responder = ClockResponder(remote=place.remote)
-        self._searching = threading.Thread(target=self._seek, args=(place, identity, until), daemon=True,
-                                           name="distprof-clock-search")
+        self._searching = UnseenThread(self._seek, place, identity, until)
         self._searching.start()
 
     def _seek(self, place: Place, identity: Identity, until: float) -> None:

@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from distprof.recording.clock.exchange import ANSWER, ASK
+from distprof.threads import UnseenThread
 
 TOKEN_BYTES = 16
 MAX_CLIENTS = 256
@@ -60,7 +61,7 @@ class ClockResponder:
         for ours in (self._listener, self._wake):
             ours.setblocking(False)
             self._selector.register(ours, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="distprof-clock", daemon=True)
+        self._thread = UnseenThread(self._serve)
         self._thread.start()
 
     def wait(self, meeting: int, *, num_clients: int, seconds: float) -> None:
@@ -73,7 +74,7 @@ class ClockResponder:
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")  # closing does not wake the thread where a fork holds the socket too
         self._waker.close()
-        self._thread.join(timeout=1)
+        self._thread.join(1)
 
     def forget(self) -> None:
         """Closes the sockets in a forked child, where the thread does not exist."""

@@ -79,8 +79,7 @@ class CompileLog:
 
     def stop(self) -> None:
         """Ends that."""
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
+        self._finder.remove()
         utils = sys.modules.get(UTILS)
         if self._ours is not None and getattr(utils, REPORT, None) is self._ours:
             setattr(utils, REPORT, self._own)

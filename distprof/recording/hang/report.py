@@ -22,6 +22,7 @@ from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective,
 from distprof.files import json_text, write_whole
 from distprof.hidden import hidden
 from distprof.process.identity import in_process_group
+from distprof.threads import UnseenThread, is_unseen
 
 MOST_COLLECTIVES = 50
 """Of a group, in the file."""
@@ -167,8 +168,7 @@ def _number(text: object) -> int | None:
 
 def _flight_recorder_in_time(notes: list[str]) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
-    asking = threading.Thread(target=lambda: found.append(_flight_recorder(collectives=True)), daemon=True,
-                              name="distprof-flight-recorder")
+    asking = UnseenThread(lambda: found.append(_flight_recorder(collectives=True)))
     asking.start()
     asking.join(PATIENCE_S)
     if not found:
@@ -201,7 +201,7 @@ def threads() -> list[StuckThread]:
     for ident, frame in sys._current_frames().items():
         thread = known.get(ident)
         name = thread.name if thread is not None else ""
-        if (ident != here or ident == main) and not name.startswith("distprof-"):
+        if (ident != here or ident == main) and not is_unseen(ident):
             frames = [one for one in _frames(frame) if ident != here or RECORDING not in Path(one.file).parents]
             found.append(StuckThread(name=name, native_id=thread.native_id if thread is not None else None,
                                      main=ident == main, frames=frames))

@@ -22,6 +22,7 @@ from distprof.recording.hang.report import HangReport, failure_of, is_communicat
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps.current_step import CurrentStep
+from distprof.threads import UnseenThread
 
 LONGEST_SLEEP_S = 10.0
 LEAST_LIMIT_S = 30.0
@@ -52,7 +53,7 @@ class HangWatch:
 
     def start(self) -> None:
         """Begins to watch."""
-        threading.Thread(target=self._watch, name="distprof-watchdog", daemon=True).start()
+        UnseenThread(self._watch).start()
 
     def step_ended(self, duration_ns: int) -> None:
         """A step ended: the limit follows the longest one."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from distprof.contract.rank_json import RanksDirectory
 from distprof.process.identity import Identity, in_process_group
+from distprof.threads import UnseenThread
 
 PREFIX = "distprof/run"
 ANSWER_S = 20.0
@@ -46,7 +47,7 @@ class JobStore:
         self.places: list[RankPlace] = []
         """Of all ranks, once they have told; in the order of ranks."""
         self._hurried = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: UnseenThread | None = None
 
     def agreed(self, proposal: str) -> str | None:
         """The id that the first rank of the job proposed; None without a process group, or where its store is dead."""
@@ -67,8 +68,7 @@ class JobStore:
         """
         if in_process_group():
             keys = [f"{PREFIX}/{self._number}/{attempt}/{rank}" for rank in range(world_size)]
-            self._thread = threading.Thread(target=self._exchange, args=(place, keys, look), name="distprof-places",
-                                            daemon=True)
+            self._thread = UnseenThread(self._exchange, place, keys, look)
             self._thread.start()
 
     def tell_attempt(self, attempt: int) -> None:
@@ -169,7 +169,7 @@ def _within(seconds: float, ask: Callable[[], str]) -> str | None:
         except Exception:  # noqa: BLE001 (a store that is gone; nobody waits longer than `seconds`)
             return
 
-    thread = threading.Thread(target=answer, name="distprof-run-id", daemon=True)
+    thread = UnseenThread(answer)
     thread.start()
     thread.join(seconds)
     return found[0] if found else None

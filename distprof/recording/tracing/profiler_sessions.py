@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity
 from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.tracing.foreign_profiler import our_session
 from distprof.recording.tracing.open_slices import close_open_slices
+from distprof.system import all_blocked
 
 PATIENCE_S = 1.0
 """For communication that is on its way when a session ends."""
@@ -48,7 +49,7 @@ class ProfilerSessions:
     def begin(self, profile: Any) -> None:
         """Begins a session, where there is no reason against it."""
         close_open_slices()
-        with our_session():
+        with our_session(), all_blocked():  # Kineto starts a thread
             profile.start()
         self.works.is_on = True
 

@@ -139,7 +139,9 @@ def test_nothing_is_left_open_and_no_thread_runs_after_the_last_pass(tmp_path):
     for seen in ranks:
         assert seen["after"] == seen["before"]
         assert len(seen["recording"]["sockets"]) > len(seen["before"]["sockets"]), "the test sees what it looks for"
-    assert sum("distprof-clock" in seen["recording"]["threads"] for seen in ranks) == 1
+        assert seen["before"]["ours"] == 0 and seen["recording"]["ours"] >= 2
+        assert seen["recording"]["threads"] == seen["before"]["threads"], "a script sees none of ours"
+    assert max(seen["recording"]["ours"] for seen in ranks) >= 3, "one answers to questions about its clock"
 
 
 def test_a_merged_run_of_one_host_stays_aligned_without_samples(tmp_path, ddp):

@@ -1,0 +1,14 @@
+"""Ctrl-C that nobody catches: the traceback, and an end by the signal (https://github.com/pytorch/pytorch/pull/3474)."""
+# ends: -2
+# recorded: partial
+import os
+import signal
+
+from small import net, sgd, step
+
+model = net()
+optimizer = sgd(model)
+for number in range(20):
+    step(model, optimizer, number)
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,1 @@
+OWN = "csv of the job"

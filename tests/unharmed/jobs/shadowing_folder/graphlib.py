@@ -1,0 +1,1 @@
+OWN = "graphlib of the job"

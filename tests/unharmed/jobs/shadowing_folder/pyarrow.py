@@ -1,0 +1,1 @@
+OWN = "pyarrow of the job"

@@ -1,0 +1,1 @@
+OWN = "statistics of the job"
