@@ -145,7 +145,7 @@ class CallsDiffer(Problem, frozen=True):
 
 
 class ModulesUncounted(Problem, frozen=True):
-    """Modules were called in timed steps and not when FLOPs were counted: the script made or chose them later."""
+    """Modules of timed steps were called for the first time after FLOPs had been counted."""
 
     modules: tuple[str, ...]
     """The first few, without those inside of others."""

@@ -160,8 +160,7 @@ MODULES = Table(
         text("dtype", "Element type of most of `params`, like float32.", nullable=True),
         real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
         work("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass. Null "
-             "here and in the next four for a module that came after it, or is called in timed steps alone.",
-             nullable=True),
+             "here and in the next four for a module that came after it.", nullable=True),
         work("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
              nullable=True),
         work("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),

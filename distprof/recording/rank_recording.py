@@ -30,7 +30,6 @@ from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.job.membership import JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
-from distprof.recording.passes.count import COUNTS
 from distprof.recording.plan import StepPlan
 from distprof.recording.plan_progress import PlanProgress
 from distprof.recording.run_directory import RankFolder
@@ -227,7 +226,7 @@ class RankRecording:
         rows = self._params.columns(sites)
         for one in switch.passes:
             for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have none
-                row |= _uncounted(row, columns)
+                row |= columns
         return rows
 
     def _step_rows(self, switch: PassSwitch) -> list[TableRow]:
@@ -323,12 +322,6 @@ class RankRecording:
         names = [step["pass"] for step in self._steps]
         usual = {row.name for row in USUAL}
         return {name: names.count(name) for name in PASS_NAMES if name in usual or name in names}
-
-
-def _uncounted(row: TableRow, columns: TableRow) -> TableRow:
-    """Columns of another pass; without counts for a module that is called in its steps and was not in counted ones."""
-    called, counted = columns.get("calls"), row.get("calls")
-    return {**columns, **dict.fromkeys(COUNTS)} if called and counted == 0 else columns
 
 
 def _top_levels(sites: Sequence[Site]) -> list[Site]:

@@ -49,8 +49,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     },
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
     codes.CallsDiffer: "ranks disagree about {num_collectives:# collective}, which distprof comms names",
-    codes.ModulesUncounted: "{num_modules:# module} not counted: called in timed steps, and not when FLOPs were "
-                            "counted ({modules:modules}). FLOP/s of a step are not known",
+    codes.ModulesUncounted: "{num_modules:# module} not counted: first called when FLOPs had been counted "
+                            "({modules:modules}). FLOP/s of a step are not known",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
     codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
     codes.WorldSizesDiffer: "the world size in the traces is not clear: {ranks_by_size:sizes}, and the highest rank is "
