@@ -26,7 +26,8 @@ def calls(seed: int) -> RankCalls:
     return RankCalls(
         step=zeros, op=zeros, ops=["all_reduce"], dtype=zeros, dtypes=["float32"], phase=np.repeat([0, 1], LAYERS),
         phases=["forward", "backward"], module=np.tile(np.arange(LAYERS), 2), modules=modules, size=zeros, peer=zeros,
-        asynchronous=zeros, cut_off=zeros > 0, group=zeros, enqueue=at, start=none, end=at + 10, wait_start=none, wait_end=none, groups=[])
+        asynchronous=zeros, cut_off=zeros > 0, group=zeros, enqueue=at, start=none, end=at + 10, wait_start=none,
+        wait_end=none, groups=[])
 
 
 @pytest.mark.parametrize("seed", range(3))
