@@ -58,6 +58,8 @@ class Model:
     """The module that was called: the wrapper of the root, where it has one."""
     trained: bool = False
     """False while every call of it was evaluation: a teacher, an average of weights."""
+    left_out: bool = False
+    """True once it is known that only threads call it whose steps are not recorded."""
     _had_parameters: bool = False
 
     @property
@@ -151,7 +153,8 @@ class ModuleMap:
         return site
 
     def drop(self, model: Model) -> None:
-        """Forgets a model."""
+        """Forgets a model, which is of no interest."""
+        model.left_out = True
         if model in self.models:
             self.models.remove(model)
             gone = set(map(id, model.sites.values()))

@@ -10,10 +10,9 @@ and half as often), pool (each iteration on one of two threads, in turn).
 
 import random
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Thread
+from threading import Semaphore, Thread
 
 import torch
 import torch.distributed as dist
@@ -89,11 +88,21 @@ def grows() -> None:
 
 
 def threads() -> None:
-    def train(model: nn.Module, number: int) -> None:
-        for _ in steps(model, number):
-            time.sleep(0.001 * (60 // number))
+    allowed = Semaphore(0)
 
-    both = [Thread(target=train, args=args) for args in ((net(), 60), (nn.Linear(WIDTH, WIDTH), 30))]
+    def often() -> None:
+        for index in steps(net(), 60):
+            if index % 2:
+                allowed.release()
+
+    def seldom() -> None:
+        model = nn.Linear(WIDTH, WIDTH)
+        optimizer = sgd(model)
+        for _ in range(30):
+            allowed.acquire()
+            iteration(model, optimizer)
+
+    both = [Thread(target=often), Thread(target=seldom)]
     for one in both:
         one.start()
     for one in both:

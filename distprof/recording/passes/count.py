@@ -91,6 +91,8 @@ class CountSteps(Pass):
         """One row per (module path, op, phase, shapes, dtype); call paths that end in the same module are one."""
         sums: dict[tuple[Any, ...], TableRow] = {}
         for key, entry in self._counter.sums.items():  # in which phase calls without gradient are, all steps tell
+            if key.path.site is not None and key.path.site.model.left_out:
+                continue
             path = key.path.site.path if key.path.site is not None else None
             row = sums.setdefault((path, key.op, key.phase, key.shapes, key.dtype), {
                 "module_path": path, "op": key.op, "phase": key.phase, "shapes": key.shapes, "dtype": key.dtype,
