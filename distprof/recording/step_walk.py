@@ -116,6 +116,7 @@ class StepWalk:
             optimizers, models = self._thread.others()
             if self._finder.waiting:
                 self._finder.start_over(optimizers)
+            self._finder.leave_out(optimizers)
             for model in models:
                 self._passes.modules.drop(model)
         return counts

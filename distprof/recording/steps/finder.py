@@ -90,6 +90,11 @@ class StepFinder:
         self._root, self._silent, self._left_in = None, [], None
         self._of_backward.clear()
 
+    def leave_out(self, optimizers: Sequence[Optimizer]) -> None:
+        """These are of no interest: that they had not stepped makes no step unsure."""
+        gone = set(map(id, optimizers))
+        self._silent = [one for one in self._silent if id(one.ref()) not in gone]
+
     # --- what happens in the script --------------------------------------------------------------------------------
 
     def before_root(self, site: Site, *, evaluates: bool = False) -> bool:
