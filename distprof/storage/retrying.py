@@ -22,9 +22,11 @@ FIRST_S, LONGEST_S = 0.1, 8.0
 """Pauses: each is twice as long as the one before."""
 LONG_S = 3.0
 """What takes longer is said."""
+WAITED_S = 5.0
+"""What is waited for longer is said likewise."""
 QUIET_S = 30.0
 """After a line on an answer that is waited for: many requests may wait side by side."""
-LEAST_S = 5.0
+LEAST_S = 10.0
 """An answer is waited for at least so long: the patience may be less, for errors."""
 UNIT_BYTES = 1 << 20
 """Of content, for which a request may take as long again: slower is no use, however it trickles."""
@@ -85,9 +87,9 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
         return work()
     done = Future[Result]()
     threading.Thread(target=_settle, args=(done, work, time.monotonic() + seconds), daemon=True).start()
-    if wait([done], min(LONG_S, seconds)).not_done:
+    if wait([done], min(WAITED_S, seconds)).not_done:
         _TOLD.say(f"{place}: waiting for an answer, up to {seconds:.3g} s")
-        if wait([done], seconds - LONG_S).not_done:
+        if wait([done], max(seconds - WAITED_S, 0)).not_done:
             raise TimeoutError(f"no whole answer within {seconds:.3g} s")
     return done.result()
 

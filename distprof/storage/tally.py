@@ -8,7 +8,7 @@ import time
 
 from distprof.errors import StorageError
 from distprof.storage.faults import LIES, NETWORK, RemoteError
-from distprof.storage.retrying import LONG_S, patience_s
+from distprof.storage.retrying import LONG_S, allowed_s
 from distprof.terminal import say
 
 MOST_OBJECTS = 2_000_000
@@ -56,7 +56,7 @@ class Tally:
             say(f"{self._url}: {self._objects:,} objects listed so far")
         if self._objects > MOST_OBJECTS or self._folders > MOST_FOLDERS or depth > MOST_DEPTH:
             raise self.endless()
-        if passed > patience_s() * (1 + self._objects / PER_PATIENCE):
+        if passed > allowed_s(0) * (1 + self._objects / PER_PATIENCE):
             raise StorageError(f"cannot list {self._url}: {self._objects:,} objects in {passed:.3g} s", hint=NETWORK)
 
     def endless(self) -> RemoteError:

@@ -49,6 +49,10 @@ SAMPLE = [
     ("s3", "page", "floods"), ("s3", "rank.json", "echoes"), ("s3", "timeline", "is another part")]
 
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""Libraries leave connections of answers that nobody waits for any more to the garbage collector."""
+
+
 class Guarded(SimpleHTTPRequestHandler):
     """Shows folders to one user, and sends parts of files."""
 

@@ -24,7 +24,7 @@ URL = "s3://bucket/run"
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0.2")
     monkeypatch.setattr(retrying, "LEAST_S", 0.3)
-    monkeypatch.setattr(retrying, "LONG_S", 0.1)
+    monkeypatch.setattr(retrying, "WAITED_S", 0.1)
     monkeypatch.setattr(retrying, "_TOLD", retrying._Told())
 
 
