@@ -101,7 +101,8 @@ WAIT_SLICE = "Work.wait"
 CLOSURE_SLICE = "Optimizer.closure"
 """Name of the slices in which an optimizer runs the closure that it was given."""
 EVALUATION = "evaluation"
-"""Phase of root forward calls without gradient in a job that trains, and of what the script marks."""
+"""Phase of root forward calls without gradient that not every step of a job that trains has, and of what the script
+marks."""
 EVALUATION_SLICE = "Evaluation.forward"
 """Name of the slices around its root forward calls."""
 COMPILE_SLICE_END = " (dynamo_timed)"
@@ -201,8 +202,9 @@ OPS = Table(
         *TAGS,
         _MODULE_PATH,
         text("op", "Operator, like aten::mm."),
-        text("phase", "forward, backward, recompute, optimizer, or evaluation: root forward calls without gradient in "
-             "a job that trains, and what the script marks; it is in no total.", among=STEP_PHASES),
+        text("phase", "forward, backward, recompute, optimizer, or evaluation: root forward calls without gradient "
+             "that not every step of a job that trains has, and what the script marks; it is in no total.",
+             among=STEP_PHASES),
         text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
         text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
         real("calls", "Calls a step."),

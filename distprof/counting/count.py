@@ -92,11 +92,13 @@ def summed(counting: CountPass, modules: ModuleMap) -> Counts:
     within = {path: frozenset(map(names, path.sites())) for path in {key.path for key in counting.sums}}
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
+    calls = counting.calls
     places = Counter(id(site.module()) for site in modules.sites())
     params = ParamCounter(modules.roots(), ONE_PROCESS)
     return Counts(
         ops=ops,
-        modules=tuple(_module_count(site, work[site.path], counting, params, shared=places[id(site.module())] > 1)
+        modules=tuple(_module_count(site, work[site.path], counting, params, calls=calls.get(site, 0),
+                                    shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=counting.functions.calls if counting.functions is not None else {},
         params=params.below(modules.roots()),
@@ -147,11 +149,12 @@ def _op_count(key: OpKey, entry: Cost, within: frozenset[str]) -> OpCount:
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
 
 
-def _module_count(site: Site, work: _Work, counting: CountPass, params: ParamCounter, *, shared: bool) -> ModuleCount:
+def _module_count(site: Site, work: _Work, counting: CountPass, params: ParamCounter, *, calls: int,
+                  shared: bool) -> ModuleCount:
     module = site.module()
     shapes = counting.shapes.get(site, ((), ()))
     return ModuleCount(
-        path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
+        path=site.path, class_name=site.class_name, depth=site.depth, calls=calls,
         params=params.below([module] if module is not None else []),
         own_params=params.own(module) if module is not None else 0,
         input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,

@@ -66,11 +66,13 @@ class CountPass(TorchDispatchMode):
         self.is_real: bool | None = None
         """Whether the model has data: then what is traced in between is no work. None: not known yet."""
         self._sums = StepSums(are_work)
-        self.calls: dict[Site, int] = defaultdict(int)
+        self._calls: dict[tuple[Site | None, Site], int] = defaultdict(int)
+        self._are_work = are_work
         self._flow = flow
         self._error: Exception | None = None
         self._retired = False
-        self._step_calls: dict[Site, int] = defaultdict(int)
+        self._step_calls: dict[tuple[Site | None, Site], int] = defaultdict(int)
+        """By the root, where that is called without gradient and all steps tell whether it is evaluation."""
         self._scopes = scopes
         self._phase = phase
         self._outside = CallPath(None, None)
@@ -152,11 +154,20 @@ class CountPass(TorchDispatchMode):
         if threading.get_ident() != self._thread:
             raise RuntimeError("steps end on different threads, and what counts them is bound to one")
         self._sums.next_step()
-        for site, calls in self._step_calls.items():
-            self.calls[site] += calls
+        for key, calls in self._step_calls.items():
+            self._calls[key] += calls
         self._step_calls.clear()
         self._left.clear()
         self.num_steps += 1
+
+    @property
+    def calls(self) -> dict[Site, int]:
+        """Forward calls in all steps that ended, recomputation and evaluation apart."""
+        found: dict[Site, int] = defaultdict(int)
+        for (root, site), calls in self._calls.items():
+            if root is None or self._are_work(root):
+                found[site] += calls
+        return found
 
     @property
     def sums(self) -> Sums:
@@ -178,9 +189,10 @@ class CountPass(TorchDispatchMode):
             path = outer.path if outer is not None else self._outside
         frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer,
                                        self._computed, is_torchscript_tracing())
-        if not (frame.in_backward or frame.evaluation or frame.repeats_outer):
+        if not (frame.in_backward or frame.repeats_outer) and (
+                not frame.evaluation or frame.without_gradient is not None):
             with self._lock:
-                self._step_calls[frame.site] += 1
+                self._step_calls[frame.without_gradient if frame.evaluation else None, frame.site] += 1
 
     def _is_elsewhere(self) -> bool:
         """True on another thread of the script, which is none that autograd or TorchScript started."""

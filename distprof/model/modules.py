@@ -120,6 +120,10 @@ class ModuleMap:
         """Takes in a module that was called from outside of every module."""
         model = Model(outermost=weakref.ref(module))
         self._called.clear()  # sites may move
+        inside = {id(sub) for _, sub in module.named_modules()}
+        parts = [old for old in self.models if id(old.root.module()) in inside]  # asked before their roots move
+        model.trained = any(old.trained for old in parts)
+        self.models = [old for old in self.models if old not in parts]
         for raw_name, path, sub in _unwrapped(module):
             site = model.sites.get(path)
             if site is None:
@@ -127,9 +131,6 @@ class ModuleMap:
             elif raw_name.endswith(tuple(WRAPPED.values())):
                 site.class_name, site.module = type(sub).__name__, weakref.ref(sub)
             self._sites[id(sub)] = site
-        inside = {id(sub) for _, sub in module.named_modules()}
-        model.trained = any(old.trained for old in self.models if id(old.root.module()) in inside)
-        self.models = [old for old in self.models if id(old.root.module()) not in inside]
         self.models.append(model)
         self._number()
         return model.root

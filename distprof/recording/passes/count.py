@@ -69,8 +69,8 @@ class CountSteps(Pass):
         num_steps = self._counter.num_steps
         if not num_steps:
             return ()
-        flops = self._inclusive_flops()
-        return [{"calls": self._counter.calls.get(site, 0) / num_steps,
+        flops, calls = self._inclusive_flops(), self._counter.calls
+        return [{"calls": calls.get(site, 0) / num_steps,
                  **{name: round(value / num_steps) if site in self._there else None
                     for name, value in flops[site].items()}} for site in sites]
 
