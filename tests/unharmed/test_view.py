@@ -53,7 +53,6 @@ class Views(NamedTuple):
 def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
     with mock.patch.dict("os.environ"), warnings.catch_warnings():
         torch.optim.SGD([torch.zeros(1)])  # the first one loads torch's compiler, which sets a variable
-        importlib.import_module("pyarrow.parquet")  # has a function called at exit
         compiler = sys.modules.pop("torch._dynamo.utils", None)  # as before a script compiles
         try:
             yield looked_at(tmp_path_factory.mktemp("view") / "run")
