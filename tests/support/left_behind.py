@@ -94,6 +94,11 @@ VIEWS: Mapping[str, Callable[[], object]] = {
 """What a script looks at -> what it sees: a row each of the table in docs/robustness.md."""
 
 
-def traces_of_us() -> dict[str, object]:
-    """Everything a recorder puts somewhere."""
+def seen_now() -> dict[str, object]:
+    """What a script sees now."""
     return {name: view() for name, view in VIEWS.items()}
+
+
+def traces_of_us() -> dict[str, object]:
+    """Everything that a recorder, or a call that counts, puts somewhere and takes away."""
+    return {name: found for name, found in seen_now().items() if name != "numbers of hooks"}
