@@ -9,6 +9,7 @@ without it, and ends the process. Where the script handles the signal, nothing i
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ WRITING_S = 15.0
 AGAIN_S = 0.02
 """After that the main thread is asked again: it was in the midst of an operator, or just about to sleep."""
 REACTION_S = 5.0
-"""How long the main thread has to react, where the script handles a signal, before it is taken to hang in C."""
+"""How long the main thread may stay where it is, where the script handles a signal, before it is taken to hang in C."""
 
 
 class Flush(Enum):
@@ -60,7 +61,7 @@ class TerminationWatch:
         """The signal that ends the process."""
         self._asked: int | None = None
         """The signal by which the main thread is asked; None where the recording was not started on it."""
-        self._reacted = self._flushing = self._stopped = False
+        self._flushing = self._stopped = False
         self._became: Flush | None = None
 
     def start(self) -> None:
@@ -97,7 +98,6 @@ class TerminationWatch:
     # --- on the main thread --------------------------------------------------------------------------------------
 
     def _on_main_thread(self, number: int, frame: Any) -> None:
-        self._reacted = True  # no lock: the main thread may hold it
         if self._ending and not self._flushing and self._became in (None, Flush.SOON):
             self._flush_here()
 
@@ -130,11 +130,13 @@ class TerminationWatch:
             library().signal_watch(number)
 
     def _on_handled(self, number: int) -> int:
-        """The script handles the signal, if its main thread still runs Python; returns the next signal."""
+        """The script handles the signal, if its main thread still runs Python; returns the next signal.
+
+        The main thread is not asked: the wakeup descriptor of the script would tell it of our signal as well.
+        """
         self._arrived(number, False)
-        self._reacted = False
-        until = time.monotonic() + REACTION_S
-        while self._ask() and not self._reacted and not self._stopped:
+        was_at, until = _place_of_main_thread(), time.monotonic() + REACTION_S
+        while self._asked is not None and not self._stopped and _place_of_main_thread() == was_at:
             if (another := self._next(AGAIN_S)) != NO_SIGNAL:
                 return another
             if time.monotonic() > until:
@@ -171,6 +173,12 @@ class TerminationWatch:
             return False
         signal.pthread_kill(main, self._asked)
         return True
+
+
+def _place_of_main_thread() -> tuple[int, int] | None:
+    """Where it is in Python: another one soon, unless it hangs or waits in C."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return (id(frame), frame.f_lasti) if frame is not None else None
 
 
 def _unused_signal() -> int | None:

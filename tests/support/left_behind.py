@@ -10,11 +10,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue, SimpleQueue
 from multiprocessing.synchronize import SemLock
 from pathlib import Path
 
+import pyarrow.parquet  # noqa: F401 (has a function called at exit)
 import torch
 import torch.distributed
 from torch.nn.modules import module as nn_module
@@ -44,7 +46,11 @@ def _wakeup_descriptor() -> int:
 
 
 def _children() -> list[str]:
-    return sorted((task / "children").read_text() for task in Path("/proc/self/task").iterdir())
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that ended just now
+            found.append((task / "children").read_text())
+    return sorted(found)
 
 
 VIEWS: Mapping[str, Callable[[], object]] = {
@@ -88,6 +94,11 @@ VIEWS: Mapping[str, Callable[[], object]] = {
 """What a script looks at -> what it sees: a row each of the table in docs/robustness.md."""
 
 
-def traces_of_us() -> dict[str, object]:
-    """Everything a recorder puts somewhere."""
+def seen_now() -> dict[str, object]:
+    """What a script sees now."""
     return {name: view() for name, view in VIEWS.items()}
+
+
+def traces_of_us() -> dict[str, object]:
+    """Everything that a recorder, or a call that counts, puts somewhere and takes away."""
+    return {name: found for name, found in seen_now().items() if name != "numbers of hooks"}

@@ -23,7 +23,7 @@ import distprof
 from distprof.after_import import AfterImport
 from distprof.recording.termination import _unused_signal
 from support.jobs import ROOT
-from support.left_behind import VIEWS, traces_of_us
+from support.left_behind import VIEWS, seen_now
 from support.recording import Recorded
 
 PLAN = "wait=1,count=1,time=1,trace=1,sync=1,arrivals=1"
@@ -53,7 +53,6 @@ class Views(NamedTuple):
 def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
     with mock.patch.dict("os.environ"), warnings.catch_warnings():
         torch.optim.SGD([torch.zeros(1)])  # the first one loads torch's compiler, which sets a variable
-        importlib.import_module("pyarrow.parquet")  # has a function called at exit
         compiler = sys.modules.pop("torch._dynamo.utils", None)  # as before a script compiles
         try:
             yield looked_at(tmp_path_factory.mktemp("view") / "run")
@@ -64,17 +63,17 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
 
 def looked_at(run: Path) -> Views:
     model = nn.Linear(4, 4)
-    before, steps = traces_of_us(), []
+    before, steps = seen_now(), []
     with distprof.record(run, steps=PLAN) as recorder:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(STEPS):
             loss = model(torch.zeros(2, 4)).sum()
-            steps.append(traces_of_us())
+            steps.append(seen_now())
             loss.backward()
             optimizer.step()
         assert not recorder.recording
-        after = traces_of_us()
-    return Views(before, steps, after, traces_of_us())
+        after = seen_now()
+    return Views(before, steps, after, seen_now())
 
 
 @pytest.mark.parametrize("what", VIEWS)
@@ -132,7 +131,7 @@ def test_a_function_that_the_script_wraps_stays_wrapped_and_one_that_it_puts_bac
 
 
 def test_hooks_that_the_script_removes_all_are_missed_and_nothing_else(tmp_path):
-    before = traces_of_us()
+    before = seen_now()
 
     def clear(step: int) -> None:
         if step == 2:
@@ -140,7 +139,7 @@ def test_hooks_that_the_script_removes_all_are_missed_and_nothing_else(tmp_path)
                 hooks.clear()
 
     assert train(tmp_path / "run", clear).info["status"] == "complete"
-    assert traces_of_us() == before
+    assert seen_now() == before
 
 
 def test_filters_of_warnings_may_be_reset_and_restored_around_ours(tmp_path):

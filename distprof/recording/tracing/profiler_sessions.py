@@ -6,6 +6,7 @@ slices end with the session, communication is waited for. Where that takes long 
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -36,11 +37,13 @@ class ProfilerSessions:
         """The session that records no more and has not ended."""
         self._last: tuple[weakref.ref[Any], int] | None = None
         """The session that ended last, and when."""
+        self._thread = 0
+        """On which the session began: torch ends the process that ends it on another one."""
 
     def why_none(self) -> str | None:
         """Why no session can begin now, in words."""
         if self._ending is not None and not self.has_ended(self._ending):
-            return "communication of the last session of the profiler has not ended"
+            return f"the last session of the profiler has not ended: {self.why_not_ended()}"
         if torch._C._autograd._profiler_enabled():
             return "the script runs a profiler of another kind"
         left = self._left_open()
@@ -49,15 +52,18 @@ class ProfilerSessions:
     def begin(self, profile: Any) -> None:
         """Begins a session, where there is no reason against it."""
         close_open_slices()
+        self._thread = threading.get_ident()
         with our_session(), all_blocked():  # Kineto starts a thread
             profile.start()
         self.works.is_on = True
 
     def end(self, profile: Any) -> bool:
         """Has it record no more; true if it ended, else `has_ended` does that."""
-        close_open_slices()
         self.works.is_on = False
         self._ending = profile
+        if not self._is_of_this_thread():
+            return False
+        close_open_slices()
         ended = self.has_ended(profile)
         if not ended:
             profile.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
@@ -65,9 +71,16 @@ class ProfilerSessions:
 
     def has_ended(self, profile: Any) -> bool:
         """Whether the session is over and its events are there."""
-        if self._ending is profile and self.works.are_over(PATIENCE_S):
+        if self._ending is profile and self._is_of_this_thread() and self.works.are_over(PATIENCE_S):
             self._end()
         return self._ending is not profile
+
+    def why_not_ended(self) -> str:
+        """In words, behind `end` or `has_ended` on the same thread."""
+        return "communication goes on" if self._is_of_this_thread() else "steps end on another thread"
+
+    def _is_of_this_thread(self) -> bool:
+        return self._thread == threading.get_ident()
 
     def have_ended(self) -> bool:
         """Whether none is left."""
@@ -75,7 +88,7 @@ class ProfilerSessions:
 
     def make_way(self) -> None:
         """Ends a session that has not ended: a process can have one, and the script begins its own."""
-        if self._ending is not None and not self.has_ended(self._ending):
+        if self._ending is not None and not self.has_ended(self._ending) and self._is_of_this_thread():
             self._end()
 
     def _end(self) -> None:

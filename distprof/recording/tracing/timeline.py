@@ -87,7 +87,8 @@ class Timeline:
             self._stopped = True
             self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
             if not self._sessions.end(self._profile):
-                self._note("communication goes on behind the recorded steps: their timeline is written if it ends")
+                why = self._sessions.why_not_ended()
+                self._note(f"{why} behind the recorded steps: their timeline is written if it ends")
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
