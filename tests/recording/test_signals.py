@@ -150,8 +150,9 @@ def status(folder: Path) -> str:
     return json.loads(next((folder / "run").glob("rank00000*/rank.json")).read_text())["status"]
 
 
-@pytest.mark.parametrize("at", [DURING, pytest.param(AFTER, marks=pytest.mark.stress)])
-@pytest.mark.parametrize("how", SCRIPTS)
+@pytest.mark.parametrize(("how", "at"), [
+    *((how, DURING) for how in SCRIPTS), ("calls the one before", AFTER),
+    *(pytest.param(how, AFTER, marks=pytest.mark.stress) for how in [*SCRIPTS][1:])])
 def test_a_sigterm_has_the_effect_that_it_has_without_us(tmp_path, how, at):
     plain, ours = both(tmp_path, HEAD + SCRIPTS[how] + TAIL, at)
     assert (ours.returncode, ours.stdout, ours.stderr) == (plain.returncode, plain.stdout, plain.stderr)
