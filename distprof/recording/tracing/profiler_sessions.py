@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -27,6 +28,16 @@ CLOCKS_AGREE_NS = 100_000
 """By less than that the profiler's clock differs from ours."""
 
 
+class AtEndOfThread:
+    """Calls a function when the thread ends whose `threading.local` has it."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
+
+
 class ProfilerSessions:
     """At most one at a time."""
 
@@ -35,8 +46,10 @@ class ProfilerSessions:
         self.works = works
         self._ending: Any = None
         """The session that records no more and has not ended."""
+        self._ended: Callable[[], Any] = lambda: None
         self._last: tuple[weakref.ref[Any], int] | None = None
         """The session that ended last, and when."""
+        self._local = threading.local()
         self._thread = 0
         """On which the session began: torch ends the process that ends it on another one."""
 
@@ -53,6 +66,8 @@ class ProfilerSessions:
         """Begins a session, where there is no reason against it."""
         close_open_slices()
         self._thread = threading.get_ident()
+        if self._thread != threading.main_thread().ident:
+            self._local.end = AtEndOfThread(lambda: self._thread_ends(profile))
         with our_session(), all_blocked():  # Kineto starts a thread
             profile.start()
         self.works.is_on = True
@@ -75,6 +90,14 @@ class ProfilerSessions:
             self._end()
         return self._ending is not profile
 
+    def _thread_ends(self, profile: Any) -> None:
+        """A thread that ends in a session would take the process with it."""
+        if self._ended() is profile or not self._is_of_this_thread():
+            return
+        with suppress(Exception):
+            self._ending = profile
+            self._end()
+
     def why_not_ended(self) -> str:
         """In words, behind `end` or `has_ended` on the same thread."""
         return "communication goes on" if self._is_of_this_thread() else "steps end on another thread"
@@ -93,6 +116,7 @@ class ProfilerSessions:
 
     def _end(self) -> None:
         profile, self._ending = self._ending, None
+        self._ended = weakref.ref(profile)
         _pause()
         self._last = weakref.ref(profile), time.time_ns()
         _pause()
