@@ -42,6 +42,8 @@ class Helper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
+        self._place: tuple[int, int] | None = None
+        """What `fstat` says of the connection: a script that closes all files opens others under its number."""
         self._works = True
 
     def call(self, where: str, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +69,8 @@ class Helper:
         """Ends the process, if there is one."""
         if self._connection is not None and self._lock.acquire(timeout=BUSY_S):
             with suppress(OSError):
-                _send(self._connection, None)
+                if _place(self._connection) == self._place:
+                    _send(self._connection, None)
             self._drop()
             self._lock.release()
 
@@ -79,10 +82,13 @@ class Helper:
     def _asked(self, request: Request) -> tuple[Any, Exception | None] | None:
         """What it answers; None where it cannot be started, or ended."""
         try:
-            self._connection = self._connection or _started()
+            if self._connection is None:
+                self._connection = _started()
+                self._place = _place(self._connection)
+            elif _place(self._connection) != self._place:
+                raise OSError("the script closed it")
             _send(self._connection, request)
-            with self._connection.makefile("rb") as answers:
-                found: tuple[Any, Exception | None] = pickle.load(answers)
+            found = _received(self._connection)
         except (OSError, EOFError, pickle.UnpicklingError):
             self._works = False
             self._drop()
@@ -91,8 +97,24 @@ class Helper:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is not None and _place(connection) == self._place:
             connection.close()
+        elif connection is not None:
+            connection.detach()
+
+
+def _place(connection: socket.socket) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(connection.fileno())
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _received(connection: socket.socket) -> tuple[Any, Exception | None]:
+    with connection.makefile("rb") as answers:
+        found: tuple[Any, Exception | None] = pickle.load(answers)
+    return found
 
 
 def _send(connection: socket.socket, request: Request | None) -> None:

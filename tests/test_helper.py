@@ -104,6 +104,19 @@ def test_where_it_ends_the_work_is_done_here(own):
         signal.signal(signal.SIGPIPE, before)
 
 
+def test_a_script_that_closes_all_files_keeps_those_it_opens(own):
+    own.call("os:getpid")
+    number = own._connection.fileno()
+    os.close(number)
+    file = os.open("/dev/null", os.O_RDWR)
+    try:
+        assert file == number and own.call("os:getpid") == os.getpid()
+        own.close()
+        assert os.fstat(file)
+    finally:
+        os.close(file)
+
+
 @pytest.mark.parametrize("lacking", ["library", "program"])
 def test_where_none_can_be_started_the_work_is_done_here(own, monkeypatch, lacking):
     if lacking == "library":
