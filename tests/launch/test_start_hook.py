@@ -106,7 +106,7 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
 def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path):
     out = tmp_path / "run"
     done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,
-                      "fork", str(free_port()))
+                      "spawn", str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 

@@ -19,6 +19,7 @@ import distprof
 from distprof.errors import UsageError
 from distprof.profiling import throughput as inference
 from distprof.timing import repetition
+from distprof.units import counted
 from support import forked
 from support.jobs import clean_environ
 from support.models import nap
@@ -170,7 +171,7 @@ def test_the_text_says_what_the_dictionary_says():
     lines = {line[:9].strip(): line[11:] for line in str(found).splitlines() if line[:9].strip()}
     assert list(lines) == ["device", "runs", "samples/s", "tokens/s", "latency", "time", "memory"]
     assert lines["runs"] == "3 after 1 for warm-up" and lines["tokens/s"] == "-" and "(8 a run)" in lines["samples/s"]
-    assert f"{torch.get_num_threads()} threads" in lines["device"] and "resident set" in lines["memory"]
+    assert counted(torch.get_num_threads(), "thread") in lines["device"] and "resident set" in lines["memory"]
 
 
 @pytest.mark.long

@@ -24,8 +24,10 @@ import socket
 import struct
 import sys
 import threading
+import time
 import types
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -37,6 +39,7 @@ LOADED = (
     "distprof.launch.cli", "distprof.launch.commands.run", "distprof.launch.job")
 LOADED_IF_INSTALLED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny")
 WORKER = ("distprof.launch.worker", "launch/worker.py")
+REST_S = 0.05
 ROOMS = ("recording", "counting", "profiling", "storage", "summaries")
 """Rooms of distprof that a rank imports."""
 
@@ -245,8 +248,28 @@ def load() -> None:
         package = importlib.import_module(f"distprof.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+    _let_gloo_rest()
     gc.collect()
     gc.freeze()
+
+
+def _let_gloo_rest() -> None:
+    """Has ranks wait a moment before they end a process group.
+
+    A thread of gloo takes the GIL to free its last work. The end of a model under DDP waits for that thread, with the
+    GIL: both wait for ever (torch 2.13, without distprof too). A forked rank comes there sooner than one that started.
+    """
+    import torch.distributed as public
+    from torch.distributed import distributed_c10d as home
+
+    original = home.destroy_process_group
+
+    @wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        time.sleep(REST_S)
+        original(*args, **kwargs)
+
+    home.destroy_process_group = public.destroy_process_group = destroy_process_group
 
 
 def main() -> None:

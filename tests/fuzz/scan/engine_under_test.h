@@ -1,6 +1,7 @@
 /* The compiled merge engine as fuzzing drives it: allocations that fail when they are told to, columns in memory of their
  * exact size, and `expect`, which ends the program where the engine breaks a promise.
  */
+#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
