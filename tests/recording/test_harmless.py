@@ -198,9 +198,9 @@ def counts(profile: torch.profiler.profile) -> dict[str, int]:
 @pytest.mark.parametrize("first", range(1, 7))
 @pytest.mark.parametrize("how", ["by hand", "schedule"])
 def test_the_script_s_own_profile_is_as_without_us_and_the_plan_goes_on_behind_it(tmp_path, capfd, first, how):
+    """Whichever pass it comes across."""
     gc.collect()
     gc.freeze()  # an optimizer that another test left alive would make it unsure which one ends a step
-    """Whichever pass it comes across."""
     plain = counts(profiled_by_the_script(first, first + 1, 12, how))
     with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=2,trace=2,arrivals=0"):
         ours = counts(profiled_by_the_script(first, first + 1, 12, how))
