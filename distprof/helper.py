@@ -155,8 +155,9 @@ def _texts(words: Sequence[str]) -> Any:
 
 def _call(where: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     module, _, name = where.partition(":")
-    with own_imports():
-        return getattr(importlib.import_module(module), name)(*args, **kwargs)
+    with own_imports():  # for no longer: threads of the script may import from its folder
+        function = getattr(importlib.import_module(module), name)
+    return function(*args, **kwargs)
 
 
 # --- in the process --------------------------------------------------------------------------------------------------

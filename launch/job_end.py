@@ -49,7 +49,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         say(done)
     elif merges and (interrupted or not code) and not others:
         say(f"{done}{' The script was interrupted after that.' if interrupted else ''} Merging"
-            f"{'; --no-merge leaves that out' if after_merge is None else ''}")
+            f"{'; --no-merge skips that' if after_merge is None else ''}")
         _merge(directory, after_merge)
     else:
         _say_next(done, directory, others, has_failed=code != 0 and not interrupted)

@@ -14,7 +14,6 @@ enum { STACK_BYTES = 1 << 16, MOST_FILES = 1 << 16 };
 struct apart {
     char *const *words, *const *environ;
     int in, out;
-    sigset_t mask;
     char *stack;
     pid_t pid;
     int failed;
@@ -33,7 +32,9 @@ static int become(void *given) {
     setsid();
     if (dup2(apart->in, 0) == 0 && dup2(apart->out, 1) == 1 && dup2(nowhere, 2) == 2) {
         close_others();
-        sigprocmask(SIG_SETMASK, &apart->mask, NULL);
+        sigset_t none;
+        sigemptyset(&none);  /* who starts it may have signals blocked */
+        sigprocmask(SIG_SETMASK, &none, NULL);
         execve(apart->words[0], apart->words, apart->environ);
     }
     apart->failed = errno;
@@ -50,16 +51,16 @@ static int start_it(void *given) {
 /* The number of the process, or a negative errno. `in` and `out`, above 2, become its standard streams. */
 int start_apart(char *const *words, char *const *environ, int in, int out) {
     struct apart apart = {.words = words, .environ = environ, .in = in, .out = out};
-    sigset_t all;
+    sigset_t all, before;
     char *stack = malloc(2 * STACK_BYTES);
     if (!stack) return -ENOMEM;
     apart.stack = stack;
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &apart.mask);  /* no handler runs in memory that is shared */
+    pthread_sigmask(SIG_BLOCK, &all, &before);  /* no handler runs in memory that is shared */
     pid_t between = clone(start_it, stack + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, &apart);
     int failed = between < 0 ? errno : 0;
     if (between > 0) waitpid(between, NULL, __WCLONE);
-    pthread_sigmask(SIG_SETMASK, &apart.mask, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     free(stack);
     return failed ? -failed : apart.failed ? -apart.failed : apart.pid;
 }

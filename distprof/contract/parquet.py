@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from distprof.contract import table_checksum
 from distprof.contract.tables import Column, Table
@@ -83,8 +84,6 @@ def _category(column: Any) -> Any:
 
 
 def _write(path: Path, pieces: Iterable[Any]) -> None:
-    import pyarrow.parquet as pq  # takes a while
-
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file, ExitStack() as stack:  # arrow opens no path that is not UTF-8
             writer = None

@@ -54,7 +54,7 @@ def summarise(folder: Path, about: RankJson | None = None) -> RankSummary:
 
     Args:
         folder: Of the rank.
-        about: What its rank.json holds, where that is at hand.
+        about: What its rank.json holds, where that was read already.
 
     Raises:
         DataError: Its rank.json cannot be read.

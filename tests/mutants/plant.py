@@ -3,7 +3,7 @@
     python tests/mutants/plant.py [--only ID] [--with near|rooms] [--tests TEST ...] [--tree DIR]
 
 It takes the tests that the list says find a fault; `--with near` those of the files that may find it, `--with rooms`
-those of their folders. Before that the same tests have to pass without a fault, unless `--at-once` leaves that out.
+those of their folders. Before that the same tests have to pass without a fault, unless `--at-once` skips that.
 """
 
 from __future__ import annotations

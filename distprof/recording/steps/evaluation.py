@@ -28,7 +28,7 @@ class EvaluationJudge:
         Args:
             trains: False in inference, where calls without gradient are the work.
             step: The number of the running step.
-            calls: Told of every call without gradient.
+            calls: Gets every call without gradient.
             marked: True while the script says that it evaluates.
         """
         self._trains = trains

@@ -1,4 +1,4 @@
-"""Culprits in sentences: which ranks delay the job, why, and what mending them would gain."""
+"""Culprits in sentences: which ranks delay the job, why, and what fixing them would gain."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _UNSEEN: Mapping[Blind, str] = {
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
                   crowded: Sequence[CrowdedHost] = (), basis: Basis | None = None, num_causes: int = CAUSES,
                   passes: Sequence[str] = (), missing: Sequence[int] = ()) -> Iterator[str]:
-    """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
+    """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
 
     Args:
-        culprits: Those whose mending gains most first, each given that those in front of it are mended.
+        culprits: Those whose fix gains most first, each given that those before them are fixed.
         ranks: All that were recorded.
         blind: Why delays could not be seen.
         crowded: Hosts all of whose ranks waited for processors.
@@ -131,18 +131,18 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
 
 
 def _doubt(one: Culprit) -> Iterator[str]:
-    """Why the rank whose mending would gain most is not called late."""
+    """Why the rank whose fix would gain most is not called late."""
     num_steps = len(one.excess_ns)
     if one.p_value is None:
         verb = "was" if num_steps == 1 else "were"
         why = f"{counted(num_steps, 'step')} {verb} looked at, and it takes {NEEDED} to tell habit from chance"
     elif one.is_due_to_turns:
-        why = (f"mending the latest would gain {_gained(one)}, and ranks of its host are late by "
+        why = (f"fixing the latest would gain {_gained(one)}, and ranks of its host are late by "
                f"{brief(one.by_turns_ns, 2)} by turns, as they wait for processors")
     elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
-        why = f"mending the latest would gain {_gained(one)}, below {100 * MATERIAL:g} % of a step"
+        why = f"fixing the latest would gain {_gained(one)}, below {100 * MATERIAL:g} % of a step"
     elif not one.is_material:
-        why = (f"mending the latest would gain {_gained(one, error=True)}, which may be below {100 * MATERIAL:g} % of "
+        why = (f"fixing the latest would gain {_gained(one, error=True)}, which may be below {100 * MATERIAL:g} % of "
                "a step")
     elif one.p_value > SURE:
         why = f"it may be chance: {chance_words(one.p_value)} is above {SURE}"
@@ -179,11 +179,11 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
 
 
 def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
-    """What it would gain once the others are mended, where that is much more."""
+    """What it would gain once the others are fixed, where that is much more."""
     if len(certain) < 2 or one.last_gain_ns < 2 * one.gain_ns or one.last_gain_ns < MATERIAL * one.step_ns:
         return ""
     others = rank_list(sorted(other.rank for other in certain if other is not one))
-    return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} mended"
+    return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} fixed"
 
 
 def _gain(one: Culprit, passes: Sequence[str], *, is_first: bool) -> str:

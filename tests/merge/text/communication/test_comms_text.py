@@ -177,7 +177,7 @@ def test_delays_now_and_then(late, steps, words):
 
 def test_two_ranks_that_hide_behind_each_other():
     first, _, second, _ = told(culprit(rank=1, gain_ns=1e6, last_gain_ns=20e6), culprit(gain_ns=20e6))
-    assert first.startswith("Rank 1 delays every step by 1.00 ms (1.8 %), and by 20.0 ms once rank 2 is mended: ")
+    assert first.startswith("Rank 1 delays every step by 1.00 ms (1.8 %), and by 20.0 ms once rank 2 is fixed: ")
     assert second.startswith("Rank 2 delays every step by 20.0 ms (35.1 %): ")
 
 
@@ -191,18 +191,18 @@ def test_nobody_is_called_late_without_being_sure():
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
     assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6, gain_error_ns=0.1e6)) == [
-        "no rank stands out: mending the latest would gain 400 us, below 2 % of a step"]
+        "no rank stands out: fixing the latest would gain 400 us, below 2 % of a step"]
     lost = {"gain_ns": -283.0, "last_gain_ns": -283.0}
     assert told(culprit(**lost, gain_error_ns=0.0)) == [
-        "no rank stands out: mending the latest would gain nothing, below 2 % of a step"]
+        "no rank stands out: fixing the latest would gain nothing, below 2 % of a step"]
     for gain_ns in (-283.0, 0.0, 4e5, 5e5):
         small = {"gain_ns": gain_ns, "last_gain_ns": gain_ns, "gain_error_ns": 5e5}
         assert told(culprit(**small)) == [
-            "no rank stands out: mending the latest would gain less than can be told (+- 500 us), below 2 % of a step"]
+            "no rank stands out: fixing the latest would gain less than can be told (+- 500 us), below 2 % of a step"]
     core = Cause(kind="core", where=None, gain_ns=1.5e6, spent=0.61, of_peers=0.98)
     small = {"gain_ns": 1.5e6, "last_gain_ns": 1.5e6, "gain_error_ns": 0.5e6}
     assert told(culprit(causes=[core], **small))[0] == (
-        "no rank stands out: mending the latest would gain 1.50 ms +- 500 us, which may be below 2 % of a step")
+        "no rank stands out: fixing the latest would gain 1.50 ms +- 500 us, which may be below 2 % of a step")
     assert told(culprit(**small))[0].startswith("Rank 2 delays every step by 1.50 ms (2.6 %): `layers.1.mlp`")
     assert told(culprit(late_steps=[4]))[0] == "no rank stands out: it is late once or twice, which is no habit"
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
