@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,22 +18,9 @@ from support import forked
 from support.faulty_proxy import answers, faulty_proxy, waits
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
 from support.rank_traces import slice_of, write_run
-from support.s3_server import S3Server, s3_server, use
+from support.s3_server import S3Server, use
 
 STEPS = ("--steps", "wait=1,count=0,time=1,trace=1,arrivals=0")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as started:
-        yield started
-
-
-@pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, server)
-    server.reset()
-    return server.bucket("jobs")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,16 @@ import pytest
 from support import forked
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run
-from support.s3_server import S3Server, s3_server, use
+from support.s3_server import S3Server
 
 SECRET = "Mark4SecretKey"
 SEED = int(os.environ.get("KILLS_SEED", "0"))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as started:
-        yield started
-
-
 @pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, server)
+def bucket(bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    server.reset()
-    return server.bucket("jobs")
+    return bucket
 
 
 @pytest.fixture
