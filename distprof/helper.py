@@ -22,6 +22,7 @@ from typing import Any
 
 from distprof.after_import import own_imports
 from distprof.compiled.library import library
+from distprof.system import opened_at
 
 HEAVY = "pyarrow"
 """What is to stay out of the process of the script; where that has it, nothing is gained."""
@@ -42,8 +43,7 @@ class Helper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
-        self._place: tuple[int, int] | None = None
-        """What `fstat` says of the connection: a script that closes all files opens others under its number."""
+        self._opened: tuple[int, int] | None = None
         self._works = True
 
     def call(self, where: str, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ class Helper:
         """Ends the process, if there is one."""
         if self._connection is not None and self._lock.acquire(timeout=BUSY_S):
             with suppress(OSError):
-                if _place(self._connection) == self._place:
+                if opened_at(self._connection.fileno()) == self._opened:
                     _send(self._connection, None)
             self._drop()
             self._lock.release()
@@ -84,8 +84,8 @@ class Helper:
         try:
             if self._connection is None:
                 self._connection = _started()
-                self._place = _place(self._connection)
-            elif _place(self._connection) != self._place:
+                self._opened = opened_at(self._connection.fileno())
+            elif opened_at(self._connection.fileno()) != self._opened:
                 raise OSError("the script closed it")
             _send(self._connection, request)
             found = _received(self._connection)
@@ -97,18 +97,10 @@ class Helper:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None and _place(connection) == self._place:
+        if connection is not None and opened_at(connection.fileno()) == self._opened:
             connection.close()
         elif connection is not None:
             connection.detach()
-
-
-def _place(connection: socket.socket) -> tuple[int, int] | None:
-    try:
-        found = os.fstat(connection.fileno())
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _received(connection: socket.socket) -> tuple[Any, Exception | None]:

@@ -122,3 +122,15 @@ def open_for_sync(path: Path) -> int | None:
     if WINDOWS:
         return None if path.is_dir() else os.open(path, os.O_RDWR)
     return os.open(path, os.O_RDONLY)
+
+
+def opened_at(number: int) -> tuple[int, int] | None:
+    """What is open under a number; None where nothing is.
+
+    A script that closes all files may open others under numbers that were ours, which must not be written to or closed.
+    """
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -11,7 +11,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from distprof.files import read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
 from distprof.process.identity import versions
+from distprof.system import opened_at
 
 NO_ARGV = "DISTPROF_NO_ARGV"
 """A variable: where it is set, run.json holds no arguments."""
@@ -176,7 +176,9 @@ class RankFolder:
         """True once it has its final name."""
         self._tags = tags
         self._helper = helper or Helper()
-        self._step_lines: FileIO | None = None
+        self._step_lines: int | None = None
+        """Number of the open file."""
+        self._opened: tuple[int, int] | None = None
         with told(run):
             for folder in (self.final, self.path):
                 if force and run_id_in(folder / RANK_JSON) != run_id and folder.exists():
@@ -196,9 +198,11 @@ class RankFolder:
     def add_step(self, row: TableRow) -> None:
         """Appends a step at once: it survives a killed process."""
         with told(self.path):
-            if self._step_lines is None:  # it stays open: opening it takes longer than all else
-                self._step_lines = (self.path / STEP_LINES).open("ab", buffering=0)
-            self._step_lines.write(f"{json.dumps(row)}\n".encode())
+            if self._step_lines is None or opened_at(self._step_lines) != self._opened:
+                # it stays open: opening it takes longer than all else
+                self._step_lines = os.open(self.path / STEP_LINES, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+                self._opened = opened_at(self._step_lines)
+            os.write(self._step_lines, f"{json.dumps(row)}\n".encode())
 
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
         """Writes one table, tagged."""
@@ -221,8 +225,8 @@ class RankFolder:
     def close(self) -> None:
         """Closes the file of step lines; the next step opens it again."""
         lines, self._step_lines = self._step_lines, None
-        if lines is not None:
-            lines.close()
+        if lines is not None and opened_at(lines) == self._opened:
+            os.close(lines)
 
     def complete(self) -> None:
         """Gives the folder its final name."""

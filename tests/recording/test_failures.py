@@ -234,3 +234,21 @@ def test_a_file_system_without_fsync_is_good_enough_and_one_that_fails_is_not(tm
     with distprof.record(tmp_path / "run", steps=STEPS):
         steps_of(nn.Linear(4, 4), 4)
     assert Path(tmp_path / "run" / "rank00000").exists() != fails
+
+
+def test_steps_are_never_written_into_files_of_the_script(tmp_path):
+    """It closes all files, ours as well, and opens others under their numbers."""
+    folder = RankFolder(tmp_path / "run", 0, run_id="a", force=False, tags=dict)
+    folder.add_step({"step": 0})
+    number = folder._step_lines
+    os.close(number)
+    theirs = tmp_path / "theirs"
+    assert os.open(theirs, os.O_CREAT | os.O_RDWR) == number
+    try:
+        folder.add_step({"step": 1})
+        folder.close()
+        assert os.write(number, b"of the script")
+    finally:
+        os.close(number)
+    assert theirs.read_bytes() == b"of the script"
+    assert (folder.path / "steps.ndjson").read_text() == '{"step": 0}\n{"step": 1}\n'
