@@ -38,9 +38,10 @@ def place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Pla
                      selected_ns=steps.first(one.rank))
     step, name, start_ns, end_ns = found
     title = f"finding {number}: rank {one.rank}, step {step}"
+    shown_ns = steps.around_selected((start_ns, end_ns)) if name is None else steps.with_margin(steps.span(step))
     mark = slice_sql(f"step {step}", (start_ns, end_ns)) if name is None else _named_sql(one.rank, name)
     return Place(title=title, sentences=(*lines, f"Shown: {name or 'all of it'} in step {step} of rank {one.rank}"),
-                 span_ns=steps.with_margin(steps.span(step)), selected_ns=(start_ns, end_ns), ranks=(one.rank,),
+                 span_ns=shown_ns, selected_ns=(start_ns, end_ns), ranks=(one.rank,),
                  marked=((f"finding {number}: {name or 'work'} of rank {one.rank}", mark),))
 
 

@@ -66,7 +66,7 @@ def place_of(trace: MergedTrace, wanted: Wanted) -> Place:
     if not wanted:
         return Place()
     from distprof.launch.view.finding import place_of_finding
-    from distprof.launch.view.steps import MARGINS, WIDE_MARGINS, TracedSteps  # polars takes a while to import
+    from distprof.launch.view.steps import TracedSteps  # polars takes a while to import
 
     steps = TracedSteps.of(trace, int(_metadata(trace)["origin_ns"]))
     if wanted.finding is not None:
@@ -78,7 +78,7 @@ def place_of(trace: MergedTrace, wanted: Wanted) -> Place:
         return Place(title=f"rank {wanted.rank}", ranks=ranks, selected_ns=steps.first(wanted.rank))
     span_ns = steps.span(wanted.step, wanted.rank)
     title = f"step {wanted.step}" if wanted.rank is None else f"rank {wanted.rank}, step {wanted.step}"
-    shown_ns = steps.with_margin(span_ns, MARGINS if wanted.rank is None else WIDE_MARGINS)
+    shown_ns = steps.with_margin(span_ns) if wanted.rank is None else steps.around_selected(span_ns)
     return Place(title=title, span_ns=shown_ns, ranks=ranks,
                  selected_ns=None if wanted.rank is None else span_ns, marked=((title, slice_sql(title, span_ns)),))
 

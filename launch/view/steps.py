@@ -16,9 +16,11 @@ from distprof.merge.run.tables import DAMAGE, readable
 from distprof.terminal import quoted
 from distprof.units import spans
 
-MARGINS, WIDE_MARGINS = (0.05, 0.05), (0.5, 0.7)
-"""Parts of a span that are shown in front of it and behind it; wide where the span itself is selected: Perfetto 52
-zooms out from a selection that fills half of the window or is in its middle."""
+MARGIN = 0.05
+"""Part of a span that is shown in front of it and behind it."""
+BEFORE, BEHIND = 0.5, 0.7
+"""The same where the span itself is selected: Perfetto 52 zooms out from a selection that fills half of the window or
+is in its middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +86,24 @@ class TracedSteps:
         found = self.rows.filter(pl.col("rank") == rank).sort("start_ns").select("start_ns", "end_ns")
         return None if found.is_empty() else (found.row(0)[0], found.row(0)[1])
 
-    def with_margin(self, span_ns: Span, margins: tuple[float, float] = MARGINS) -> Span:
-        """A span with what lies around it; Perfetto takes none that leaves the trace."""
-        before_ns, behind_ns = (round(margin * (span_ns[1] - span_ns[0])) for margin in margins)
-        return max(span_ns[0] - before_ns, self.span_ns[0]), min(span_ns[1] + behind_ns, self.span_ns[1])
+    def with_margin(self, span_ns: Span) -> Span:
+        """A span with a little of what lies around it."""
+        margin_ns = round(MARGIN * (span_ns[1] - span_ns[0]))
+        return self._within(span_ns[0] - margin_ns, span_ns[1] + margin_ns)
+
+    def around_selected(self, span_ns: Span) -> Span:
+        """A selected span with so much around it that Perfetto stays there; where the trace ends, on the other side."""
+        length_ns = span_ns[1] - span_ns[0]
+        before_ns, behind_ns = round(BEFORE * length_ns), round(BEHIND * length_ns)
+        if span_ns[1] + behind_ns > self.span_ns[1]:
+            before_ns += behind_ns
+        elif span_ns[0] - before_ns < self.span_ns[0]:
+            behind_ns += before_ns
+        return self._within(span_ns[0] - before_ns, span_ns[1] + behind_ns)
+
+    def _within(self, start_ns: int, end_ns: int) -> Span:
+        """Perfetto takes no span that leaves the trace."""
+        return max(start_ns, self.span_ns[0]), min(end_ns, self.span_ns[1])
 
 
 def _events(trace: MergedTrace, origin_ns: int) -> pl.LazyFrame:

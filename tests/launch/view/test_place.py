@@ -7,11 +7,15 @@ import json
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distprof.errors import DataError, UsageError
 from distprof.launch.view.merged_trace import MergedTrace, merged_trace, text_bytes, trace_metadata
 from distprof.launch.view.place import Place, Wanted, place_of
+from distprof.launch.view.steps import TracedSteps
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.commands.merge import merge
 from support import perfetto
@@ -95,6 +99,17 @@ def test_the_step_of_a_rank_is_selected_on_it(run):
                       "on slice.track_id = thread_track.id join thread using (utid) join process using (upid) "
                       f"where ts = {start} and dur = {end - start}")
     assert [(row["process"].split(" |")[0], row["name"]) for row in rows] == [("rank 1", "ProfilerStep#2")]
+
+
+@given(before=st.integers(0, 300), behind=st.integers(0, 300))
+def test_a_selected_step_never_fills_half_of_what_is_shown_nor_its_middle(before, behind):
+    """Perfetto zooms out of either."""
+    step = (before, before + 100)
+    steps = TracedSteps(events=pl.LazyFrame(), rows=pl.DataFrame(), ranks=[], span_ns=(0, before + 100 + behind))
+    start, end = steps.around_selected(step)
+    assert 0 <= start <= step[0] and step[1] <= end <= steps.span_ns[1]
+    if max(before, behind) >= 120:
+        assert end - start > 200 and abs((start + end) - sum(step)) >= 20
 
 
 def test_a_rank_is_unfolded_and_gone_to(run):
