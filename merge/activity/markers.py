@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -13,13 +13,19 @@ from distprof.merge.activity.activities import Activity
 
 MODULE = re.compile(r"(?s)(.*) \[\w+\]")
 """Slices that distprof draws for calls of modules; the root's is `model [Class]`."""
+TORCH_MODULE = "nn.Module: "
+"""Begin of the slices that torch.profiler draws for calls of modules where it records stacks; `Class_N` follows."""
+PHASES = {**dict.fromkeys(("forward", "fwd", "forward_pass", "training_step"), "forward"),
+          **dict.fromkeys(("backward", "bwd", "backward_pass"), "backward")}
+"""Last words of annotations of whole phases, as DDP's `DistributedDataParallel.forward` or `## forward ##`."""
 AUTOGRAD = "autograd::engine::evaluate_function: "
 DATA = "enumerate(DataLoader)"
 CALLS = ("forward", "recompute", EVALUATION)
 """Activities in which modules are called."""
 CLOSURE = "closure"
 """What an optimizer calls: forward and backward run in it, and what lies between them is of the host."""
-OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
+ZERO_GRAD = "Optimizer.zero_grad#"
+OPTIMIZER = ("Optimizer.step#", ZERO_GRAD)
 GLOO = "gloo:"
 STEP = "ProfilerStep#"
 WAITS = (WAIT_SLICE, "_c10d_functional::wait_tensor")
@@ -38,19 +44,22 @@ class Marker(NamedTuple):
     name: str | None
 
 
-def markers(events: pl.DataFrame) -> list[Marker]:
+def markers(events: pl.DataFrame, step_starts: Sequence[int] = ()) -> list[Marker]:
     """Scopes of modules, autograd's functions, data loading and optimizer; outer ones before those inside.
 
     Args:
         events: Rows of a rank's timeline that take time, without those of steps and of gloo.
+        step_starts: When steps began, ascending, where slices mark them.
     """
     paths = _paths_by_sequence(events)
-    shown = events.filter(pl.col("name").str.starts_with(AUTOGRAD) | (pl.col("category") == "user_annotation"),
-                          ~pl.col("name").is_in(WAITS))
+    shown = events.filter(
+        pl.col("name").str.starts_with(AUTOGRAD) | pl.col("name").str.starts_with(TORCH_MODULE)
+        | (pl.col("category") == "user_annotation"), ~pl.col("name").is_in(WAITS))
     found = [_marker(start, duration, name, sequence, paths) for start, duration, name, sequence in shown.select(
         "start_ns", "duration_ns", "name", "sequence_number").iter_rows()]
-    found += _backwards(sorted(one for one in found if one.kind == "backward"),
-                        sorted(one.start_ns for one in found if one.kind == "module"))
+    others = [one.start_ns for one in found if one.kind in ("module", "optimizer", "data") or (
+        one.kind == "annotation" and _phase(one.name) == "forward")]
+    found += _backwards(sorted(one for one in found if one.kind == "backward"), sorted([*others, *step_starts]))
     return sorted(found, key=lambda one: (one.start_ns, -one.end_ns, one.name is not None))
 
 
@@ -64,15 +73,31 @@ def _marker(start_ns: int, duration_ns: int, name: str, sequence: int | None,
     if name in (CLOSURE_SLICE, EVALUATION_SLICE):
         return Marker(start_ns, end_ns, CLOSURE if name == CLOSURE_SLICE else EVALUATION, None)
     if name.startswith(OPTIMIZER):
-        return Marker(start_ns, end_ns, "optimizer", None)
+        return Marker(start_ns, end_ns, "optimizer", "zero_grad" if name.startswith(ZERO_GRAD) else None)
+    is_module = name.startswith(TORCH_MODULE) or MODULE.fullmatch(name)
+    return Marker(start_ns, end_ns, "module" if is_module else "annotation", name)
+
+
+def _path(name: str, outer: str | None) -> str:
+    """The path of the module that a slice of that name shows, inside another module or none."""
+    if name.startswith(TORCH_MODULE):
+        return "" if outer is None else ".".join(filter(None, (outer, name.removeprefix(TORCH_MODULE))))
     module = MODULE.fullmatch(name)
-    return Marker(start_ns, end_ns, "module" if module else "annotation", module[1] if module else name)
+    assert module is not None
+    return "" if outer is None and module[1] == "model" else module[1]
+
+
+def _phase(name: str | None) -> str | None:
+    """The phase that an annotation is of; None of most."""
+    words = re.findall(r"[a-z_]+", (name or "").lower())
+    return PHASES.get(words[-1]) if words else None
 
 
 def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
     """The module in which each autograd node was made, by the sequence number it shares with its operator."""
     made = slices.filter(pl.col("sequence_number") >= 0, ~pl.col("name").str.starts_with(AUTOGRAD))
-    scopes = slices.filter(pl.col("category") == "user_annotation", pl.col("name").str.contains(f"^{MODULE.pattern}$"))
+    scopes = slices.filter(pl.col("name").str.starts_with(TORCH_MODULE) | (
+        (pl.col("category") == "user_annotation") & pl.col("name").str.contains(f"^{MODULE.pattern}$")))
     if made.is_empty() or scopes.is_empty():
         return {}
     stack: list[tuple[int, str]] = []
@@ -84,25 +109,27 @@ def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
         while stack and stack[-1][0] <= start:
             stack.pop()
         if sequence < 0:
-            module = MODULE.fullmatch(name)
-            assert module is not None
-            stack.append((end, "" if not stack and module[1] == "model" else module[1]))
+            stack.append((end, _path(name, stack[-1][1] if stack else None)))
         elif stack:
             found.setdefault(sequence, stack[-1][1])
     return found
 
 
-def _backwards(functions: list[Marker], forwards: list[int]) -> list[Marker]:
-    """From the first function of a backward pass to its last; a module that is called between ends it.
+def _backwards(functions: list[Marker], others: list[int]) -> list[Marker]:
+    """From the first function of a backward pass to its last; what else begins between two of them ends it.
 
     What lies between two functions of autograd is part of backward too. Modules called inside a function belong to it:
     they are recomputed.
+
+    Args:
+        functions: Those of autograd, by start.
+        others: Starts of modules, steps and whatever else is not in backward, ascending.
     """
     passes: list[list[Marker]] = [[]]
     place = 0
     for one in functions:
-        while place < len(forwards) and forwards[place] < one.start_ns:
-            if passes[-1] and forwards[place] >= max(before.end_ns for before in passes[-1][-2:]):
+        while place < len(others) and others[place] < one.start_ns:
+            if passes[-1] and others[place] >= max(before.end_ns for before in passes[-1][-2:]):
                 passes.append([])
             place += 1
         passes[-1].append(one)
@@ -138,12 +165,18 @@ def _until(stack: list[tuple[int, Activity]], now: int, until: int | None) -> It
 
 def _activity(one: Marker, stack: list[tuple[int, Activity]]) -> Activity:
     inside = [activity for end, activity in stack if end > one.start_ns]
+    outer = inside[-1] if inside else None
+    if one.kind == "annotation":
+        # inside a known activity it is less specific
+        return outer if outer is not None and outer.kind != CLOSURE else _annotated(one.name)
     if one.kind != "module":
-        outer = inside[-1] if inside else None
-        # an annotation inside a known activity is less specific
-        is_known = outer is not None and outer.kind != CLOSURE
-        return outer if one.kind == "annotation" and outer is not None and is_known else Activity(one.kind, one.name)
+        return Activity(one.kind, one.name)
     kinds: set[Any] = {activity.kind for activity in inside}
-    in_module = any(activity.kind in CALLS and activity.where is not None for activity in inside)
-    path = "" if one.name == "model" and not in_module else one.name
+    around = [activity.where for activity in inside if activity.kind in CALLS and activity.where is not None]
+    path = _path(one.name or "", around[-1] if around else None)
     return Activity("recompute" if "backward" in kinds else EVALUATION if EVALUATION in kinds else "forward", path)
+
+
+def _annotated(name: str | None) -> Activity:
+    phase = _phase(name)
+    return Activity("annotation", name) if phase is None else Activity(phase)

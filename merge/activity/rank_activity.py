@@ -59,12 +59,13 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
         waits_drawn: True where slices show all waits of Python.
         recorded: Waits that were recorded, which then are all; None where waits were not recorded.
     """
-    events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
-        pl.col("name").str.starts_with(prefix) for prefix in (STEP, GLOO)))
+    is_step = pl.col("name").str.starts_with(STEP)
+    step_starts = events.filter(is_step)["start_ns"].unique().sort().to_list()
+    events = events.filter(pl.col("duration_ns") > 0, ~is_step, ~pl.col("name").str.starts_with(GLOO))
     is_kernel = pl.col("category").str.to_lowercase() == "kernel"
     kernels = events.filter(is_kernel, ~pl.col("name").str.contains(NCCL))
     lane = _between(ActivityLane.of((start, end, activities.number(what)) for start, end, what in
-                            scopes_to_intervals(markers(events))), activities)
+                            scopes_to_intervals(markers(events, step_starts))), activities)
     if len(kernels):
         computing = _intervals(kernels)
         blocked, none, launched = calls.running - computing, np.empty(0, np.int64), _launched(kernels, events)
@@ -106,15 +107,31 @@ def _pauses(computing: Intervals, in_flight: Intervals, ends: Any) -> Intervals:
 
 
 def _between(lane: ActivityLane, activities: Activities) -> ActivityLane:
-    """Fills the time between two activities with the host."""
+    """Fills the time between two activities with the host; gradients are set to zero anywhere, and tell no place."""
     if len(lane.starts) < 2:
         return lane
     gaps = np.flatnonzero(lane.starts[1:] > lane.ends[:-1])
-    kinds = [activities.known[label].kind for label in lane.labels.tolist()]
+    known = [activities.known[label] for label in lane.labels.tolist()]
+    kinds = pl.Series([_neighbour(one) for one in known], dtype=pl.String)
+    before, behind = kinds.fill_null(strategy="forward"), kinds.fill_null(strategy="backward")
+    has_forward = any(one.kind == "forward" for one in activities.known)
     fill = [(int(lane.ends[gap]), int(lane.starts[gap + 1]),
-             activities.number(Activity("host", f"between {kinds[gap]} and {kinds[gap + 1]}")))
+             activities.number(Activity("host", _place(before[gap], behind[gap + 1], has_forward=has_forward))))
             for gap in gaps.tolist()]
     return lane.under(ActivityLane.of(fill))
+
+
+def _neighbour(one: Activity) -> str | None:
+    """What a gap beside it is named by."""
+    if one == ("optimizer", "zero_grad"):
+        return None
+    return f"`{one.where}`" if one.kind == "annotation" and one.where is not None else one.kind
+
+
+def _place(before: str | None, behind: str | None, *, has_forward: bool) -> str:
+    """`between forward and backward`; where no slice shows forward, it lies in front of backward."""
+    place = f"between {before or 'optimizer'} and {behind or 'optimizer'}"
+    return f"{place} (forward included)" if behind == "backward" and before != behind and not has_forward else place
 
 
 def _launched(kernels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:

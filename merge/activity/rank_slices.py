@@ -12,7 +12,7 @@ from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
-from distprof.merge.activity.markers import GLOO, STEP
+from distprof.merge.activity.markers import GLOO, STEP, TORCH_MODULE
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank
@@ -27,6 +27,8 @@ from distprof.merge.scan.scanned_columns import NONE
 
 CATEGORIES = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
 """Categories, in lower case, of events that show what a rank is doing."""
+PYTHON = "python_function"
+"""Category of calls of Python, of which those of modules show it."""
 INTEGERS = {"sequence_number": "Sequence number", "correlation": "correlation"}
 SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), "duration_ns": pl.Int64(),
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
@@ -83,14 +85,21 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
 
 def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
     """Name, category, thread, start, duration and integers of the slices of these categories."""
-    wanted = {category.encode() for category in CATEGORIES}
+    is_module = np.zeros(0, bool)
     for _ in file.scanned():
-        held = np.array([text.lower() in wanted for text in scanner.categories.texts()] + [False], bool)
-        start, duration, category = (scanner.column(name) for name in ("ts_ns", "dur_ns", "category"))
-        rows = np.flatnonzero(held[category] & (scanner.column("phase") == SLICE) & (start != NONE)
-                              & (duration != NONE))
+        categories = [text.decode("utf-8", "replace").lower() for text in scanner.categories.texts()]
+        held, python = (np.array([text in wanted for text in categories] + [False], bool)
+                        for wanted in (CATEGORIES, (PYTHON,)))
+        start, duration, category, name = (scanner.column(key) for key in ("ts_ns", "dur_ns", "category", "name"))
+        if python.any():
+            is_module = np.append(is_module, [text.startswith(TORCH_MODULE.encode())
+                                              for text in scanner.names.texts(len(is_module))]).astype(bool)
+            held_here = held[category] | (python[category] & np.append(is_module, False)[name])
+        else:
+            held_here = held[category]
+        rows = np.flatnonzero(held_here & (scanner.column("phase") == SLICE) & (start != NONE) & (duration != NONE))
         yield [np.array(column[rows]) for column in (
-            scanner.column("name"), category, scanner.column("thread"), start, duration,
+            name, category, scanner.column("thread"), start, duration,
             *(scanner.integers[key] for key in INTEGERS.values()))]
 
 

@@ -15,9 +15,9 @@ SHOWS = 0.3
 def divided(work: Any, traced: Any, unknown: Any, position: Any) -> Any:
     """Divides unknown work among activities.
 
-    At a place among the calls of a step, the part that the median peer does too is divided as in the steps with a
-    timeline, and the rest by what exceeds the peers there. Where nothing much does, the rest stays unknown: it was
-    something that no timeline shows.
+    At a place among the calls of a step, the part that the median peer does too is divided as both do it in the steps
+    with a timeline, and the rest by what exceeds the peers there. Where nothing much does, the rest stays unknown: it
+    was something that no timeline shows.
 
     Args:
         work: Of peers; shape (ranks, steps, cells).
@@ -34,13 +34,14 @@ def divided(work: Any, traced: Any, unknown: Any, position: Any) -> Any:
     first, place = np.flatnonzero(new), np.cumsum(new) - 1
     seen = work[:, traced].mean(axis=1) * ~unknown
     usual = median_of_others(seen)
-    excess = np.clip(seen - usual, 0, None)
+    # of two ranks, each is the median peer of the other: what one does more is none of what both do
+    common, excess = np.minimum(seen, usual), np.clip(seen - usual, 0, None)
     open_work = np.add.reduceat(work[:, ~traced] * unknown, first, axis=-1)
-    base = np.minimum(open_work, median_of_others(open_work)) * (np.add.reduceat(usual, first, axis=-1) > 0)[:, None]
+    base = np.minimum(open_work, median_of_others(open_work)) * (np.add.reduceat(common, first, axis=-1) > 0)[:, None]
     extra = open_work - base
     shows = np.add.reduceat(excess, first, axis=-1) >= np.maximum(SHOWS * extra.mean(axis=1), 1)
     found = work.astype(float)
-    found[:, ~traced] += (base[:, :, place] * _shares(usual, first, place)[:, None]
+    found[:, ~traced] += (base[:, :, place] * _shares(common, first, place)[:, None]
                           + (extra * shows[:, None])[:, :, place] * _shares(excess, first, place)[:, None])
     found[:, ~traced] = np.where(unknown, (extra * ~shows[:, None])[:, :, place], found[:, ~traced])
     return found

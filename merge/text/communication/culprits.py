@@ -208,7 +208,7 @@ def cause(one: Cause) -> str:
 def _subject(one: Cause) -> str:
     if one.kind in OF_MODULES:
         return one.kind if one.where is None else f"`{one.where or 'model'}` {one.kind}"
-    if one.kind == "annotation" and one.where is not None:
+    if one.kind in ("annotation", "optimizer") and one.where is not None:
         return f"`{one.where}`"
     if one.kind == "host":
         return f"the host {one.where or 'outside of any module'}"

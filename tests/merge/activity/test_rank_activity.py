@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE, WAIT_SLICE
 from distprof.merge.activity.activities import Activities, Activity
@@ -86,6 +87,52 @@ def test_modules_called_in_backward_are_recomputed():
     assert (20, 25, Activity("backward", "")) in lane and (35, 50, Activity("backward", "")) in lane
 
 
+ZERO_GRAD = Activity("optimizer", "zero_grad")
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_gradients_that_are_set_to_zero_tell_no_place(name):
+    """Most loops do it in front of forward, where no optimizer steps."""
+    _, lane = seen(events(
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", SCOPE, 0, 10),
+        (f"Optimizer.zero_grad#{name}.zero_grad", SCOPE, 20, 22), ("model [Net]", SCOPE, 30, 40)))
+    gap = Activity("host", "between data and forward")
+    assert lane == [(0, 10, Activity("data")), (10, 20, gap), (20, 22, ZERO_GRAD), (22, 30, gap),
+                    (30, 40, Activity("forward", ""))]
+
+
+def plain_step(start: int, *forward: tuple) -> list[tuple]:
+    """A step of 100 as torch.profiler draws it, with what it draws of forward."""
+    return [(f"ProfilerStep#{start // 100}", SCOPE, start, start + 100),
+            ("Optimizer.zero_grad#SGD.zero_grad", SCOPE, start + 2, start + 4),
+            *((name, kind, start + begin, start + end) for name, kind, begin, end in forward),
+            ("autograd::engine::evaluate_function: MmBackward0", OP, start + 60, start + 70),
+            ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", OP, start + 75, start + 80),
+            ("Optimizer.step#SGD.step", SCOPE, start + 85, start + 95)]
+
+
+@pytest.mark.parametrize("name", ["DistributedDataParallel.forward", "## forward ##", "forward",
+                                  "[pl][profile][Strategy]DDPStrategy.training_step"])
+def test_annotations_of_whole_phases_are_phases(name):
+    _, lane = seen(events(*plain_step(0, (name, SCOPE, 10, 50)), *plain_step(100, (name, SCOPE, 10, 50))))
+    forward = [(start, end) for start, end, what in lane if what == Activity("forward")]
+    assert forward == [(10, 50), (110, 150)]
+    assert (50, 60, Activity("host", "between forward and backward")) in lane
+
+
+def test_modules_that_torch_draws_are_modules():
+    _, lane = seen(events(*plain_step(0, ("nn.Module: Net_0", "python_function", 10, 50), (
+        "nn.Module: Linear_3", "python_function", 20, 30))))
+    assert (10, 20, Activity("forward", "")) in lane and (20, 30, Activity("forward", "Linear_3")) in lane
+
+
+def test_backward_ends_with_its_step_where_nothing_shows_forward():
+    _, lane = seen(events(*plain_step(0), *plain_step(100)))
+    assert [(start, end) for start, end, what in lane if what.kind == "backward"] == [(60, 80), (160, 180)]
+    where = "between optimizer and backward (forward included)"
+    assert {what.where for start, end, what in lane if (start, end) in ((4, 60), (104, 160))} == {where}
+
+
 def test_what_a_closure_runs_is_no_part_of_the_optimizer():
     _, lane = seen(events(
         ("Optimizer.step#LBFGS.step", SCOPE, 0, 100), (CLOSURE_SLICE, SCOPE, 10, 90),
@@ -93,9 +140,9 @@ def test_what_a_closure_runs_is_no_part_of_the_optimizer():
         ("model [Net]", SCOPE, 20, 40), ("head [Linear]", SCOPE, 25, 30), ("aten::mm", OP, 26, 27, 1),
         ("autograd::engine::evaluate_function: MmBackward0", OP, 50, 80, 1)))
     assert lane == [
-        (0, 10, Activity("optimizer")), (10, 12, Activity("host", "between optimizer and optimizer")),
-        (12, 14, Activity("optimizer")), (14, 15, Activity("host", "between optimizer and annotation")),
-        (15, 18, Activity("annotation", "metrics")), (18, 20, Activity("host", "between annotation and forward")),
+        (0, 10, Activity("optimizer")), (10, 12, Activity("host", "between optimizer and `metrics`")),
+        (12, 14, ZERO_GRAD), (14, 15, Activity("host", "between optimizer and `metrics`")),
+        (15, 18, Activity("annotation", "metrics")), (18, 20, Activity("host", "between `metrics` and forward")),
         (20, 25, Activity("forward", "")), (25, 30, Activity("forward", "head")), (30, 40, Activity("forward", "")),
         (40, 50, Activity("host", "between forward and backward")), (50, 80, Activity("backward", "head")),
         (80, 90, Activity("host", "between backward and optimizer")), (90, 100, Activity("optimizer"))]

@@ -50,6 +50,8 @@ class Case:
     lanes: int
     slowdown: float
     recorder: Recorder
+    slower_ratio: float = 0.0
+    """By how much longer work takes in steps with a timeline, as a part."""
     plants: tuple[Plant, ...] = ()
     background: tuple[Plant, ...] = ()
     """Naps of all ranks, which nobody answers for; they stay."""
@@ -73,7 +75,8 @@ class Case:
         if plants not in self._run:
             with without_collection():
                 made = programs(self.shape, self.num_ranks, self.num_steps, self.seed, jitter=self.jitter,
-                                jitter_kind=self.jitter_kind, plants=(*plants, *self.background))
+                                jitter_kind=self.jitter_kind, plants=(*plants, *self.background),
+                                slow_steps=self.recorder.num_traced or 0, slower_ratio=self.slower_ratio)
                 self._run[plants] = Simulation(made, lanes=self.lanes, slowdown=self.slowdown)
         return self._run[plants]
 

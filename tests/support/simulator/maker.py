@@ -41,6 +41,10 @@ class Maker:
     jitter: float = 0.02
     plants: Sequence[Plant] = ()
     jitter_kind: str = "normal"
+    slow_steps: int = 0
+    """In so many steps at first, work takes longer,"""
+    slower_ratio: float = 0.0
+    """by this part."""
     programs: list[Program] = field(default_factory=list)
     step: int = 0
     _random: list[np.random.Generator] = field(default_factory=list)
@@ -99,6 +103,7 @@ class Maker:
         self.step += 1
 
     def _drawn_ns(self, rank: int, kind: str, where: str | None, ns: float) -> int:
+        ns *= 1 + self.slower_ratio * (self.step < self.slow_steps)
         drawn = round(max(ns * JITTERS[self.jitter_kind](self._random[rank], self.jitter), 1))
         return drawn + sum(one.late_ns(self.step, drawn, self.seed) for one in self._planted.get(rank, ())
                            if one.touches(kind, where))
@@ -122,9 +127,10 @@ def steps_of(*parts: Part) -> Shape:
 
 
 def programs(shape: Shape, num_ranks: int, num_steps: int, seed: int, *, plants: Sequence[Plant] = (),
-             jitter: float = 0.02, jitter_kind: str = "normal") -> list[Program]:
+             jitter: float = 0.02, jitter_kind: str = "normal", slow_steps: int = 0,
+             slower_ratio: float = 0.0) -> list[Program]:
     """Programs of a job of so many steps."""
-    job = Maker(num_ranks, seed, jitter, plants, jitter_kind)
+    job = Maker(num_ranks, seed, jitter, plants, jitter_kind, slow_steps, slower_ratio)
     for _ in range(num_steps):
         shape(job)
     return job.programs

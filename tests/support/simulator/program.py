@@ -13,9 +13,10 @@ class Work(NamedTuple):
     """The thread of the rank is busy."""
 
     kind: str
-    """data, forward, backward, optimizer, host, root: host work before a collective of which this rank is the root."""
+    """data, forward, backward, optimizer, zero_grad, host, root: host work before a collective of which this rank is
+    the root."""
     where: str | None
-    """Path of a module."""
+    """Path of a module; of the host, what it lies between, where that is told."""
     ns: int
 
 

@@ -51,10 +51,12 @@ class Recorder:
     """Ranks whose waits leave no slice."""
     misses_waits: frozenset[int] = frozenset()
     """Ranks whose waits leave nothing at all."""
+    num_traced: int | None = None
+    """Steps with a timeline, the first ones; None: all."""
     seed: int = 0
 
     def write(self, job: Simulation, folder: Path) -> Path:
-        """The run directory of a job; every step is traced."""
+        """The run directory of a job."""
         for rank in range(len(job.programs)):
             self._write_rank(job, rank, folder / rank_folder(rank))
         return folder
@@ -76,9 +78,11 @@ class Recorder:
         ends = job.step_ends(rank)
         began_ns = BEGAN_NS + self.clock_off_ns.get(rank, 0) + self.clock_error_ns.get(rank, 0)
         hides_waits = rank in self.hides_waits or rank in self.misses_waits
+        traced_ns = ends[-1] if self.num_traced is None else ends[self.num_traced - 1]
+        done = [one for one in job.done[rank] if one.end_ns <= traced_ns]
         return {COLLECTIVES: self._collectives(job.moved[rank], rank, ends, began_ns),
-                EVENTS: Timeline(job.done[rank], hides_waits=hides_waits).columns(ends, began_ns),
-                STEPS: steps(ends, began_ns)}
+                EVENTS: Timeline(done, hides_waits=hides_waits).columns(ends, began_ns),
+                STEPS: steps(ends, began_ns, self.num_traced)}
 
     def _rank_json(self, rank: int, world: int, num_steps: int) -> RankJson:
         host = f"host{rank}" if rank in self.clock_off_ns else "host"
@@ -89,7 +93,7 @@ class Recorder:
             boot_id=host, topology=sizes,
             coordinates={name: axis.position(world, rank) for name, axis in self.axes().items()},
             topology_source="simulated", mp_size=mp_size, dp_size=world // mp_size, num_steps=num_steps,
-            passes={"trace": num_steps}, files={})
+            passes={"trace": num_steps if self.num_traced is None else self.num_traced}, files={})
 
     def _collectives(self, moved: Sequence[Moved], rank: int, ends: Sequence[int], began_ns: int) -> Columns:
         """Columns of `COLLECTIVES` that are not null."""
@@ -118,11 +122,13 @@ class Recorder:
             getattr(one, name) for one in moved)]) for name in ("wait_start_ns", "wait_end_ns")}
 
 
-def steps(ends: Sequence[int], began_ns: int) -> Columns:
+def steps(ends: Sequence[int], began_ns: int, num_traced: int | None = None) -> Columns:
     """Columns of `STEPS` that are not null."""
     until = np.array(ends, np.int64)
     since = np.concatenate([[0], until[:-1]])
-    return {"step": integers(range(len(ends))), "pass": pa.array(["trace"] * len(ends)),
+    traced = len(ends) if num_traced is None else num_traced
+    passes = ["trace"] * traced + ["arrivals"] * (len(ends) - traced)
+    return {"step": integers(range(len(ends))), "pass": pa.array(passes),
             "start_ns": integers(began_ns + since), "end_ns": integers(began_ns + until),
             "duration_ns": integers(until - since), "forward_calls": integers([1] * len(ends))}
 

@@ -84,6 +84,8 @@ class Timeline:
             case "data":
                 self._slice(one, LOADER.format("SingleProcess"), USER)
                 self._slice(one, "aten::stack", OPERATOR, None, 0)
+            case "zero_grad":
+                self._slice(one, "Optimizer.zero_grad#SGD.zero_grad", USER)
             case "optimizer":
                 if not self._inside(OPTIMIZER):
                     self._slice(one, f"{OPTIMIZER}SGD.step", USER)
