@@ -35,7 +35,8 @@ class CriticalPath:
 
     steps: Sequence[int]
     durations: pl.DataFrame
-    """`step`, `start_ns`: when its first rank began, `end_ns`: when its last one ended."""
+    """`step`, `start_ns`: when its first rank began, or the last one ended the step before, whatever is later, and
+    `end_ns`: when its last one ended."""
     links: pl.DataFrame
     """What lies on the chains, in order of time: `SCHEMA`. `phase`, `module_path` and `op` of work, `collective` of the
     rest; null where that is not known."""
@@ -71,9 +72,15 @@ def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> Critic
 
 
 def _chain(chains: Chains, job: Job, step: int) -> list[Link]:
-    """The chain of a step, from where its first rank begins to where its last one ends."""
+    """The chain of a step, to where its last rank ends.
+
+    It begins where its first rank does, or where the chain of the step before ends: a rank that is late behind the
+    last collective ends while others are in the next step, and what it does then is in one chain.
+    """
     marks, at = job.steps[job.steps[:, 1] == step], job.graph.events.at_ns
+    before = at[job.steps[job.steps[:, 1] == step - 1, 3]]
     start, event = int(at[marks[:, 2]].min()), int(marks[np.argmax(at[marks[:, 3]]), 3])
+    start = min(max(start, int(before.max(initial=start))), int(at[event]))
     found = chains.to(event, start)
     began, rank = (found[0].start_ns, found[0].rank) if found else (int(at[event]), int(job.graph.events.rank[event]))
     return [Link(UNRECORDED, -1, rank, start, began), *found] if began > start else found

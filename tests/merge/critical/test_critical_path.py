@@ -66,6 +66,16 @@ def test_the_module_that_takes_long_is_on_the_chain_of_its_rank_and_has_slack_on
     assert all(0.8 * SLEPT_NS <= slack[rank] <= SLEPT_NS for rank in (0, 1, 3)), "the others wait for nearly as long"
 
 
+@pytest.mark.parametrize(("kind", "where"), [("optimizer", None), ("forward", "layers.3")])
+def test_a_step_takes_as_long_as_in_the_job_where_a_rank_is_late_behind_the_last_collective(tmp_path, kind, where):
+    """The others are in their next step by then: what the late rank does belongs to one chain."""
+    job = Simulation(programs(SHAPES["ddp"], 4, 6, 1, plants=[Plant(2, kind, where, 30_000_000)], jitter=0.01))
+    path, rows = path_of(Recorder().write(job, tmp_path / "run"))
+    assert_adds_up(path, rows)
+    assert (path.durations["start_ns"][1:] == path.durations["end_ns"][:-1]).all()
+    assert (path.durations["end_ns"] - path.durations["start_ns"]).mean() == pytest.approx(job.step_ns(2), rel=0.01)
+
+
 def test_the_rank_of_a_module_is_the_one_that_has_most_of_it_on_the_chain(late):
     path, _ = path_of(late)
     keys = ["phase", "module_path"]
