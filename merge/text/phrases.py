@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distprof.merge.activity.activities import OF_MODULES
 from distprof.units import UNKNOWN, counted, duration, spans
 
 LISTED = 6
@@ -42,6 +43,22 @@ def brief(ns: float, digits: int = 3) -> str:
 
 def _unit(ns: float) -> tuple[float, str]:
     return next((one for one in UNITS if abs(ns) >= one[0]), UNITS[-1])
+
+
+def work_name(kind: str, where: str | None) -> str:
+    """What a rank does, in words: `` `layers.0` forward``, `the host between data and forward`, `loading data`.
+
+    Args:
+        kind: Of an `Activity` or a `Cause`.
+        where: Of it.
+    """
+    if kind in OF_MODULES:
+        return kind if where is None else f"`{where or 'model'}` {kind}"
+    if kind in ("annotation", "optimizer") and where is not None:
+        return f"`{where}`"
+    if kind == "host":
+        return f"the host {where or 'outside of any module'}"
+    return {"optimizer": "the optimizer", "data": "loading data", "whole": "all its work"}.get(kind, kind)
 
 
 def some(number: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from distprof.merge.text.phrases import brief
+from distprof.merge.text.phrases import brief, work_name
 from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.deferral import Deferral
@@ -101,11 +101,11 @@ def _stragglers(found: Prediction) -> Iterator[str]:
         return
     steps = len(found.steps)
     less = float(found.work["less_ns"].to_numpy().sum())
-    yield (f"what if no rank were a straggler: {brief(less / steps)} less work a step on "
+    yield (f"what if no rank were a straggler: {brief(less / steps)} less work per step on "
            f"{counted(found.work['rank'].n_unique(), 'rank')}")
     for row in found.work.head(MENDED).iter_rows(named=True):
-        where = row["phase"] if row["module_path"] is None else f"{row['module_path'] or '(root)'} {row['phase']}"
-        what = "work in steps without a timeline" if row["phase"] == "unknown" else where
+        what = ("work in steps without a timeline" if row["phase"] == "unknown" else
+                work_name(row["phase"], row["module_path"]))
         each = "1 step" if row["steps"] == 1 else f"each of {row['steps']} steps"
         yield f"  rank {row['rank']}: {what}: {brief(row['less_ns'] / row['steps'])} less in {each}"
     if len(found.work) > MENDED:

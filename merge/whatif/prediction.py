@@ -24,7 +24,7 @@ from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.communication import Bandwidth, faster, free, moved_by_bytes
 from distprof.merge.whatif.deferral import Deferral, deferral
 from distprof.merge.whatif.scaled import scaled
-from distprof.merge.whatif.stragglers import stragglers
+from distprof.merge.whatif.stragglers import Stragglers, stragglers
 
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "measured_ns": pl.Float64(), "replayed_ns": pl.Float64(),
           "predicted_ns": pl.Float64()}
@@ -48,6 +48,8 @@ class Prediction:
     """Waits that come later; None where they are not changed."""
     clock_ns: int
     """What the clocks of two ranks may differ by."""
+    left_ns: float = 0.0
+    """By how much a rank may still be late where stragglers are fixed: what is not told from chance."""
 
     @property
     def of_steps(self) -> pl.DataFrame:
@@ -71,9 +73,10 @@ class Prediction:
 
     @property
     def gain_error_ns(self) -> float:
-        """That of the gain: of the replay, as it was on simulated jobs and as it is here, and of clocks."""
+        """That of the gain: of the replay, as it was on simulated jobs and as it is here, of clocks, and of what may be
+        lateness or chance."""
         clock_ns = min(self.clock_ns, abs(self.gain_ns))
-        return float(np.linalg.norm((REPLAY * self.gain_ns, self.replay_error_ns, clock_ns)))
+        return float(np.linalg.norm((REPLAY * self.gain_ns, self.replay_error_ns, clock_ns, self.left_ns)))
 
     @property
     def scatter_ns(self) -> float | None:
@@ -100,12 +103,13 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         UsageError: What is to be changed is not there.
         DataError: Bandwidth is to be changed, and sizes are not known.
     """
-    mended = stragglers(program, job, steps, coordinates) if changes.no_stragglers else np.zeros(len(job.pieces.ns))
+    late = stragglers(program, job, steps, coordinates) if changes.no_stragglers else Stragglers(
+        less_ns=np.zeros(len(job.pieces.ns)), left_ns=0.0)
     meant = scaled(program, job, changes.scales, steps)
     graph, order = ordered(job.graph)
     changed, best, bandwidths = _communication(program, job, graph, changes, steps)
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
-    less = _less(job, mended, meant, changes)
+    less = _less(job, late.less_ns, meant, changes)
     put_off = deferral(program, job, graph, uses, steps) if changes.defer_waits else None
     replayed = _durations(Replay(graph, order), windows, np.zeros(len(less)))
     predicted = _predicted(changed, order, windows, less, put_off)
@@ -115,9 +119,9 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         "measured_ns": (at[windows[:, 3]] - at[windows[:, 2]]).astype(float), "replayed_ns": replayed,
         "predicted_ns": predicted}, SCHEMA).sort("step", "rank")
     return Prediction(
-        steps=sorted(steps), of_ranks=of_ranks, work=_mended(program, job, mended),
+        steps=sorted(steps), of_ranks=of_ranks, work=_mended(program, job, late.less_ns),
         scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
-        deferral=put_off,
+        deferral=put_off, left_ns=late.left_ns,
         at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off).mean()))
 
 

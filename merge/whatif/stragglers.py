@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,19 +24,33 @@ OF_USUAL = 0.2
 """Part of the usual time by which a straggler exceeds it at least."""
 OF_STEP = 0.005
 """Part of a step by which a piece exceeds the usual time at least, unless it does so on its rank in most steps."""
+OF_MEDIAN = 1.2533
+"""Standard error of the median of normal values over that of their mean."""
 NORMAL = 1.4826
 """Standard deviation of normal values over their median deviation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """Pieces of work that take longer than they should."""
+
+    less_ns: Any
+    """Of each piece of the job, how much less it takes if it is no straggler."""
+    left_ns: float
+    """By how much a rank then still works longer per step than its peers, the one that does so most: what is not told
+    from chance."""
+
+
 def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
-               coordinates: Mapping[int, Mapping[str, int]]) -> Any:
-    """Of each piece of the job, how much less it takes if it is no straggler; ns.
+               coordinates: Mapping[int, Mapping[str, int]]) -> Stragglers:
+    """Finds the stragglers of a job.
 
     A piece is the work of one activity at one place among the calls of a step. The longest of a rank is compared with
     the longest of the median peer, its second longest with their second longest, and so on, so that the rank keeps as
     much jitter as its peers have; the only rank of its kind is compared with its median step. A straggler is longer by
     more than pieces scatter, and longer than that of the median peer in the same step. It then takes what these two
-    take, whichever is longer. Steps with a timeline and steps without are compared with their like.
+    take, whichever is longer. Where the median step of a rank is longer than that of its peers by more than medians
+    scatter, all its pieces there are stragglers. Steps with a timeline and steps without are compared with their like.
 
     Args:
         program: What ranks did.
@@ -46,7 +61,7 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
     Raises:
         DataError: There are too few steps to tell what is usual.
     """
-    found = np.zeros(len(job.pieces.ns))
+    found, left_ns = np.zeros(len(job.pieces.ns)), np.zeros(len(job.ranks))
     known, events = program.activities.known, job.graph.events
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
     step_ns = float(np.median(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]])) if len(windows) else 0.0
@@ -59,23 +74,27 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
     for compared in groups:
         for peers in peers_of(job, compared, known, coordinates):
             one = excess_of(job, peers, compared, known, compared)
-            for piece, less in _of_peers(one, job, steps, step_ns):
-                found[piece] += less
-    return found
+            piece, less_ns, beyond_ns = _of_peers(one, job, steps, step_ns)
+            found[piece] += less_ns
+            left_ns[peers] += beyond_ns / len(steps)
+    return Stragglers(less_ns=found, left_ns=float(left_ns.max(initial=0)))
 
 
-def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> Iterator[tuple[Any, Any]]:
-    """Pieces of peers, and how much less each takes; work that may be waiting takes what it took."""
-    work = one.recorded[:, one.counts]
-    if not work.size:
-        return
+def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tuple[Any, Any, Any]:
+    """Pieces of peers, how much less each takes, and what each peer then still does beyond the others in these steps.
+
+    Work that may be waiting takes what it took.
+    """
     less = np.zeros(one.recorded.shape)
-    less[:, one.counts] = np.divide(too_much(work, OF_STEP * step_ns), work, out=np.zeros(work.shape), where=work > 0)
+    if one.recorded[:, one.counts].size:
+        less[:, one.counts] = too_much(one.recorded[:, one.counts], OF_STEP * step_ns)
     less[:, ~np.isin(one.steps, steps)] = 0
     less[job.misses_waits[one.ranks] > MOST_MISSED] = 0
-    share = less.reshape(-1)[one.place]
+    left = (one.recorded - less)[:, one.counts & np.isin(one.steps, steps)].sum(axis=(1, 2))
+    share = np.divide(less, one.recorded, out=np.zeros(less.shape), where=one.recorded > 0).reshape(-1)[one.place]
     some = np.flatnonzero(share)
-    yield one.piece[some], share[some] * job.pieces.ns[one.piece[some]]
+    piece = one.piece[some]
+    return piece, share[some] * job.pieces.ns[piece], np.nan_to_num(left - median_of_others(left)).clip(0)
 
 
 def too_much(work: Any, least_ns: float) -> Any:
@@ -90,6 +109,8 @@ def too_much(work: Any, least_ns: float) -> Any:
     usual, spread = (np.fmin(values, median_of_others(values)) for values in (own, deviation))
     limit = np.maximum(DEVIATIONS * NORMAL * spread, OF_USUAL * usual)
     enough = np.where(own > usual + limit, limit, np.maximum(limit, least_ns))
+    error = DEVIATIONS * NORMAL * OF_MEDIAN * np.hypot(deviation, spread) / work.shape[1] ** 0.5
+    enough = np.where(own > usual + np.maximum(error, least_ns), 0, enough)
     as_peers = np.fmax(_as_peers(work, own), median_of_others(work))
     return np.where(work > as_peers + enough[:, None], work - as_peers, 0)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.levels.all_tables import TOLD_BY_TABLES
-from distprof.merge.text.phrases import brief, of_passes, rank_list
+from distprof.merge.text.phrases import brief, of_passes, rank_list, work_name
 from distprof.units import counted, percent
 
 NEEDED = 3
@@ -202,17 +201,7 @@ def cause(one: Cause) -> str:
     if one.kind == "batch":
         return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
     spent, of_peers = _in_one_unit(one.spent, one.of_peers)
-    return f"{_subject(one)} takes {spent} against {of_peers} on its peers"
-
-
-def _subject(one: Cause) -> str:
-    if one.kind in OF_MODULES:
-        return one.kind if one.where is None else f"`{one.where or 'model'}` {one.kind}"
-    if one.kind in ("annotation", "optimizer") and one.where is not None:
-        return f"`{one.where}`"
-    if one.kind == "host":
-        return f"the host {one.where or 'outside of any module'}"
-    return {"optimizer": "the optimizer", "data": "loading data", "whole": "all its work"}.get(one.kind, one.kind)
+    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers"
 
 
 def _in_one_unit(ns: float, other_ns: float) -> tuple[str, str]:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from distprof.errors import DataError, UsageError
-from distprof.merge.critical.replayable import open_replayable
+from distprof.merge.critical.replayable import chosen_steps, open_replayable
 from distprof.merge.whatif.changes import Changes, Scale, factor_of, scale_of
 from distprof.merge.whatif.prediction import Prediction, predict
 from distprof.merge.whatif.scaled import is_in
 from distprof.merge.whatif.stragglers import too_much
 from support.simulator.engine import Simulation
+from support.simulator.loops import random_loop
 from support.simulator.program import Call, Program, Work
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
@@ -104,6 +105,27 @@ def test_without_stragglers_a_job_is_as_without_the_delay(tmp_path, kind, where,
     assert set(found.work["rank"]) == {2} and found.gain_ns > 1_000_000
     (what,) = found.work.iter_rows(named=True)
     assert (what["phase"], what["module_path"]) == (kind, where)
+
+
+@long
+@pytest.mark.parametrize("seed", [13, 19, 24, 42])
+def test_where_work_scatters_the_gain_lies_in_what_is_said(tmp_path, seed):
+    case = replace(random_loop(seed), jitter=0.1, jitter_kind="lognormal", _run={})
+    found = open_replayable(case.write(tmp_path / "run"))
+    steps = chosen_steps(found, ())
+    said = predict(found.program, found.job, Changes(no_stragglers=True), steps, coordinates={}, clock_ns=0)
+    late, without = (np.mean([np.diff([0, *job.step_ends(rank)])[steps] for rank in range(case.num_ranks)])
+                     for job in (case.planted, case.without_all()))
+    assert abs(said.gain_ns - (late - without)) <= 2 * said.gain_error_ns <= late - without
+
+
+def test_a_rank_that_is_longer_in_every_step_is_a_straggler_though_steps_scatter():
+    """Each step lies within what steps scatter by; their medians do not."""
+    random = np.random.default_rng(0)
+    work = 100 + 20 * random.standard_normal((4, 32, 1))
+    work[1] += 30
+    mended = too_much(work, 0.5)[:, :, 0].mean(axis=1)
+    assert mended[1] == pytest.approx(30, rel=0.2) and not mended[[0, 2, 3]].any()
 
 
 @long
