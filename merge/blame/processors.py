@@ -13,6 +13,9 @@ CROWDED = 0.05
 small for what runs on it."""
 BY_TURNS = 0.4
 """Part of such time by which ranks of a host differ in a balanced job: they take turns, and not evenly."""
+BY_CHANCE = 2.0
+"""The same on a crowded host, where the lack of a processor is all that makes a rank late: whatever else runs on the
+host hits one rank now and another later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,9 @@ class Processors:
 
     def by_turns_ns(self, rank: int) -> float:
         """By how much it may have waited longer than others of its host in a balanced job."""
-        return BY_TURNS * (self.usual_ns(rank, on_host=True) or 0.0)
+        usual = self.usual_ns(rank, on_host=True) or 0.0
+        is_crowded = usual >= CROWDED * self.step_ns.get(rank, 0)
+        return (BY_CHANCE if is_crowded else BY_TURNS) * usual
 
     def by_turns_ratio(self, rank: int) -> float:
         """The same, as a part of all work."""

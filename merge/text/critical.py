@@ -46,7 +46,7 @@ def render(shown: CriticalShown, page: Page) -> str:
         page.line(line)
     last_lines(shown, page)
     where = quoted_all(shown.paths)
-    page.line(f"Next: distprof merge --critical-path {where}")
+    page.line(f"Next: distprof merge --force --critical-path {where}")
     if len(path.steps) > 1:
         slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
         page.line(f"      distprof critical-path --step {slowest} {where}")

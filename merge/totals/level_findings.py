@@ -59,7 +59,8 @@ def findings_of_level(level: LevelRun, choice: Choice, analysis: Analysis | None
     run = noted(level.run, {*read, *again, *(rank.number for rank in level.run.without_summary)}, level)
     stuck, problems = hangs_of(_that_may_hang(run))
     steps = [step for step in level.shown if choice.step in (None, step)]
-    collectives = with_lists(rows.with_columns(group_key().alias("group_key")))
+    collectives = with_lists(rows.with_columns(group_key().alias("group_key"))).with_columns(
+        ranks=pl.col("group_ranks"))  # those that are kept are of all their ranks
     return Findings(
         run=run.noting(problems), clock=level.clock, rows=empty(MERGED_COLLECTIVES), collectives=collectives,
         steps=steps if not rows.is_empty() else [], kinds=kinds(collectives, len(steps)),

@@ -79,9 +79,17 @@ def test_a_rank_that_sleeps_or_computes_more_stays_a_culprit(queued):
 @pytest.mark.parametrize("queued", [0.02, 0.5, 1.5])
 def test_a_rank_that_alone_lacks_a_processor_stays_a_culprit(queued):
     for seed in range(5):
-        job = shared(seed, queued, lacking={3: 30 if queued < 0.1 else 2.5})
+        job = shared(seed, queued, lacking={3: 30 if queued < 0.1 else 7})
         first = job.culprits()[0]
         assert (first.rank, first.certain, [one.kind for one in first.causes]) == (3, True, ["core"])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_on_a_crowded_host_a_rank_that_lacks_a_processor_somewhat_more_is_no_culprit(num_ranks):
+    """What else ran there hit it: another rank the next time."""
+    for seed in range(5):
+        culprits = shared(seed, 0.6, num_ranks=num_ranks, lacking={1: 2}).culprits()
+        assert not named(culprits)
 
 
 def test_the_host_is_named_instead_of_a_rank():

@@ -122,7 +122,7 @@ def test_the_answer_as_text(late):
     (row,) = (line for line in lines if line.startswith("layers.3 ") and " forward " in line)
     assert "rank 2 (100.0 %)" in row and "0 ns (rank 2)" in row
     assert any(line.startswith("all_reduce ") for line in lines)
-    assert lines[-2].startswith("Next: distprof merge --critical-path ")
+    assert lines[-2].startswith("Next: distprof merge --force --critical-path ")
 
 
 def test_the_answer_as_json(late):
