@@ -127,6 +127,11 @@ def _mismatches(facts: Facts) -> Iterator[Finding]:
                       section="collectives", next=f"distprof comms {facts.where}")
 
 
+def _look_at(facts: Facts, step: int) -> str:
+    """The flag that shows collectives of a step; the timeline needs the tables of all ranks."""
+    return "--slowest 20" if facts.sources.run.summaries is not None else f"--timeline --step {step}"
+
+
 def _late(facts: Facts) -> Iterator[Finding]:
     blame = facts.document["blame"]
     if blame is None:
@@ -137,7 +142,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
         where = next((why["where"] for why in one["causes"][:1] if why["kind"] in OF_MODULES), None)
         yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
                       rank=one["rank"], step=step, module=where,
-                      next=f"distprof comms --timeline --step {step} {facts.where}")
+                      next=f"distprof comms {_look_at(facts, step)} {facts.where}")
     if not certain and blame["lines"] and facts.sources.run.world_size > 1:
         first, *more = blame["lines"]
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
