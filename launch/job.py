@@ -115,7 +115,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
     with nullcontext() if args.no_progress else progress_shown(directory, known):
         code, failed = _launch(_with_worker(args), directory)
-    finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge, after_merge=after_merge)
+    finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge, after_merge=after_merge,
+           uploaded_to=None if target is None else str(target))
     if sending is not None:
         sending.finish()
     if section.enabled and write_report is not None and run_id == started.run_id:

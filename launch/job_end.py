@@ -26,7 +26,7 @@ AfterMerge = Callable[[Path], None]
 
 
 def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool,
-           after_merge: AfterMerge | None = None) -> None:
+           after_merge: AfterMerge | None = None, uploaded_to: str | None = None) -> None:
     """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
 
     Args:
@@ -38,6 +38,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         merges: Whether ranks may be merged here and now.
         after_merge: Called in place of saying the answer and the next commands, which are not said of a job that failed
             either.
+        uploaded_to: The URL to which all hosts of the job upload their ranks; None: they stay where they are.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
@@ -52,11 +53,15 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
             f"{'; --no-merge skips that' if after_merge is None else ''}")
         _merge(directory, after_merge)
     else:
-        _say_next(done, directory, others, has_failed=code != 0 and not interrupted)
+        _say_next(done, directory, others, has_failed=code != 0 and not interrupted, uploaded_to=uploaded_to)
 
 
-def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool) -> None:
+def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool,
+              uploaded_to: str | None) -> None:
     """What to type where nothing is merged here."""
+    if others and uploaded_to is not None:
+        say(f"{done} Next, when all hosts have uploaded theirs:", *_indented([f"distprof merge {quoted(uploaded_to)}"]))
+        return
     where = "; ".join(f"ranks {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}" for one in others)
     following = [f"distprof merge {quoted_all([directory, *(one.path for one in others)])}"]
     if has_failed and not others:

@@ -11,7 +11,7 @@ import click
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
-from distprof.launch.run_paths import checked
+from distprof.launch.run_paths import of_hosts
 from distprof.storage.places import is_url, place
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Place(click.Path):
 PLACE = Place(path_type=Path)
 TITLES = {axis.name: axis.title for axis in MESH_AXES}
 RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PLACE, shell_complete=run_directories,
-                      callback=checked)
+                      callback=of_hosts)
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON, SUMMARY_JSON
+from distprof.contract.rank_json import RunJson, read
 from distprof.errors import DataError
 from distprof.launch.what_next import started_ns
 from distprof.terminal import quoted
@@ -29,6 +30,23 @@ def checked(context: click.Context, _parameter: click.Parameter, value: Any) -> 
         if isinstance(path, Path) and not context.resilient_parsing:
             _check(path, context.info_name or "report")
     return value
+
+
+def of_hosts(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
+    """As `checked`; a folder with nothing but the run directories that hosts of one job wrote stands for these."""
+    return tuple(part for path in checked(context, parameter, value) for part in _parts(path) or [path])
+
+
+def _parts(path: Path) -> list[Path]:
+    """Run directories of one run in a folder; none where there is one only, or where they are of several runs."""
+    if not path.is_dir() or (path / RUN_JSON).is_file() or any(path.glob(f"rank*/{RANK_JSON}")):
+        return []
+    found = sorted(file.parent for file in path.glob(f"*/{RUN_JSON}"))
+    try:
+        runs = {read(one / RUN_JSON, RunJson).run_id for one in found}
+    except DataError:
+        return []  # who reads the folder says so
+    return found if len(found) > 1 and len(runs) == 1 else []
 
 
 def _check(path: Path, command: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
+from distprof.contract.paths import RANK_JSON, RUN_JSON
+from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
 from distprof.launch.job_end import finish
 from distprof.launch.what_next import what_next
 from distprof.recording.run_directory import this_launch
@@ -141,3 +143,18 @@ def test_what_is_not_merged_here_is_said_with_the_command(tmp_path, capfd, merge
     assert said[0].startswith("distprof: 2 of 4 ranks recorded.") and not (run / "merged").exists()
     assert said[1] == f"    distprof merge {run}{' /data/other' if others else ''}"
     assert said[2:] == ([f"    distprof comms {run}"] if code else [])
+
+
+@pytest.mark.parametrize("uploaded_to", [None, "s3://bucket/run"])
+def test_of_several_hosts_the_command_that_joins_them_is_one_that_finds_all_ranks(tmp_path, capsys, uploaded_to):
+    places = [RanksDirectory(identity=f"of {name}", path=f"/data/{name}", hosts=[f"host-{name}"], ranks=[rank])
+              for rank, name in enumerate("ab")]
+    about = RunJson(run_id="made", world_size=2, directory_id="of a", directories=places)
+    rank_json.write(tmp_path / RUN_JSON, about)
+    (tmp_path / "rank00000").mkdir()
+    rank_json.write(tmp_path / "rank00000" / RANK_JSON,
+                    RankJson(run_id="made", status="complete", rank=0, world_size=2))
+    finish(tmp_path, about, 0, {}, merges=False, uploaded_to=uploaded_to)
+    *_, last = capsys.readouterr().err.splitlines()
+    wanted = f"{tmp_path} /data/b" if uploaded_to is None else uploaded_to
+    assert last == f"    distprof merge {wanted}"

@@ -193,6 +193,21 @@ def test_a_rank_that_was_killed(tmp_path):
     assert found["findings"][0]["rank"] == 1
 
 
+def test_a_rank_that_lost_its_connection_to_a_host_that_died_did_not_fail_first(tmp_path):
+    run = simulated(tmp_path, ranks=4)
+    lost = RankFailure(what="DistBackendError: Connection reset by peer", at_ns=5, of_communication=True)
+    for rank in (0, 1):
+        change(run, rank, status="failed", why="it failed", failure=lost)
+    for rank in (2, 3):
+        change(run, rank, status="recording")
+    rank_json.write(run / RUN_JSON, RunJson(run_id="simulated", world_size=4, exit_code=1, failed_rank=0,
+                                            failed_with=1))
+    first = document(run)["findings"][0]
+    assert first["text"].startswith("Rank 2 ") and "killed" in first["text"] and "rank 3 " in first["detail"], first
+    said = called("comms", run).stdout
+    assert "failed first" not in said and "Connection reset" not in said.split("op  ")[0]
+
+
 def test_the_exception_of_the_rank_that_failed_first(tmp_path):
     run = simulated(tmp_path, ranks=2)
     what = "ValueError in the script: bad sample 17 (train.py:9)"

@@ -12,7 +12,7 @@ import pytest
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.rank_json import RanksDirectory, RunJson
-from support.jobs import distprof
+from support.jobs import called, distprof
 from support.rank_traces import slice_of, write_run
 
 TRACES = [[slice_of(f"on{rank}", 10.0 * rank, 5)] for rank in range(4)]
@@ -55,6 +55,18 @@ def test_directories_of_one_run_are_joined_by_every_command(tmp_path):
     # the merge in a is that of both: a by itself is computed anew
     assert json.loads(distprof("stats", "--json", a).stdout)["ranks"] == [0, 3]
     assert json.loads(distprof("comms", "--json", a / "merged").stdout)["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_folder_with_all_directories_of_one_run_stands_for_them(tmp_path):
+    (tmp_path / "job").mkdir()
+    a, b = apart(tmp_path / "job", [0, 3], [1, 2])
+    shutil.rmtree(tmp_path / "job" / "whole")
+    done = called("merge", a.parent)
+    assert done.returncode == 0 and "4 of 4 ranks" in done.stdout and (a / "merged").is_dir(), done.stderr
+    for command in ("stats", "comms"):
+        assert json.loads(called(command, "--json", a.parent).stdout)["ranks"] == [0, 1, 2, 3]
+    edit(b / "run.json", run_id="another")
+    assert "found a folder of runs: a, b" in called("stats", a.parent).stderr
 
 
 def test_a_directory_alone_names_those_of_the_other_ranks(tmp_path):
