@@ -18,6 +18,7 @@ from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
+from distprof.merge.blame.shifting import ShiftingLateness, shifting_lateness
 from distprof.merge.blame.timed_modules import TIMED, timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
@@ -45,6 +46,8 @@ class Analysis:
     """Why delays could not be seen; None where they could."""
     crowded: list[CrowdedHost]
     """Hosts all of whose ranks waited for processors."""
+    shifting: ShiftingLateness | None = None
+    """A different rank is late in each step; None where not, where processors lack, or a culprit is certain."""
     basis: Basis | None = None
     """What culprits rest on; None: the tables of all ranks."""
     steps: list[int]
@@ -85,13 +88,14 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     judged_by = [*even.traced, *even.arrivals]
     processors = Processors.of(even.windows.filter(pl.col("step").is_in(judged_by)), {
         rank.number: rank.host for rank in run.ranks})
-    found, blind = judged(even.job() if run.light_ranks else job, even.windows, even.activities, steps=judged_by,
-                          traced=even.traced, coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns(),
-                          processors=processors)
+    found, blind, shifting = judged(
+        even.job() if run.light_ranks else job, even.windows, even.activities, steps=judged_by, traced=even.traced,
+        coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns(), processors=processors)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
+                    shifting=shifting,
                     passes=_passes(even) if run.kind == "distprof" else ())
 
 
@@ -112,8 +116,8 @@ def _passes(did: RunProgram) -> list[str]:
 
 def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Sequence[int], traced: Sequence[int],
            coordinates: Mapping[int, Mapping[str, int]], clock_ns: float | None,
-           processors: Processors = UNTOLD) -> tuple[list[Culprit], Blind | None]:
-    """The ranks that delay a job, by what mending them would gain; or why that cannot be seen.
+           processors: Processors = UNTOLD) -> tuple[list[Culprit], Blind | None, ShiftingLateness | None]:
+    """The ranks that delay a job, by what fixing them would gain; or why that cannot be seen; and lateness that shifts.
 
     Args:
         job: What ranks did, as a graph.
@@ -130,11 +134,14 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
               if len(peers) > 1 and np.isin(job.steps[:, 1], steps).any()]
     blind = _blind(job, has_peers=bool(groups), has_clock=clock_ns is not None)
     if blind is not None or clock_ns is None:
-        return [], blind
+        return [], blind, None
     counted = windows.filter(pl.col("step").is_in(steps))
     samples = dict(counted.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
     found = Verdicts(job, groups, activities.known, steps, clock_ns, processors).culprits()
-    return [replace(one, causes=_with_batch(one.causes, one.rank, samples)) for one in found], None
+    found = [replace(one, causes=_with_batch(one.causes, one.rank, samples)) for one in found]
+    is_told = any(one.certain for one in found) or bool(processors.crowded())
+    step_ns = counted["duration_ns"].to_numpy().mean() if len(counted) else 0.0
+    return found, None, None if is_told else shifting_lateness(groups, job.ranks.tolist(), float(step_ns))
 
 
 def _missing(run: Run, blind: Blind | None) -> Blind | None:

@@ -27,17 +27,18 @@ def blame(sources: Sources) -> dict[str, Any]:
                           remedy="--steps trace=6,arrivals=20 records those of a job of several ranks")
     analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
     certain = [one for one in analysis.culprits if one.certain]
-    lines = {one.rank: [*lines_of(one, certain, ranks, passes=analysis.passes)] for one in certain}
+    lines = {one.rank: [*lines_of(one, certain, ranks)] for one in certain}
     known = bool(found.steps)
     return {
         "culprits": [{**culprit_data(one), "sentence": lines[one.rank][0] if one.certain else None,
                       "more": lines.get(one.rank, [])[1:]} for one in analysis.culprits],
         "blind": None if analysis.blind is None else unseen(analysis.blind),
         "crowded": [asdict(one) for one in analysis.crowded],
+        "shifting": None if analysis.shifting is None else asdict(analysis.shifting),
         "basis": None if analysis.basis is None else asdict(analysis.basis),
         "lines": [line.strip() for line in culprit_lines(
-            analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, basis=analysis.basis,
-            passes=analysis.passes, missing=found.run.missing)] if known else [
+            analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
+            basis=analysis.basis, missing=found.run.missing)] if known else [
             "no rank is called late: the collectives have no steps"]}
 
 

@@ -75,11 +75,6 @@ def rank_list(ranks: Sequence[int]) -> str:
     return f"ranks {spans(sorted(ranks))}"
 
 
-def of_passes(names: Sequence[str]) -> str:
-    """`the time pass`, `the trace and arrivals passes`: steps of one pass take longer than those of another."""
-    return f"the {' and '.join(names)} pass{'es' if len(names) > 1 else ''}"
-
-
 def clock_line(clock: Mapping[str, Any]) -> str:
     """How the ranks were brought to one clock, within which uncertainty, and how the collectives agree with it.
 

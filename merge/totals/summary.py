@@ -203,5 +203,6 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
         "passes": list(found.passes),
         "blind": found.blind, "crowded": [asdict(one) for one in found.crowded],
+        "shifting": None if found.shifting is None else asdict(found.shifting),
         "basis": None if found.basis is None else asdict(found.basis),
     }

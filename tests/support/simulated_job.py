@@ -91,7 +91,7 @@ class Job:
     def culprits(self, *, timelines: bool = True) -> list[Culprit]:
         """As the analysis of a run finds them."""
         _, did = self._seen()
-        found, _ = judged(job_of(self._table(), did if timelines else {}, self._windows(first=0), self.activities),
+        found, *_ = judged(job_of(self._table(), did if timelines else {}, self._windows(first=0), self.activities),
                           self._windows(first=0), self.activities, steps=range(1, self.step + 1),
                           traced=range(1, self.step + 1), coordinates={}, clock_ns=0,
                           processors=self.processors())

@@ -161,7 +161,7 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
-                                  basis=analysis.basis, missing=found.run.missing):
+                                  shifting=analysis.shifting, basis=analysis.basis, missing=found.run.missing):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
         for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
             page.line(line)

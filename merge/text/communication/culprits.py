@@ -10,8 +10,9 @@ import msgspec
 
 from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit
 from distprof.merge.blame.processors import CrowdedHost
+from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.levels.all_tables import TOLD_BY_TABLES
-from distprof.merge.text.phrases import brief, of_passes, rank_list, work_name
+from distprof.merge.text.phrases import brief, rank_list, work_name
 from distprof.units import counted, percent
 
 NEEDED = 3
@@ -20,7 +21,7 @@ CAUSES = 3
 """Causes of a culprit that are listed."""
 HOSTS = 3
 """With too few processors that have a line each."""
-UNKNOWN = "what it did meanwhile is unknown"
+UNKNOWN = "cause unknown: these steps have no timeline"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
@@ -35,8 +36,8 @@ _UNSEEN: Mapping[Blind, str] = {
 
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
-                  crowded: Sequence[CrowdedHost] = (), basis: Basis | None = None, num_causes: int = CAUSES,
-                  passes: Sequence[str] = (), missing: Sequence[int] = ()) -> Iterator[str]:
+                  crowded: Sequence[CrowdedHost] = (), shifting: ShiftingLateness | None = None,
+                  basis: Basis | None = None, num_causes: int = CAUSES, missing: Sequence[int] = ()) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
 
     Args:
@@ -44,14 +45,14 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         ranks: All that were recorded.
         blind: Why delays could not be seen.
         crowded: Hosts all of whose ranks waited for processors.
+        shifting: Lateness of another rank in each step.
         basis: What culprits rest on, where that is not the tables of all ranks.
         num_causes: Causes that are listed of each.
-        passes: Passes whose steps their times are of, to be named where steps of another pass are shown as well.
         missing: Ranks of the job that are not there.
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
-        first, *others = lines_of(one, certain, ranks, num_causes=num_causes, passes=passes)
+        first, *others = lines_of(one, certain, ranks, num_causes=num_causes)
         yield first
         yield from (f"  {line}" for line in others)
     if certain:
@@ -60,6 +61,8 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         return
     if blind is not None:
         yield unseen(blind)
+    elif shifting is not None:
+        yield _shifting(shifting)
     elif not culprits:
         yield _nobody(missing) + ("" if basis is None else f", {basis_words(basis)}")
     else:
@@ -69,25 +72,31 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     yield from _crowded(crowded)
 
 
+def _shifting(one: ShiftingLateness) -> str:
+    return (f"A different rank is late from step to step ({counted(len(one.ranks), 'rank')} in "
+            f"{counted(one.num_steps, 'step')}): each step waits {brief(one.late_ns)} ({percent(one.share)}) for the "
+            "latest rank. Likely uneven work per step, such as batches of different length; no single rank is to blame")
+
+
 def _nobody(missing: Sequence[int]) -> str:
     if not missing:
-        return "no rank delays the others"
-    return f"no rank that is here delays the others; whether {rank_list(missing)} did is unknown"
+        return "No straggler: no rank delays the others"
+    return f"No straggler among the ranks recorded; whether {rank_list(missing)} delayed them is unknown"
 
 
 def _crowded(hosts: Sequence[CrowdedHost]) -> Iterator[str]:
-    """`host X: ranks had no processor for 12.0 % of the time; a rank may be late by chance`."""
-    may_be = "of the time; a rank may be late by chance"
+    """`CPU oversubscribed on host X: ranks were runnable but not running 12.0 % of the time, ...`."""
+    waited, so = "ranks were runnable but not running", "of the time, so lateness may be noise"
     if len(hosts) > HOSTS:
         shares = sorted(one.queued_ratio for one in hosts)
-        yield f"{len(hosts)} hosts: ranks had no processor for {percent(shares[0])} .. {percent(shares[-1])} {may_be}"
+        yield (f"CPU oversubscribed on {len(hosts)} hosts: {waited} {percent(shares[0])} to {percent(shares[-1])} {so}")
     else:
-        yield from (f"host {one.host}: ranks had no processor for {percent(one.queued_ratio)} {may_be}"
+        yield from (f"CPU oversubscribed on host {one.host}: {waited} {percent(one.queued_ratio)} {so}"
                     for one in hosts)
 
 
 def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *,
-             num_causes: int = CAUSES, passes: Sequence[str] = ()) -> Iterator[str]:
+             num_causes: int = CAUSES) -> Iterator[str]:
     """Lines of one culprit.
 
     Args:
@@ -95,12 +104,11 @@ def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *
         certain: All that are, it among them.
         ranks: All that were recorded.
         num_causes: At most so many causes are named.
-        passes: As for `culprit_lines`.
     """
     chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
-    yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
+    yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {_why(one)}{chance}"
     yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:num_causes] if also.gain_ns > 0)
-    yield _gain(one, passes, is_first=one is certain[0])
+    yield _gain(one, is_first=one is certain[0])
 
 
 def basis_words(basis: Basis) -> str:
@@ -125,40 +133,43 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
     """The same from `communication`, `ranks` and `missing_ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
+                         shifting=msgspec.convert(communication.get("shifting"), ShiftingLateness | None),
                          basis=msgspec.convert(communication.get("basis"), Basis | None),
-                         num_causes=num_causes, passes=communication.get("passes") or (), missing=missing)
+                         num_causes=num_causes, missing=missing)
 
 
 def _doubt(one: Culprit) -> Iterator[str]:
-    """Why the rank whose fix would gain most is not called late."""
-    num_steps = len(one.excess_ns)
+    """Why the rank whose fix would gain most is not called late; which one it is, where more steps would tell."""
+    num_steps, fixing = len(one.excess_ns), "fixing the slowest rank would save"
     if one.p_value is None:
-        verb = "was" if num_steps == 1 else "were"
-        why = f"{counted(num_steps, 'step')} {verb} looked at, and it takes {NEEDED} to tell habit from chance"
+        yield (f"No straggler named: at least {NEEDED} steps are needed to rule out chance, and only {num_steps} "
+               f"{'was' if num_steps == 1 else 'were'} recorded")
     elif one.is_due_to_turns:
-        why = (f"fixing the latest would gain {_gained(one)}, and ranks of its host are late by "
-               f"{brief(one.by_turns_ns, 2)} by turns, as they wait for processors")
+        yield (f"No straggler: {fixing} {_saved(one)} per step, and ranks that compete for the CPUs of its host differ "
+               f"by up to {brief(one.by_turns_ns, 2)}")
+        return
     elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
-        why = f"fixing the latest would gain {_gained(one)}, below {100 * MATERIAL:g} % of a step"
+        only = "only " if one.gain_ns > (one.gain_error_ns or 0.0) else ""
+        yield f"No straggler: {fixing} {only}{_saved(one)} per step, below {100 * MATERIAL:g} %"
+        return
     elif not one.is_material:
-        why = (f"fixing the latest would gain {_gained(one, error=True)}, which may be below {100 * MATERIAL:g} % of "
-               "a step")
+        yield f"No straggler: {fixing} {_saved(one, error=True)} per step, which may be below {100 * MATERIAL:g} %"
+        return
     elif one.p_value > SURE:
-        why = f"it may be chance: {chance_words(one.p_value)} is above {SURE}"
+        yield f"No straggler: the slowest rank may be late by chance ({chance_words(one.p_value)}, above {SURE})"
+        return
     else:
-        why = "it is late once or twice, which is no habit"
-    yield f"no rank stands out: {why}"
+        yield "No straggler: the slowest rank was late only once or twice"
     if one.share >= MATERIAL:
-        yield (f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): "
-               f"{cause(one.causes[0]) if one.causes else UNKNOWN}")
+        yield f"  Slowest: rank {one.rank}, {brief(one.gain_ns)} per step ({percent(one.share)}): {_why(one)}"
 
 
-def _gained(one: Culprit, *, error: bool = False) -> str:
+def _saved(one: Culprit, *, error: bool = False) -> str:
     """The gain, if wanted with its error; of one that is not above its error only that."""
     error_ns = one.gain_error_ns or 0.0
     if one.gain_ns <= error_ns:
-        return f"less than can be told (+- {brief(error_ns)})" if error_ns else "nothing"
-    return f"{brief(one.gain_ns)} +- {brief(error_ns)}" if error else brief(one.gain_ns)
+        return f"less than can be measured (± {brief(error_ns)})" if error_ns else "nothing"
+    return f"{brief(one.gain_ns)} ± {brief(error_ns)}" if error else brief(one.gain_ns)
 
 
 def _delay(one: Culprit, ranks: Collection[int]) -> str:
@@ -168,7 +179,7 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
     if number == num_steps:
         return f"Rank {one.rank} delays every step{whose} by {brief(one.gain_ns)} ({percent(one.share)})"
     by = brief(one.gain_ns * num_steps / number)
-    mean = f"{brief(one.gain_ns)} a step, {percent(one.share)}"
+    mean = f"{brief(one.gain_ns)} per step, {percent(one.share)}"
     if number == 1:
         return f"Rank {one.rank} delays step {one.late_steps[0]}{whose} by {by} (once in {num_steps} steps; {mean})"
     gaps = {after - before for before, after in pairwise(one.late_steps)}
@@ -185,11 +196,18 @@ def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
     return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} fixed"
 
 
-def _gain(one: Culprit, passes: Sequence[str], *, is_first: bool) -> str:
+def _gain(one: Culprit, *, is_first: bool) -> str:
     before, after = _in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
-    error = "" if one.gain_error_ns is None else f" (+- {brief(one.gain_error_ns, 2)})"
-    step = f"a step of {of_passes(passes)}" if passes else "the step"
-    return f"Fixing it{'' if is_first else ' too'} would bring {step} from {before.split()[0]} to {after}{error}."
+    error = "" if one.gain_error_ns is None else f" (± {brief(one.gain_error_ns, 2)})"
+    return f"Fixing it{'' if is_first else ' as well'} would cut the step from {before.split()[0]} to {after}{error}."
+
+
+def _why(one: Culprit) -> str:
+    """The largest cause; where no timeline shows one, how to record a timeline of steps in which the rank is late."""
+    if one.causes and one.causes[0].kind != "unknown":
+        return cause(one.causes[0])
+    again = f"; rerun with `--steps wait={one.late_steps[0]}`" if one.late_steps else ""
+    return f"cause unknown: these steps have no timeline{again}"
 
 
 def cause(one: Cause) -> str:

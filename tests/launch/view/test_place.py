@@ -173,7 +173,7 @@ def test_without_a_late_rank_it_is_said_why(run, tmp_path):
     with pytest.raises(DataError, match="for --finding, found none: no communication was recorded"):
         place(run, finding=1)
     late = with_culprits(run, tmp_path / "late", culprit(p_value=0.5))
-    with pytest.raises(DataError, match=r"found none: no rank stands out: it may be chance"):
+    with pytest.raises(DataError, match=r"found none: No straggler: the slowest rank may be late by chance"):
         place(late, finding=1)
 
 

@@ -97,18 +97,17 @@ def test_the_host_is_named_instead_of_a_rank():
     culprits, crowded = job.culprits(), job.processors().crowded()
     assert culprits[0].is_due_to_turns and not any(one.certain for one in culprits)
     lines = list(culprit_lines(culprits, range(4), crowded=crowded))
-    assert "ranks of its host are late by" in lines[0] and "by turns" in lines[0]
-    assert "it would be rank 1" in lines[1]
-    assert lines[2].startswith("host : ranks had no processor for 5") and lines[2].endswith(
-        "% of the time; a rank may be late by chance")
+    assert "ranks that compete for the CPUs of its host differ by up to" in lines[0]
+    assert lines[1].startswith("CPU oversubscribed on host : ranks were runnable but not running 5") and lines[
+        1].endswith("% of the time, so lateness may be noise")
 
 
 def test_many_hosts_share_a_line():
     hosts = [CrowdedHost(host=f"node{number}", ranks=[2 * number, 2 * number + 1], queued_ratio=0.1 + number / 100)
              for number in range(40)]
     lines = list(culprit_lines([], range(80), crowded=hosts))
-    assert lines[1:] == ["40 hosts: ranks had no processor for 10.0 % .. 49.0 % of the time; a rank may be late by "
-                         "chance"]
+    assert lines[1:] == ["CPU oversubscribed on 40 hosts: ranks were runnable but not running 10.0 % to 49.0 % of the "
+                         "time, so lateness may be noise"]
 
 
 def test_a_host_is_crowded_where_all_of_its_ranks_wait():

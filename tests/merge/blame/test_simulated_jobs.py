@@ -269,3 +269,15 @@ def test_balanced_jobs_have_no_culprit(tmp_path, name):
         found = analysed(simulated(name, 8, seed, 1 + seed % 2), tmp_path / str(seed), name)
         named += any(one.certain for one in found.culprits)
     assert named <= 1
+
+
+def test_lateness_that_shifts_is_no_rank_s(tmp_path):
+    """Each step, another rank has a longer batch."""
+    naps = [Plant(rank, "forward", "layers.1", 8_000_000, every=4, offset=rank) for rank in range(4)]
+    job = Simulation(programs(SHAPES["ddp"], 4, 25, 3, plants=naps))
+    found = measured_run(open_run(Recorder().write(job, tmp_path / "run")))
+    late = analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
+    assert late.shifting is not None and late.shifting.ranks == [0, 1, 2, 3]
+    assert late.shifting.late_ns == pytest.approx(8e6, rel=0.1) and not any(one.certain for one in late.culprits)
+    balanced = analysed(simulated("ddp", 4, 3, 1), tmp_path / "balanced", "ddp")
+    assert balanced.shifting is None

@@ -36,7 +36,7 @@ def test_the_late_rank_comes_first_with_its_module_and_cost(tmp_path):
     assert first["text"].startswith(found["blame"]["culprits"][0]["sentence"])
     assert re.match(r"Rank 2 delays every step by \d\d\.\d ms \(\d\d\.\d %\): `layers\.1` forward takes ",
                     first["text"])
-    assert first["detail"].startswith("Fixing it would bring a step of the trace pass from ")
+    assert first["detail"].startswith("Fixing it would cut the step from ")
     assert f"--step {first['step']} " in first["next"]
     assert not any(one["severity"] == "good" for one in found["findings"])
 
@@ -50,7 +50,7 @@ def test_a_balanced_job_is_called_good_and_nobody_late(tmp_path):
 def test_a_delay_that_may_be_chance_is_in_doubt_as_comms_words_it(tmp_path):
     found = simulated(tmp_path, Plant(2, "forward", "layers.1", ns=40 * MS, once=4))
     said, = of(found, "blame")
-    assert said["severity"] == "note" and said["text"].startswith("No rank stands out: ")
+    assert said["severity"] == "note" and said["text"].startswith("No straggler: ")
     assert all(one["sentence"] is None for one in found["blame"]["culprits"])
 
 

@@ -40,7 +40,7 @@ def test_what_a_good_job_gives():
         "MFU unknown: no published peak of a CPU in float32 is at hand; pass one in FLOP/s with --peak "
         "(`distprof doctor --peak` measures it)",
         "exposed communication: 20.0 % of a step waiting for other ranks, 5.0 % moving data",
-        "no rank delays the others",
+        "No straggler: no rank delays the others",
         "nothing is missing"]
 
 
@@ -76,7 +76,7 @@ def test_steps_of_different_passes_are_told_apart():
     found = {"culprits": [late(2)], "passes": ["trace", "arrivals"]}
     lines = answer(summary(communication=found))
     assert "step 50.00 ms in the time pass" in lines[0]
-    assert "  Fixing it would bring a step of the trace and arrivals passes from 50.0 to 40.0 ms (+- 1.0 ms)." in lines
+    assert "  Fixing it would cut the step from 50.0 to 40.0 ms (± 1.0 ms)." in lines
 
 
 def test_ten_lines_are_enough_for_several_late_ranks_and_many_problems():
@@ -89,7 +89,7 @@ def test_ten_lines_are_enough_for_several_late_ranks_and_many_problems():
     assert [line.split(":")[0] for line in lines[3:7]] == [
         "pipeline of 2 stages",
         "Rank 2 delays every step by 10.0 ms (20.0 %)",
-        "  Fixing it would bring the step from 50.0 to 40.0 ms (+- 1.0 ms).",
+        "  Fixing it would cut the step from 50.0 to 40.0 ms (± 1.0 ms).",
         "Rank 3 delays every step by 10.0 ms (20.0 %)"]
     assert lines[7:] == ["  distprof comms says more about it", "incomplete: rank 0: something",
                          "incomplete: 4 more, which distprof stats lists"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from distprof.errors import UsageError
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Cause, Culprit
+from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.cost.choice import Choice, chosen, group_label
 from distprof.merge.cost.coverage import coverage
 from distprof.merge.cost.kinds import kinds
@@ -135,9 +136,9 @@ DELAYS = "Rank 2 delays every step by 22.3 ms (39.2 %): "
 def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
     assert told(culprit()) == [
         f"{DELAYS}`layers.1.mlp` forward takes 20.8 ms against 0.3 ms on its peers; p = 0.0001",
-        "  Fixing it would bring the step from 56.9 to 34.6 ms (+- 920 us)."]
+        "  Fixing it would cut the step from 56.9 to 34.6 ms (± 920 us)."]
     assert told(culprit(), culprit(rank=1, step_ns=34.6e6, gain_ns=5e6))[-1] == (
-        "  Fixing it too would bring the step from 34.6 to 29.6 ms (+- 920 us).")
+        "  Fixing it as well would cut the step from 34.6 to 29.6 ms (± 920 us).")
 
 
 @pytest.mark.parametrize(("kind", "where", "words"), [
@@ -148,7 +149,7 @@ def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
     ("backward", "", "`model` backward takes 20.8 ms against 0.1 ms on its peers"),
     ("annotation", "evaluate", "`evaluate` takes 20.8 ms against 0.1 ms on its peers"),
     ("whole", None, "all its work takes 20.8 ms against 0.1 ms on its peers"),
-    ("unknown", None, "what it did meanwhile is unknown")])
+    ("unknown", None, "cause unknown: these steps have no timeline; rerun with `--steps wait=1`")])
 def test_causes_in_words(kind, where, words):
     cause = Cause(kind=kind, where=where, gain_ns=22e6, spent=20.8e6, of_peers=0.1e6)
     assert told(culprit(causes=[cause]))[0] == f"{DELAYS}{words}; p = 0.0001"
@@ -168,9 +169,9 @@ def test_a_larger_batch_and_several_causes():
 
 
 @pytest.mark.parametrize(("late", "steps", "words"), [
-    ([3, 7, 11, 15, 19], 20, "Rank 2 delays every 4th step by 89.2 ms (22.3 ms a step, 39.2 %)"),
-    ([3, 4, 11], 20, "Rank 2 delays 3 of 20 steps by 149 ms (22.3 ms a step, 39.2 %)"),
-    ([3, 5, 7, 9], 9, "Rank 2 delays every 2nd step by 50.2 ms (22.3 ms a step, 39.2 %)")])
+    ([3, 7, 11, 15, 19], 20, "Rank 2 delays every 4th step by 89.2 ms (22.3 ms per step, 39.2 %)"),
+    ([3, 4, 11], 20, "Rank 2 delays 3 of 20 steps by 149 ms (22.3 ms per step, 39.2 %)"),
+    ([3, 5, 7, 9], 9, "Rank 2 delays every 2nd step by 50.2 ms (22.3 ms per step, 39.2 %)")])
 def test_delays_now_and_then(late, steps, words):
     assert told(culprit(late_steps=late, excess_ns=[1.0] * steps))[0].startswith(f"{words}: ")
 
@@ -186,29 +187,38 @@ def test_ranks_that_are_not_delayed_are_left_out():
 
 
 def test_nobody_is_called_late_without_being_sure():
-    why = "`layers.1.mlp` forward takes 20.8 ms against 0.3 ms on its peers"
     assert told(culprit(p_value=0.3)) == [
-        "no rank stands out: it may be chance: p = 0.30 is above 0.01",
-        f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
+        "No straggler: the slowest rank may be late by chance (p = 0.30, above 0.01)"]
     assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6, gain_error_ns=0.1e6)) == [
-        "no rank stands out: fixing the latest would gain 400 us, below 2 % of a step"]
+        "No straggler: fixing the slowest rank would save only 400 us per step, below 2 %"]
     lost = {"gain_ns": -283.0, "last_gain_ns": -283.0}
     assert told(culprit(**lost, gain_error_ns=0.0)) == [
-        "no rank stands out: fixing the latest would gain nothing, below 2 % of a step"]
+        "No straggler: fixing the slowest rank would save nothing per step, below 2 %"]
     for gain_ns in (-283.0, 0.0, 4e5, 5e5):
         small = {"gain_ns": gain_ns, "last_gain_ns": gain_ns, "gain_error_ns": 5e5}
         assert told(culprit(**small)) == [
-            "no rank stands out: fixing the latest would gain less than can be told (+- 500 us), below 2 % of a step"]
+            "No straggler: fixing the slowest rank would save less than can be measured (± 500 us) per step, below 2 %"]
     core = Cause(kind="core", where=None, gain_ns=1.5e6, spent=0.61, of_peers=0.98)
     small = {"gain_ns": 1.5e6, "last_gain_ns": 1.5e6, "gain_error_ns": 0.5e6}
     assert told(culprit(causes=[core], **small))[0] == (
-        "no rank stands out: fixing the latest would gain 1.50 ms +- 500 us, which may be below 2 % of a step")
+        "No straggler: fixing the slowest rank would save 1.50 ms ± 500 us per step, which may be below 2 %")
     assert told(culprit(**small))[0].startswith("Rank 2 delays every step by 1.50 ms (2.6 %): `layers.1.mlp`")
-    assert told(culprit(late_steps=[4]))[0] == "no rank stands out: it is late once or twice, which is no habit"
+    why = "`layers.1.mlp` forward takes 20.8 ms against 0.3 ms on its peers"
+    assert told(culprit(late_steps=[4])) == ["No straggler: the slowest rank was late only once or twice",
+                                             f"  Slowest: rank 2, 22.3 ms per step (39.2 %): {why}"]
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
-        "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance")
-    assert told() == ["no rank delays the others"]
-    assert told(missing=[2]) == ["no rank that is here delays the others; whether rank 2 did is unknown"]
+        "No straggler named: at least 3 steps are needed to rule out chance, and only 2 were recorded")
+    assert told() == ["No straggler: no rank delays the others"]
+    assert told(missing=[2]) == [
+        "No straggler among the ranks recorded; whether rank 2 delayed them is unknown"]
+
+
+def test_lateness_that_shifts_is_said_as_that():
+    shifting = ShiftingLateness(ranks=[0, 1, 3], num_steps=20, late_ns=8.1e6, step_ns=60e6)
+    (line,) = told(culprit(p_value=0.3), shifting=shifting)
+    assert line.startswith("A different rank is late from step to step (3 ranks in 20 steps): each step waits 8.10 ms "
+                           "(13.5 %) for the latest rank.")
+    assert told(culprit(), shifting=shifting)[0].startswith("Rank 2 delays every step")
 
 
 @pytest.mark.parametrize(("blind", "words"), [
