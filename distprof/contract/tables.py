@@ -362,6 +362,21 @@ WAITS = Table(
     ),
 )
 
+LINES = Table(
+    file="lines.parquet",
+    doc="Where the thread of the steps was in steps of the trace and arrivals passes: a row every 10 ms, or less often "
+        "if they take long, where a line of the script was on its stack.",
+    columns=(
+        *TAGS,
+        step("Step of the run, from 0."),
+        time("at_ns", "When it was there; ns since the epoch, this rank's clock."),
+        text("file", "File of the innermost line on the stack that is of no library."),
+        int64("line", "Number of that line, from 1."),
+        text("function", "Function that the line is in."),
+        text("library_call", "Function of a library that the line calls. Null: none.", nullable=True),
+    ),
+)
+
 COMPILATIONS = Table(
     file="compilations.parquet",
     doc="What torch.compile did in this process, from the begin of the recording to the end of the script: one row per "
@@ -434,5 +449,5 @@ EXECUTION_COLLECTIVES = Table(
     columns=COLLECTIVES.columns)
 
 RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
-ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES, COMPILATIONS)
+ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES, COMPILATIONS, LINES)
 """Written only where their pass is asked for, the last where something was compiled."""

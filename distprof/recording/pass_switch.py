@@ -15,6 +15,7 @@ from distprof.model.scopes import Frame, Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.line_sampler import LineSampler
 from distprof.recording.passes.light import LIGHT_CLASSES
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
@@ -56,10 +57,11 @@ class PassSwitch:
         works = RunningWorks(guard)
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), works, guard)
         """One for all passes: it numbers collectives without a gap."""
+        self.lines = LineSampler(step)
         self.sessions = ProfilerSessions(works)
         self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step, folder=folder,
                                     phase=self.phases.now, are_work=are_work, collectives=self.collectives,
-                                    sessions=self.sessions)
+                                    lines=self.lines, sessions=self.sessions)
         self._passes = self._new_passes()
         self._off = Pass(self._context)
 
@@ -96,6 +98,7 @@ class PassSwitch:
         """Drops what was recorded, before any step has ended."""
         self.switch(None)
         self.collectives.forget()
+        self.lines.forget()
         self._passes = self._new_passes()
         self.labels_collectives = False
 

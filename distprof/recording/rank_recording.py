@@ -16,7 +16,7 @@ from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
 from distprof.contract.rank_json import RankFailure, RankJson, Status
 from distprof.contract.steps_found import StepsFound
-from distprof.contract.tables import COLLECTIVES, COMPILATIONS, MODULES, PARAMETERS, STEPS, TableRow
+from distprof.contract.tables import COLLECTIVES, COMPILATIONS, LINES, MODULES, PARAMETERS, STEPS, TableRow
 from distprof.errors import UsageError
 from distprof.helper import Helper
 from distprof.model.modules import ModuleMap, Site
@@ -216,6 +216,8 @@ class RankRecording:
             yield partial(one.write, folder, self._steps, ended=ended, elsewhere=elsewhere)
         if self._compilations.has_news:
             yield lambda: folder.write_rows(COMPILATIONS, self._compilations.rows())
+        if ended and (lines := switch.lines.rows(len(self._steps))):
+            yield lambda: folder.write_rows(LINES, lines)
         if ended and switch.labels_collectives:
             yield lambda: folder.write_rows(COLLECTIVES, self._collective_rows(switch))
 

@@ -16,6 +16,7 @@ from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
+from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.shifting import ShiftingLateness, shifting_lateness
@@ -91,6 +92,9 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     found, blind, shifting = judged(
         even.job() if run.light_ranks else job, even.windows, even.activities, steps=judged_by, traced=even.traced,
         coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns(), processors=processors)
+    if run.kind == "distprof":
+        found = with_lines(run, clock, found, even.windows.filter(pl.col("step").is_in(judged_by)), did.rows, did.did,
+                           did.activities)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,

@@ -31,6 +31,18 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the script in which a rank spends more time than its peers; times per step, ns, from samples."""
+
+    file: str
+    line: int
+    function: str
+    spent_ns: float
+    of_peers_ns: float
+    """Of the median peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One thing that a rank spends more time on than its peers."""
 
@@ -45,6 +57,8 @@ class Cause:
     """What the rank spends on it in a step, ns; of a batch, its samples; of a core, the part of one that it got."""
     of_peers: float
     """The same of the median peer."""
+    line: Line | None = None
+    """In which most of it is spent; None where no line is."""
 
     @property
     def ratio(self) -> float | None:

@@ -59,6 +59,21 @@ def place_of(frame: FrameType | None) -> Place | None:
     return NOWHERE
 
 
+def line_of_script(frame: FrameType | None) -> Place | None:
+    """As `place_of`, but packages that are installed are libraries too, unless no other line is on the stack."""
+    found = place_of(frame)
+    outer, library_call = frame, None
+    while found is not None and found.file is not None and outer is not None:
+        code = outer.f_code
+        if _kind(code.co_filename) == SCRIPT:
+            if not _is_installed(code.co_filename):
+                return found if library_call is None else Place(code.co_filename, outer.f_lineno, code.co_qualname,
+                                                                library_call)
+            library_call = code.co_qualname
+        outer = outer.f_back
+    return found
+
+
 def caller_of_callback() -> FrameType | None:
     """The innermost frame that is not ours, for what torch has called."""
     frame: FrameType | None = sys._getframe()
@@ -78,6 +93,11 @@ def is_in_kernel() -> bool:
 def place_of_thread(thread: int) -> Place:
     """Where another thread of the script is."""
     return place_of(sys._current_frames().get(thread)) or NOWHERE
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_installed(file: str) -> bool:
+    return any(part in file for part in _INSTALLED)
 
 
 @lru_cache(maxsize=1 << 12)

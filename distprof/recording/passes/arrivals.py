@@ -16,6 +16,8 @@ class ArrivalSteps(LabelledSteps):
     def start(self) -> None:
         if dist.is_available():
             self._collectives.start()
+        self._lines.start()
 
     def stop(self) -> None:
+        self._lines.stop()
         self._collectives.stop()

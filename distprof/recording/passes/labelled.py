@@ -15,10 +15,11 @@ class LabelledSteps(Pass):
     labels_collectives = True
 
     def __init__(self, context: PassContext) -> None:
-        self._collectives = context.collectives
+        self._collectives, self._lines = context.collectives, context.lines
         self._usage = ThreadUsage()
 
     def restart_step(self) -> None:
+        self._lines.look_at_this_thread()
         self._usage.begin()
 
     def next_step(self) -> None:

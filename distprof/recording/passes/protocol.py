@@ -11,6 +11,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import Guard, ModuleScopes
 from distprof.recording.communication.labels import CollectiveRecorder
+from distprof.recording.line_sampler import LineSampler
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 
@@ -35,6 +36,8 @@ class PassContext:
     """Whether calls of a root without gradient are part of every step, as the steps by now tell."""
     collectives: CollectiveRecorder
     """Shared by the passes that label collectives, one after the other."""
+    lines: LineSampler
+    """Likewise."""
     sessions: ProfilerSessions
     """Shared by the passes with a timeline."""
 

@@ -33,8 +33,10 @@ class TraceSteps(LabelledSteps):
         self._timeline.start()
         if dist.is_available():
             self._collectives.start(timeline=self._timeline.recording)
+        self._lines.start()
 
     def stop(self) -> None:
+        self._lines.stop()
         self._collectives.stop()
         self._timeline.stop()
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit
+from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit, Line
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.text.phrases import brief, rank_list, work_name
+from distprof.merge.text.script_lines import file_name
 from distprof.units import counted, percent
 
 NEEDED = 3
@@ -219,7 +220,15 @@ def cause(one: Cause) -> str:
     if one.kind == "batch":
         return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
     spent, of_peers = _in_one_unit(one.spent, one.of_peers)
-    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers"
+    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one.line)}"
+
+
+def _line(one: Line | None) -> str:
+    """`, 240 ms more at train.py:46 get_batch`."""
+    if one is None:
+        return ""
+    function = "" if one.function == "<module>" else f" {one.function}"
+    return f", {brief(one.spent_ns - one.of_peers_ns)} more at {file_name(one.file)}:{one.line}{function}"
 
 
 def _in_one_unit(ns: float, other_ns: float) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from distprof.model.scopes import ModuleScopes
 from distprof.recording import pass_switch
 from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.line_sampler import LineSampler
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
 from distprof.recording.run_directory import RankFolder
@@ -87,6 +88,6 @@ def test_a_pass_that_overrides_nothing_records_nothing(tmp_path):
     calls = CollectiveRecorder(scopes, lambda: (0, None), works, lambda function: function)
     idle = Pass(PassContext(scopes=scopes, guard=lambda function: function, note=print, tags=dict, step=lambda: 0,
                             folder=lambda: None, phase=lambda: None, are_work=lambda _: False, collectives=calls,
-                            sessions=ProfilerSessions(works)))
+                            lines=LineSampler(lambda: 0), sessions=ProfilerSessions(works)))
     idle.start(), idle.restart_step(), idle.optimizer_begins(), idle.optimizer_ends(), idle.next_step(), idle.stop()
     assert (*idle.module_columns([]), *idle.step_columns()) == ()

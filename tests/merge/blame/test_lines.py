@@ -1,0 +1,54 @@
+"""The line of the script that makes a rank late is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from support.jobs import SCRIPTS, called, record_run
+
+SCRIPT = SCRIPTS / "slow_lines.py"
+LINES = SCRIPT.read_text().splitlines()
+KINDS = re.findall(r"# slow: (\w+)$", SCRIPT.read_text(), re.MULTILINE)
+NEAR = ("loop", "logging")
+"""Kinds in which Python lets other threads look at the begin of the loop alone, a line or two above."""
+
+pytestmark = pytest.mark.job
+
+
+def named(tmp_path: Path, kind: str) -> tuple[int, dict]:
+    """The line that is slow, and what is said of it."""
+    record_run(tmp_path / "run", 2, SCRIPT, kind, flags=("--no-merge",))
+    late = [one for one in json.loads(called("comms", "--json", tmp_path / "run").stdout)["culprits"] if one["certain"]]
+    assert [one["rank"] for one in late] == [1]
+    return next(number for number, line in enumerate(LINES, 1) if line.endswith(f"# slow: {kind}")), late[0]
+
+
+def is_right(kind: str, slow: int, said: dict | None) -> bool:
+    return said is not None and said["file"] == str(SCRIPT) and (
+        slow - (1 if kind in NEAR else 0) <= said["line"] <= slow)
+
+
+@pytest.mark.parametrize("kind", ["dataset", "regex"])
+def test_the_line_is_named(tmp_path, kind):
+    slow, late = named(tmp_path, kind)
+    line = late["causes"][0]["line"]
+    assert is_right(kind, slow, line), line
+    assert line["spent_ns"] - line["of_peers_ns"] >= late["gain_ns"] / 2
+    assert f" more at slow_lines.py:{slow} {line['function']}" in called("comms", tmp_path / "run").stdout
+    rows = pl.read_parquet(tmp_path / "run" / "rank00001" / "lines.parquet")
+    steps = pl.read_parquet(tmp_path / "run" / "rank00001" / "steps.parquet")
+    assert set(rows["step"]) <= set(steps.filter(pl.col("pass").is_in(["trace", "arrivals"]))["step"])
+
+
+@pytest.mark.stress
+def test_of_ten_slow_lines_nine_are_named(tmp_path):
+    found = {}
+    for kind in KINDS:
+        slow, late = named(tmp_path / kind, kind)
+        found[kind] = is_right(kind, slow, late["causes"][0]["line"])
+    assert len(found) == 10 and sum(found.values()) >= 9, found
