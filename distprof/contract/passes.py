@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 WAIT = "wait"
 """The pass in which nothing is measured."""
+COUNT = "count"
+"""The pass in which operators are counted."""
+TIME = "time"
+"""The pass with timers of modules."""
 TRACE = "trace"
 """The pass with a timeline."""
 MEMORY = "memory"
@@ -38,8 +42,8 @@ class PassRow:
 
 PASSES = (
     PassRow(name=WAIT, steps=2, doc="Nothing is switched on: warm-up."),
-    PassRow(name="count", steps=1, doc="The FLOP counter is on."),
-    PassRow(name="time", steps=3, doc="Module timers alone are on."),
+    PassRow(name=COUNT, steps=1, doc="The FLOP counter is on."),
+    PassRow(name=TIME, steps=3, doc="Module timers alone are on."),
     PassRow(name=SYNC, steps=0, doc="What may block the rank is noted with its line of the script; only where asked."),
     PassRow(name=EXECUTION, steps=0, doc="The profiler and torch's observer of execution traces are on."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance

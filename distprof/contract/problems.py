@@ -317,6 +317,14 @@ class StepsUneven(Remark, frozen=True):
     ratio: float
 
 
+class CountedUnlike(Remark, frozen=True):
+    """The counted step worked through more or less data than the others: means over ranks."""
+
+    unit: Literal["samples", "forward_calls"]
+    counted: float
+    usual: float
+
+
 class FirstStepLeftOut(Remark, frozen=True):
     """The first traced step does not count: the profiler warms up in it."""
 

@@ -40,11 +40,12 @@ TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fw
 SUMMARY_KEYS = (
     "format", "kind", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "topology_certain",
     "ranks", "missing_ranks", "joined_with", "problems", "remarks", "read", "per_gpu", "model", "step", "evaluation",
-    "slowest_rank", "communication", "modules", "coverage_ratio", "uncounted_ops", "clock",
+    "slowest_rank", "passes", "communication", "modules", "coverage_ratio", "uncounted_ops", "clock",
 )
 """Keys of `summary.json`; docs/run-directory.md says what they are."""
 STEP_KEYS = (
-    "time_ns", "before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "samples", "samples_per_second",
+    "time_ns", "low_ns", "high_ns", "num_steps", "passes", "measured_ns", "before_forward_ns", "fwd_ns", "bwd_ns",
+    "optimizer_ns", "samples", "samples_per_second",
     "flops_per_second", "mfu", "mfu_basis", "found",
 )
 """Keys of `step` in it."""

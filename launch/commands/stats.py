@@ -17,6 +17,7 @@ from distprof.terminal import quoted_all, show
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Number of modules shown.  [default: 10; all with --modules]")
 @click.option("--modules", is_flag=True, help="Show the modules as a tree.")
+@click.option("--passes", is_flag=True, help="Show how long steps of each pass take: what recording costs.")
 @click.option("--depth", default=None, type=click.IntRange(min=0), metavar="N",
               help="Levels shown below the root, with --modules.  [default: 3; all with --json]")
 @click.option("--sort", default=None, type=click.Choice(list(SORTS)),
@@ -29,8 +30,9 @@ from distprof.terminal import quoted_all, show
 @EXACT
 @JSON
 @STRICT
-def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
-          sort: str | None, peak: float | None, attempt: int | None, exact: bool, **sizes: int | None) -> None:
+def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | None, modules: bool, passes: bool,
+          depth: int | None, sort: str | None, peak: float | None, attempt: int | None, exact: bool,
+          **sizes: int | None) -> None:
     """Show totals, steps, the slowest modules and the ranks of RUN.
 
     Several RUNs are run directories of one job, from hosts without a common folder.
@@ -44,6 +46,8 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
     from distprof.merge.commands.stats import stats as stats_of
     from distprof.merge.commands.stats import stats_by_module
 
+    if modules and passes:
+        raise UsageError("expected --modules or --passes, found both")
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
@@ -54,4 +58,4 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
         raise UsageError(f"expected {'--sort' if depth is None else '--depth'} together with --modules",
                          hint=f"distprof stats --modules {quoted_all(runs)}")
     show(stats_of(*runs, as_json=as_json, strict=strict, top=top or 10, peak=peak, sizes=given_sizes(sizes),
-                  exact=exact))
+                  exact=exact, passes=passes))

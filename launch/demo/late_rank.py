@@ -89,11 +89,13 @@ def show_answer(run: Path, late: int) -> None:
     """
     from distprof.merge.commands.report import report
     from distprof.merge.text.communication.culprits import lines_of_summary
+    from distprof.merge.totals.step_time import step_time_of
 
     page = report(run)
     summary = json.loads((run / MERGED / SUMMARY_JSON).read_text())
     found = summary["communication"] or {"culprits": [], "blind": "no collective"}
-    lines = lines_of_summary({**found, "passes": ()}, summary["ranks"], missing=summary["missing_ranks"], num_causes=1)
+    lines = lines_of_summary({**found, "passes": ()}, summary["ranks"], missing=summary["missing_ranks"], num_causes=1,
+                             usual=step_time_of(summary["step"]))
     show("\n".join((*lines, f"report: {quoted(page)}", f"Next: {NEXT}")))
     if _named(found) != [(late, MODULE)]:
         raise DataError(f"expected rank {late} and {MODULE} there, and no other rank",

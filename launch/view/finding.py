@@ -16,7 +16,8 @@ from distprof.launch.view.place import Place, slice_sql, sql_text
 from distprof.launch.view.steps import TracedSteps
 from distprof.merge.activity.markers import DATA, OPTIMIZER
 from distprof.merge.blame.culprits import Cause, Culprit
-from distprof.merge.text.communication.culprits import culprit_lines, lines_of_summary
+from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of_summary
+from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import quoted
 
 
@@ -52,6 +53,7 @@ def _culprit(trace: MergedTrace, number: int) -> Culprit:
         summary: dict[str, Any] = json.loads(read_small(file, MOST_LINES_BYTES))
         communication = summary["communication"]
         every = msgspec.convert(communication["culprits"], list[Culprit]) if communication else []
+        every = at_step_time(every, step_time_of(summary["step"]))
     except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise DataError(f"expected a summary of this version in {file}, found another",
                         hint=f"distprof merge --force {quoted(trace.run)}") from error

@@ -15,6 +15,7 @@ from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.critical import CriticalShown, render
 from distprof.merge.text.documents.critical_json import critical_data
 from distprof.merge.totals.description import problems_of
+from distprof.merge.totals.step_time import step_time
 from distprof.reporters.page import Page
 
 
@@ -54,5 +55,5 @@ def critical_paths(path: Path, *more: Path, view: CriticalView, strict: bool = F
     lightly = [one for one in found.run.remarks if isinstance(one, RecordedLightly)]
     shown = CriticalShown(run=found.run, clock=found.clock, path=chain, rows=found.program.rows, top=view.top,
                           guessed=found.guessed, remarks=(*lightly, *(found.program.remarks if not view.steps else ())),
-                          problems=problems, paths=(path, *more))
+                          problems=problems, paths=(path, *more), step_time=step_time(found.recorded))
     return render(shown, Page())

@@ -178,8 +178,10 @@ def _late(summary: dict[str, Any]) -> list[str]:
     if found is None or not any(one["certain"] for one in found["culprits"]):
         return []
     from distprof.merge.text.communication.culprits import lines_of_summary
+    from distprof.merge.totals.step_time import step_time_of
 
-    return list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"]))
+    return list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"],
+                                 usual=step_time_of(summary["step"])))
 
 
 def answer_text(written: MergeResult) -> str:

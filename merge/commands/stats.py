@@ -30,7 +30,8 @@ from distprof.reporters.tree_view import TreeView, select_modules
 
 
 def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, top: int = 10,
-          peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES, exact: bool = False) -> str:
+          peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES, exact: bool = False,
+          passes: bool = False) -> str:
     """Totals, times, modules and ranks of a run, or of the run directories of one job; see `merge` for errors.
 
     Args:
@@ -42,6 +43,7 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
         peak: Peak FLOP/s of each rank's device, instead of the published one.
         sizes: Axis of the device mesh -> size, in place of what the run says.
         exact: Read the tables of all ranks, also where there are many with a summary.
+        passes: What steps of each pass take, in place of the rest of the text.
 
     Raises:
         UsageError: `peak`, in FLOP/s, is not a positive number.
@@ -54,6 +56,9 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
+    if passes:
+        _refuse_traces(summary["kind"], path, "passes")
+        return stats_text.render_passes(summary, paths, Page())
     return stats_text.render(summary, paths, Page(), top=top)
 
 

@@ -17,6 +17,7 @@ from distprof.merge.execution.dependencies.first_uses import uses_of
 from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.whatif import WhatIfShown, render
 from distprof.merge.totals.description import described, problems_of
+from distprof.merge.totals.step_time import step_time, step_time_data
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.prediction import Prediction, predict
 from distprof.reporters.page import Page
@@ -71,6 +72,7 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
         return json.dumps(_data(found, changes, prediction), indent=1)
     return render(WhatIfShown(run=found.run, clock=found.clock, changes=changes, prediction=prediction, top=view.top,
                               guessed=found.guessed, problems=problems, paths=(path, *more),
+                              step_time=None if view.steps else step_time(found.recorded),
                               untraced=changes.needs_timeline and not view.steps and bool(found.program.arrivals)),
                   Page())
 
@@ -93,6 +95,7 @@ def _data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[s
     names = ("measured_ns", "replayed_ns", "predicted_ns")
     return {
         **{key: about[key] for key in DESCRIBED}, "kind": "whatif", "changes": asdict(changes),
+        "step_time": step_time_data(step_time(found.recorded)), "gain_ratio": prediction.gain_ratio,
         "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(), "ranks_with_guessed_waits": found.guessed,
         "job": {name: frame[name].mean() for name in names},
         "by_rank": frame.group_by("rank", maintain_order=True).agg(pl.col(names).mean()).sort("rank").to_dicts(),

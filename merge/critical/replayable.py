@@ -32,6 +32,8 @@ class Replayable:
     clock: Clock
     program: RunProgram
     job: Job
+    recorded: pl.DataFrame
+    """Steps of all passes: `STEPS`, of traces of other programs those that are marked."""
 
     @property
     def steps(self) -> list[int]:
@@ -78,21 +80,23 @@ def replayable(measured: MeasuredRun, steps: pl.DataFrame | None) -> Replayable:
     """
     assert measured.collectives is not None
     program = run_program(measured.run, measured.clock, measured.collectives, steps)
-    return checked(measured, program, program.job())
+    return checked(measured, program, program.job(), steps)
 
 
-def checked(measured: MeasuredRun, program: RunProgram, job: Job) -> Replayable:
+def checked(measured: MeasuredRun, program: RunProgram, job: Job, steps: pl.DataFrame | None) -> Replayable:
     """The same with a graph that was made already.
 
     Args:
         measured: The run.
         program: What its ranks did.
         job: The graph of it.
+        steps: `STEPS` of the run; None for traces of other programs.
 
     Raises:
         DataError: It cannot be replayed.
     """
     run, clock = measured.run, measured.clock
+    recorded = program.windows if steps is None else steps
     if run.light_ranks:
         program = program.of_even_steps()
         if not program.arrivals:
@@ -100,7 +104,8 @@ def checked(measured: MeasuredRun, program: RunProgram, job: Job) -> Replayable:
                             hint="--steps arrivals=20 records some, or record all ranks fully")
         job = program.job()
     _check(run, clock, job)
-    return Replayable(run=run.noting(program.problems), clock=clock, program=program, job=job)
+    return Replayable(run=run.noting(program.problems), clock=clock, program=program, job=job,
+                      recorded=recorded)
 
 
 def _check(run: Run, clock: Clock, job: Job) -> None:

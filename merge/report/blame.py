@@ -10,7 +10,7 @@ import msgspec
 from distprof.contract.problems import RankFailed
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sources import Sources
-from distprof.merge.text.communication.culprits import culprit_lines, lines_of, unseen
+from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of, unseen
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.documents.comms_json import culprit_data
 
@@ -26,7 +26,7 @@ def blame(sources: Sources) -> dict[str, Any]:
         raise AbsentError("no collective was recorded, so nothing shows whether a rank delays others",
                           remedy="--steps trace=6,arrivals=20 records those of a job of several ranks")
     analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
-    certain = [one for one in analysis.culprits if one.certain]
+    certain = [one for one in at_step_time(analysis.culprits, found.step_time) if one.certain]
     lines = {one.rank: [*lines_of(one, certain, ranks)] for one in certain}
     known = bool(found.steps)
     return {
@@ -38,7 +38,7 @@ def blame(sources: Sources) -> dict[str, Any]:
         "basis": None if analysis.basis is None else asdict(analysis.basis),
         "lines": [line.strip() for line in culprit_lines(
             analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
-            basis=analysis.basis, missing=found.run.missing)] if known else [
+            basis=analysis.basis, missing=found.run.missing, usual=found.step_time)] if known else [
             "no rank is called late: the collectives have no steps"]}
 
 

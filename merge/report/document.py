@@ -29,6 +29,7 @@ from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import mfu
 from distprof.merge.text.steps import step_line
 from distprof.merge.totals.description import problems_of
+from distprof.merge.totals.step_time import step_time_data
 from distprof.threads import thread_pool
 from distprof.units import counted
 
@@ -71,7 +72,7 @@ def _document(sources: Sources) -> dict[str, Any]:
     summary = sources.summary
     found: dict[str, Any] = {
         "format": FORMAT, "kind": "report", "run": about(sources), **{name: summary[name] for name in SIZES},
-        "totals": _totals(sources, absent), "step": _step(summary), "communication": _communication(summary, absent),
+        "totals": _totals(sources, absent), "step": _step(sources), "communication": _communication(summary, absent),
         **sections}
     found["findings"] = findings(found, sources)
     if sources.level is not None:
@@ -125,8 +126,9 @@ def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
                                              "slowest_rank")}
 
 
-def _step(summary: Mapping[str, Any]) -> dict[str, Any]:
-    step = summary["step"]
+def _step(sources: Sources) -> dict[str, Any]:
+    summary = sources.summary
+    step = {**summary["step"], **(step_time_data(sources.comms.step_time) or {})}  # traces of others have no totals
     return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu(
         step, at_least=bool(summary["uncounted_ops"])),
             "sentence": step_line(step["found"])}

@@ -24,6 +24,7 @@ from distprof.merge.report.resource_findings import bandwidth, compilations, dat
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
+from distprof.merge.text.phrases import step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, bubble, mfu
 from distprof.terminal import quoted_all
@@ -154,18 +155,16 @@ def _step(facts: Facts) -> Iterator[Finding]:
     """Its time, and the communication in which nothing is computed."""
     step, parts, split = (facts.document[name] for name in ("step", "step_parts", "communication"))
     words = []
-    if step["time_ns"] is not None:
+    usual = facts.sources.comms.step_time
+    if usual is not None:
         rate = "" if step["samples_per_second"] is None else f", {si(step['samples_per_second'])} samples/s"
-        words.append(f"A step takes {duration(step['time_ns'])} in the time pass{rate}")
-    elif parts is not None:
-        takes = duration(parts["mean"]["duration_ns"])
-        words.append(f"A step takes {takes} while the profiler records it" if _has_steps(facts) else
-                     f"The traces mark no steps and take {takes}")
+        words.append(f"A step takes {step_time_words(usual)}{rate}")
+    elif parts is not None and not _has_steps(facts):
+        words.append(f"The traces mark no steps and take {duration(parts['mean']['duration_ns'])}")
     exposed = None if split is None or facts.sources.run.world_size < 2 else (
         split["exposed_ratio"])
     if exposed is not None:
-        whole = "a traced step" if _has_steps(facts) else "it"
-        words.append(f"{percent(exposed)} of {whole} is exposed communication{_apart(facts, split)}")
+        words.append(f"{percent(exposed)} of it is exposed communication{_apart(facts, split)}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
                       section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
@@ -192,7 +191,7 @@ def _is_matched(facts: Facts) -> bool:
 
 
 def _imbalance(facts: Facts) -> Iterator[Finding]:
-    """A rank that is slow in each step of the time pass, where nothing else shows who is late."""
+    """A rank that is slow in each timed step, where nothing else shows who is late."""
     one, blame = facts.sources.summary["slowest_rank"], facts.document["blame"]
     judged = blame is not None and blame["blind"] is None
     if one is None or judged or (one["ratio_to_median"] or 0) < IMBALANCE:

@@ -262,7 +262,8 @@ class Sources:
         measured = self.measured
         if self.recorded_steps is not None:
             measured = measured.noting(self.recorded_steps.problems)
-        return _tried(lambda: checked(measured, *self.program))
+        steps = None if self.recorded_steps is None else self.recorded_steps.rows
+        return _tried(lambda: checked(measured, *self.program, steps))
 
     @cached_property
     def critical_path(self) -> CriticalPath:

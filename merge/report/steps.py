@@ -7,11 +7,12 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.passes import ARRIVALS, TRACE
-from distprof.merge.activity.breakdown import PARTS, mean_steps
+from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.columns import columns_of, columns_of_rows
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import Sources
+from distprof.merge.totals.step_time import parts_of_step
 from distprof.merge.totals.totals import per_rank
 from distprof.units import counted
 
@@ -24,7 +25,7 @@ MOST_CELLS = 20_000
 
 
 def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """The mean step of each rank: with a timeline as `comms` splits it, else by the time pass.
+    """The step time of each rank, divided as steps with a timeline are, else as those with timers of modules.
 
     Raises:
         AbsentError: There is neither.
@@ -32,10 +33,11 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
     analysis = sources.comms.analysis
     # summaries do not tell all parts of a step
     if analysis is not None and not analysis.breakdown.is_empty() and sources.level is None:
-        rows = mean_steps(analysis.breakdown.filter(pl.col("rank").is_in(sample.ranks)))
+        names, rows = ("duration_ns", *OF_TRACE, *MORE_OF_TRACE), parts_of_step(
+            analysis.breakdown, sources.comms.step_time)
+        shown = [row for row in rows if row["rank"] in set(sample.ranks)]
         return {"source": "trace", "parts": list(OF_TRACE), "steps": analysis.steps,
-                "by_rank": columns_of_rows(rows, ("rank", "duration_ns", *OF_TRACE, *MORE_OF_TRACE)),
-                "mean": _mean(mean_steps(analysis.breakdown), ("duration_ns", *OF_TRACE, *MORE_OF_TRACE))}
+                "by_rank": columns_of_rows(shown, ("rank", *names)), "mean": _mean(rows, names)}
     if sources.is_recorded:
         ranks = per_rank(sources.run, sources.tables).filter(pl.col("step_ns").is_not_null())
         if not ranks.is_empty():

@@ -10,6 +10,7 @@ from distprof.contract.problems import Problem, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
+from distprof.merge.totals.step_time import step_time_of
 
 LATE = 4
 """Lines on late ranks; `distprof comms` has all."""
@@ -41,7 +42,8 @@ def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
     yield exposed(found) or "exposed communication unknown: no rank has steps and a timeline"
     if found["pipeline"] is not None:
         yield bubble(found["pipeline"])
-    lines = list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"], num_causes=1))
+    lines = list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"], num_causes=1,
+                                  usual=step_time_of(summary["step"])))
     yield from lines[:LATE] if len(lines) <= LATE else (*lines[:LATE - 1], "  distprof comms says more about it")
 
 

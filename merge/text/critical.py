@@ -11,6 +11,7 @@ import polars as pl
 from distprof.contract.problems import Remark
 from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
+from distprof.merge.text.phrases import step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
 from distprof.reporters.page import Page
@@ -36,6 +37,8 @@ def render(shown: CriticalShown, page: Page) -> str:
     """The screen."""
     path = shown.path
     page.line("; ".join([first_line(shown, path.steps), *map(sentence, shown.remarks)]))
+    if shown.step_time is not None:
+        page.line(f"step {step_time_words(shown.step_time)}")
     page.line(_head(path))
     page.line()
     _ranks(shown, page)
@@ -55,10 +58,9 @@ def render(shown: CriticalShown, page: Page) -> str:
 
 def _head(path: CriticalPath) -> str:
     each = (path.durations["end_ns"] - path.durations["start_ns"]).to_numpy()
-    what = "the step takes" if len(path.steps) == 1 else "a step takes"
     most = "" if len(path.steps) == 1 else f" ({duration(each.min())} to {duration(each.max())})"
     kinds = {kind: ns for kind, ns in by_kind(path).items() if ns or kind != UNRECORDED}
-    return (f"{what} {duration(each.mean())}{most}, all of it on the longest chain: "
+    return (f"longest chain: {duration(each.mean())}{most} from the first rank's start to the last one's end: "
             + ", ".join(f"{duration(ns)} {kind}" for kind, ns in kinds.items()))
 
 

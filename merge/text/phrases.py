@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distprof.merge.activity.activities import OF_MODULES
+from distprof.merge.totals.step_time import StepTime
 from distprof.units import UNKNOWN, counted, duration, spans
 
 LISTED = 6
@@ -43,6 +44,21 @@ def brief(ns: float, digits: int = 3) -> str:
 
 def _unit(ns: float) -> tuple[float, str]:
     return next((one for one in UNITS if abs(ns) >= one[0]), UNITS[-1])
+
+
+def in_one_unit(ns: float, *others: float) -> tuple[str, ...]:
+    """Times in the unit and with the places of the first: `14.8 ms`, `3.1 ms`."""
+    mine = brief(ns)
+    number, unit = mine.split()
+    size, places = next(size for size, name in UNITS if name == unit), len(number.partition(".")[2])
+    return mine, *(f"{other / size:.{places}f} {unit}" for other in others)
+
+
+def step_time_words(found: StepTime) -> str:
+    """`50.0 ms (48.1 to 55.0)`, and where no step without the profiler was recorded, that."""
+    middle, low, high = in_one_unit(found.time_ns, found.low_ns, found.high_ns)
+    spread = "" if found.num_steps < 2 else f" ({low.split()[0]} to {high.split()[0]})"
+    return f"{middle}{spread}{'' if found.is_light else ' with the profiler on'}"
 
 
 def work_name(kind: str, where: str | None) -> str:

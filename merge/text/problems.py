@@ -106,8 +106,10 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.ScriptInterrupted: "the script was interrupted after everything had been recorded",
     codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: nothing was "
                           "recorded there, and its events are as without distprof",
-    codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one, and the mean includes both; "
-                       "compilation or warm-up? (--steps wait=... waits longer)",
+    codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one; compilation or "
+                       "warm-up? (--steps wait=... waits longer)",
+    codes.CountedUnlike: "the counted step had {counted:amount} {unit:unit}, a step has {usual:amount} on average: "
+                         "FLOP/s and MFU allow for that, counts are of the counted step",
     codes.FirstStepLeftOut: "step {step} is left out: the profiler warms up in it",
     codes.CulpritsOfAllSteps: "culprits are of all steps: {first}-{last}",
     codes.MergeAlone: "this is a merge without the folders of its ranks: it does not hold what steps were spent on",
@@ -152,6 +154,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "uncounted": lambda known: "" if known else "; they lack a part of the model, whose FLOPs are not known",
     "note": lambda note: "" if note is None else f" ({note})",
     "flags": lambda _: SIZE_FLAGS,
+    "amount": "{:.3g}".format,
+    "unit": lambda name: name.replace("_", " "),
     "values": lambda keys: f", and values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",

@@ -11,6 +11,7 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import clock_line, rank_list
 from distprof.merge.text.problems import show_problems
+from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
 from distprof.units import counted, spans
 
@@ -27,6 +28,8 @@ class ReplayedShown:
     """Ranks of whose waits many are known from other ranks alone."""
     problems: Sequence[Problem]
     paths: Sequence[Path]
+    step_time: StepTime | None
+    """Of the job."""
 
 
 def first_line(shown: ReplayedShown, steps: Sequence[int]) -> str:

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from distprof.merge.text.phrases import step_time_words
+from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import Shown, visible
-from distprof.units import counted, duration, percent, si
+from distprof.units import counted, percent, si
 
 MARKS = {"bad": "❌", "warn": "⚠️", "note": "•", "good": "✅"}
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~@$]|:(?=\w+:)")
@@ -50,7 +52,8 @@ def _size(document: Mapping[str, Any]) -> str:
 
 def _table(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     step, split, totals = document["step"], document["communication"], document["totals"]
-    yield "step", None if step["time_ns"] is None else duration(step["time_ns"])
+    usual = step_time_of(step)
+    yield "step", None if usual is None else step_time_words(usual)
     yield "samples/s", None if step["samples_per_second"] is None else si(step["samples_per_second"])
     yield "FLOP/s", None if step["flops_per_second"] is None else si(step["flops_per_second"], "FLOP/s")
     yield "MFU", None if step["mfu"] is None else percent(step["mfu"])

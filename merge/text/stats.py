@@ -12,9 +12,10 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
 from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.communication.culprits import exact_hint, lines_of_summary
-from distprof.merge.text.phrases import clock_line
+from distprof.merge.text.phrases import clock_line, step_time_words
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import evaluation_line, step_line
+from distprof.merge.totals.step_time import step_time_of
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
 from distprof.units import counted, duration, percent, si, spans
@@ -43,12 +44,28 @@ SHOWN_UNCOUNTED = 6
 WORK = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
 REMEDY = "pass one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
 NO_MFU = {
-    "no_step": "a step of the count pass and one of the time pass are needed",
+    "no_step": "a step that was counted and one that was timed are needed",
     "no_device": f"rank {{rank}} did not record its device, so no peak can be looked up; {REMEDY}",
     "no_dtype": f"rank {{rank}} did not record the dtype of the products, so no peak can be looked up; {REMEDY}",
     "uncounted": "modules were timed that were not counted",
     "no_peak": f"no published peak of {{device}} in {{dtype}} is at hand; {REMEDY}",
 }
+
+
+def render_passes(summary: Mapping[str, Any], paths: Sequence[Path], page: Page) -> str:
+    """What recording costs: how long steps of each pass take beside the step time."""
+    _topology(summary, page)
+    page.line(rates(summary)[0])
+    page.line()
+    page.table(("pass", "steps", "median", "of the step time"), [
+        (one["pass"], str(one["num_steps"]), duration(one["time_ns"]),
+         "-" if one["ratio"] is None else f"{one['ratio']:.2f} x") for one in summary["passes"]])
+    page.line("steps: without the first of a pass in which recording warms up. The step time is the median of those of "
+              "the time and arrivals passes, in which nothing heavy runs, with 5 to 95 % of them in brackets; where "
+              "there are none, of those with the profiler on")
+    page.line()
+    page.line(f"Next: distprof stats {quoted_all(paths)}")
+    return page.text()
 
 
 def render(summary: Mapping[str, Any], paths: Sequence[Path], page: Page, *, top: int) -> str:
@@ -160,12 +177,13 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
 
 
 def rates(summary: Mapping[str, Any]) -> list[str]:
-    """`step 167.64 ms in the time pass`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`; what is known."""
+    """`step 167 ms (160 to 181)`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`; what is known."""
     step = summary["step"]
-    if step["time_ns"] is None:
-        return ["step time unknown: no step of the time pass was recorded"]
+    usual = step_time_of(step)
+    if usual is None:
+        return ["step time unknown: no step was timed"]
     flops = step["flops_per_second"]
-    found = [f"step {duration(step['time_ns'])} in the time pass"]
+    found = [f"step {step_time_words(usual)}"]
     if step["samples_per_second"] is not None:
         several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
         found.append(f"{si(step['samples_per_second'])} samples/s{several}")
@@ -199,6 +217,7 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
             for key, name in TIME_NAMES.items() if spreads[key]["mean"] is not None]
     if rows:
         page.table(("time over ranks", "mean", "min", "max", "rank of min / max"), rows)
+        page.line("parts of the step are their shares of the steps with timers of modules, times the step time")
     slowest = summary["slowest_rank"]
     if slowest is not None:
         page.line(f"slowest rank {slowest['rank']}: forward + backward {duration(slowest['fwd_bwd_ns'])}, "
@@ -214,8 +233,9 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
         page.line(line)
     if found["pipeline"] is not None:
         page.line(bubble(found["pipeline"]))
-    for line in (*lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"]), *exact_hint(
-            found["blind"], summary.get("read", {}).get("summaries", 0))):
+    late = lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"],
+                            usual=step_time_of(summary["step"]))
+    for line in (*late, *exact_hint(found["blind"], summary.get("read", {}).get("summaries", 0))):
         page.line(line)
     page.line()
 
@@ -261,7 +281,7 @@ def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:
 def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
     ratio, ops = summary["coverage_ratio"], summary["uncounted_ops"]
     if ratio is None:
-        page.line("FLOPs unknown: no step of the count pass was recorded")
+        page.line("FLOPs unknown: no step was counted")
         return
     page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
               f"ops unknown to distprof moved {percent(1 - ratio)}")

@@ -40,7 +40,7 @@ def render(shown: WhatIfShown, page: Page) -> str:
         page.line(line)
     page.line()
     _table(shown, page)
-    for line in _verdict(found):
+    for line in _verdict(found, _scale(shown)):
         page.line(line)
     kept = ", which is not mended" if shown.changes.no_stragglers else ""
     for line in doubts(shown, so=kept):
@@ -115,16 +115,29 @@ def _stragglers(found: Prediction) -> Iterator[str]:
 def _table(shown: WhatIfShown, page: Page) -> None:
     found, rows = shown.prediction, shown.top or TOP
     names = ("measured_ns", "replayed_ns", "predicted_ns")
-    ranks = found.of_ranks.group_by("rank", maintain_order=True).agg(pl.col(names).mean()).sort("rank")
-    lines = [_row("job", *(float(found.of_ranks[name].to_numpy().mean()) for name in names))]
+    of_ranks = found.of_ranks.with_columns(pl.col(names) * _scale(shown))
+    ranks = of_ranks.group_by("rank", maintain_order=True).agg(pl.col(names).mean()).sort("rank")
+    lines = [_row("job", *(float(of_ranks[name].to_numpy().mean()) for name in names))]
     lines += [_row(f"rank {rank}", *times) for rank, *times in ranks.head(rows).iter_rows()]
-    lines += [_row(f"step {step}", *times) for step, *times in found.of_steps.head(rows).iter_rows()]
-    page.table(("", "measured", "replayed", "predicted", "change", ""), lines)
-    for what, number in (("rank", len(ranks)), ("step", len(found.of_steps))):
-        if number > rows:
-            page.line(f"{counted(number - rows, f'more {what}')}: --top {number} shows all")
+    first = "measured" if shown.step_time is None else "step time"
+    page.table(("", first, "replayed", "predicted", "change", ""), lines)
+    _more("rank", len(ranks), rows, page)
+    page.line()
+    page.table(("as recorded", "measured", "replayed", "predicted", "change", ""), [
+        _row(f"step {step}", *times) for step, *times in found.of_steps.head(rows).iter_rows()])
+    _more("step", len(found.of_steps), rows, page)
     page.line("job and steps: mean over ranks; replayed: without any change")
     page.line()
+
+
+def _scale(shown: WhatIfShown) -> float:
+    """What turns means of the steps that were replayed into parts of the step time."""
+    return 1.0 if shown.step_time is None else shown.step_time.scale(shown.prediction.measured_ns)
+
+
+def _more(what: str, number: int, shown: int, page: Page) -> None:
+    if number > shown:
+        page.line(f"{counted(number - shown, f'more {what}')}: --top {number} shows all")
 
 
 def _row(what: str, measured: float, replayed: float, predicted: float) -> tuple[str, ...]:
@@ -133,9 +146,14 @@ def _row(what: str, measured: float, replayed: float, predicted: float) -> tuple
             f"{'+' if change > 0 else ''}{duration(change)}", percent(change / replayed) if replayed else "-")
 
 
-def _verdict(found: Prediction) -> Iterator[str]:
-    """What the prediction says, and what it cannot."""
-    mean = float(found.of_ranks["measured_ns"].to_numpy().mean())
+def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
+    """What the prediction says, and what it cannot.
+
+    Args:
+        found: As it was measured.
+        scale: What turns that into parts of the step time.
+    """
+    mean = found.measured_ns
     yield (f"replay without any change: {brief(found.replay_error_ns)} off a measured step of a rank in the mean "
            f"({percent(found.replay_error_ns / mean)}), {brief(found.largest_replay_error_ns)} at most; that "
            "checks the graph, not the prediction")
@@ -144,11 +162,12 @@ def _verdict(found: Prediction) -> Iterator[str]:
         yield (f"the change ({brief(abs(gain))}) is not larger than that: whether steps would be shorter is not known"
                if gain else "nothing changes: no step depends on it")
         return
-    yield (f"a step would take {brief(abs(gain))} (+- {brief(error)}) {'less' if gain > 0 else 'more'}: "
-           f"{brief(mean - gain)} in place of {brief(mean)}")
+    way = "less" if gain > 0 else "more"
+    yield (f"a step would take {brief(scale * abs(gain))} (+- {brief(scale * error)}) {way}: "
+           f"{brief(scale * (mean - gain))} in place of {brief(scale * mean)}")
     scatter, number = found.scatter_ns, len(found.steps)
     if scatter is not None and abs(gain) < 2 * scatter / number ** 0.5:
         yield (f"that is less than what the mean of {counted(number, 'step')} may be off by, as they scatter by "
                f"{brief(scatter)}: a run with the change may show nothing of it")
     if found.at_best_ns is not None:
-        yield f"if all of each transfer grew with its bytes: {brief(found.at_best_ns)}"
+        yield f"if all of each transfer grew with its bytes: {brief(scale * found.at_best_ns)}"

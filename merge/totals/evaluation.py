@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from distprof.contract.passes import TIME
 from distprof.contract.tables import EVALUATION
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.recorded_tables import RecordedTables
+from distprof.merge.totals.step_time import step_time
 
 
 def steps_found(run: Run) -> dict[str, Any] | None:
@@ -24,7 +26,7 @@ def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
 
     Returns:
         `calls` of root modules a step, over all steps in which modules were listened to; `flops` a step of the count
-        pass; `time_ns` a step of the time pass. Null where no such step was recorded.
+        pass; `time_ns` of the step time. Null where no such step was recorded.
     """
     steps, operators = tables.steps, tables.operators
     seen = steps.filter(pl.col("evaluation_calls").is_not_null())
@@ -32,9 +34,11 @@ def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
     if not seen["evaluation_calls"].sum() and counted.is_empty():
         return None
     num_ranks = max(len(operators.of_ranks), 1)
-    timed = steps.filter(pl.col("pass") == "time")
+    timed, usual = steps.filter(pl.col("pass") == TIME), step_time(steps)
+    measured: Any = timed["duration_ns"].mean()
+    took: Any = timed["evaluation_ns"].fill_null(0).mean()
     return {
         "calls": seen["evaluation_calls"].mean(),
         "flops": float(counted["flops"].sum()) / num_ranks if len(operators.of_ranks) else None,
-        "time_ns": timed["evaluation_ns"].fill_null(0).mean(),
+        "time_ns": None if took is None or usual is None else took * usual.scale(measured),
     }

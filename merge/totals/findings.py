@@ -12,7 +12,7 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.contract.tables import MODULES, STEPS
-from distprof.merge.blame.analysis import Analysis, analyse, analysis_of
+from distprof.merge.blame.analysis import Analysis, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
@@ -22,11 +22,12 @@ from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.program.job import Job
-from distprof.merge.program.run_program import RunProgram
+from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.totals.step_time import StepTime, step_time, step_time_of
 
 EVERYTHING = Choice()
 
@@ -52,6 +53,8 @@ class Findings:
     """Of all communication; None where only some ops or groups were chosen, and for a merge alone."""
     communication: dict[str, Any] | None
     """`communication` of the summary of a merge that was read alone."""
+    step_time: StepTime | None
+    """Of the job; None where no step was timed."""
 
 
 def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES,
@@ -100,22 +103,31 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     run, clock, every = measured.run, measured.clock, measured.collectives
     assert every is not None
     rows = chosen(every if recorded is None else _traced(every, recorded.rows), choice)
-    analysis = None
+    analysis, timed = None, None if recorded is None else recorded.rows
     if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
-        analysis = (analysis_of(run, clock, *program) if program is not None else
-                    analyse(run, clock, every, recorded.rows if recorded is not None else None))
+        did, job = program or _program(run, clock, every, timed)
+        analysis = analysis_of(run, clock, did, job)
         run = run.noting(analysis.problems)
-    return _found(run, clock, rows, choice, analysis)
+        if timed is None and rows["step"].count():  # else traces mark no steps
+            timed = did.windows
+    return _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
+
+
+def _program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> tuple[RunProgram, Job]:
+    did = run_program(run, clock, rows, steps)
+    return did, did.job()
 
 
 def _of_merge(path: Path, choice: Choice) -> Findings:
     merge = open_merge(path)
-    found = _found(merge.run, Clock.of_summary(merge.summary["clock"]), chosen(merge.collectives, choice), choice, None)
+    found = _found(merge.run, Clock.of_summary(merge.summary["clock"]), chosen(merge.collectives, choice), choice, None,
+                   step_time_of(merge.summary["step"]))
     return found if choice.is_of_some else replace(found, communication=merge.summary["communication"])
 
 
-def _found(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis: Analysis | None) -> Findings:
+def _found(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis: Analysis | None,
+           usual: StepTime | None) -> Findings:
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
     run = run.noting(problems)
@@ -127,7 +139,7 @@ def _found(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis:
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,
                     kinds=kinds(counted, len(steps)), coverage=coverage(collectives), hangs=stuck, analysis=analysis,
-                    communication=None)
+                    communication=None, step_time=usual)
 
 
 def _traced(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -26,6 +26,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import empty, read_table
 from distprof.merge.totals.findings import Findings
 from distprof.merge.totals.level_totals import noted
+from distprof.merge.totals.step_time import step_time
 
 
 def level_findings(run: Run, choice: Choice) -> Findings:
@@ -64,7 +65,8 @@ def findings_of_level(level: LevelRun, choice: Choice, analysis: Analysis | None
     return Findings(
         run=run.noting(problems), clock=level.clock, rows=empty(MERGED_COLLECTIVES), collectives=collectives,
         steps=steps if not rows.is_empty() else [], kinds=kinds(collectives, len(steps)),
-        coverage=coverage_of(level, collectives), hangs=stuck, analysis=analysis, communication=None)
+        coverage=coverage_of(level, collectives), hangs=stuck, analysis=analysis, communication=None,
+        step_time=step_time(level.steps))
 
 
 def _that_may_hang(run: Run) -> Run:

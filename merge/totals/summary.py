@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.problems import ModulesUncounted, Problem, RecordedLightly, StepsUneven
+from distprof.contract.passes import TIME
+from distprof.contract.problems import CountedUnlike, ModulesUncounted, Problem, RecordedLightly, StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
@@ -21,7 +22,9 @@ from distprof.merge.totals.mfu import utilisation
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE, OperatorSums
 from distprof.merge.totals.pipeline import pipeline_of
 from distprof.merge.totals.recorded_tables import RecordedTables
+from distprof.merge.totals.step_time import StepTime, passes_of, step_time
 from distprof.merge.totals.totals import model_totals, per_rank, spread
+from distprof.merge.totals.workload import Workload, workload
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
@@ -48,14 +51,17 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
     ranks = per_rank(run, tables)
     coverage, uncounted = _coverage(tables.operators)
     about = described(run, found.clock)
+    usual = step_time(tables.steps)
+    work = None if usual is None else workload(tables.steps, usual)
     values = {
         **about,
-        "remarks": [*about["remarks"], *msgspec.to_builtins(_unsteady(tables.steps))],
+        "remarks": [*about["remarks"], *msgspec.to_builtins([*_unsteady(tables.steps), *_unlike(work)])],
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks, tables.parameters),
-        "step": _step(run, ranks, tables.operators, peak),
+        "step": _step(run, ranks, tables, work, peak),
         "evaluation": evaluation(tables),
         "slowest_rank": _slowest(ranks),
+        "passes": passes_of(tables.steps),
         "communication": communicated,
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,
@@ -82,22 +88,33 @@ def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
     return [StepsUneven(ratio=longest / median)]
 
 
-def _step(run: Run, ranks: pl.DataFrame, operators: OperatorSums, peak: float | None) -> dict[str, Any]:
-    """The mean step of the time pass, and rates of the whole job."""
-    mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE, "samples")}
-    time_ns = mean["step_ns"]
+def _unlike(work: Workload | None) -> list[CountedUnlike]:
+    """A counted step with more or less data than the others have."""
+    if work is None or work.counted is None or not work.is_unlike:
+        return []
+    return [CountedUnlike(unit=work.unit, counted=work.counted, usual=work.usual)]
+
+
+def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload | None,
+          peak: float | None) -> dict[str, Any]:
+    """The step time and its parts, and rates of the whole job: what was counted, in the time that as much takes."""
+    usual = step_time(tables.steps)
+    mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE)}
+    counted_ns = work.counted_ns if work is not None else None if usual is None else usual.time_ns
     flops = [mean[name] for name in FLOPS_OF_PHASE]
     mixed = any(isinstance(one, ModulesUncounted) for one in run.problems)
-    known = time_ns and None not in flops and not _lacks_parts(run) and not mixed
-    samples = mean["samples"] * _num_batches(run) if mean["samples"] and run.topology_certain else None
+    known = counted_ns and None not in flops and not _lacks_parts(run) and not mixed
+    samples = work.usual * _num_batches(run) if (
+        work is not None and work.unit == "samples" and run.topology_certain) else None
     mfu, basis = (None, MfuBasis(code="uncounted")) if mixed else utilisation(
-        run, operators.model_flops, time_ns, peak)
+        run, tables.operators.model_flops, counted_ns, peak)
     return {
-        "time_ns": time_ns,
+        **(dict.fromkeys(StepTime.__dataclass_fields__) if usual is None else asdict(usual)),
+        "measured_ns": tables.steps.filter(pl.col("pass") == TIME)["duration_ns"].mean(),
         **{name: mean[name] for name in TIMES if name != "step_ns"},
         "samples": samples,
-        "samples_per_second": samples / time_ns * 1e9 if time_ns and samples else None,
-        "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
+        "samples_per_second": samples / work.usual_ns * 1e9 if work is not None and samples else None,
+        "flops_per_second": sum(flops) * run.world_size / counted_ns * 1e9 if known and counted_ns else None,
         "mfu": mfu,
         "mfu_basis": msgspec.to_builtins(basis),
         "found": steps_found(run),

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.mesh import part_of
+from distprof.contract.passes import TIME
 from distprof.contract.problems import RecordedLightly
 from distprof.contract.summary import QUANTITIES, TIMES
 from distprof.merge.run.run_model import Rank, Run
@@ -19,15 +20,17 @@ from distprof.merge.totals.held_parameters import HeldParameters
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE
 from distprof.merge.totals.parameters import model_params
 from distprof.merge.totals.recorded_tables import RecordedTables
+from distprof.merge.totals.step_time import step_time
 
 PARAMS = ("params", "stored_params", "unique_params")
 Spread = dict[str, float | int | None]
 
 
 def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
-    """One row per rank: `rank`, every quantity, every time; null where the rank did not record it."""
-    times = [pl.col(column).mean().alias(name) for name, column in TIMES.items()]
-    timed = tables.steps.filter(pl.col("pass") == "time").group_by("rank").agg(*times, pl.col("samples").mean())
+    """One row per rank: `rank`, every quantity, every time as a part of the step time; null where the rank did not
+    record it.
+    """
+    timed = _timed(tables.steps)
     found = (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))
@@ -36,6 +39,15 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
         .sort("rank")
     )
     return _with_counts_of_replicas(run, found) if run.light_ranks else found
+
+
+def _timed(steps: pl.DataFrame) -> pl.DataFrame:
+    """What timers show of each rank, as parts of the step time."""
+    timed = steps.filter(pl.col("pass") == TIME).group_by("rank").agg(
+        *(pl.col(column).mean().alias(name) for name, column in TIMES.items()), pl.col("samples").mean())
+    usual, measured = step_time(steps), timed["step_ns"].mean()
+    scale = 1.0 if usual is None or not isinstance(measured, float) else usual.scale(measured)
+    return timed.with_columns(pl.col(list(TIMES)) * scale)
 
 
 def _with_counts_of_replicas(run: Run, ranks: pl.DataFrame) -> pl.DataFrame:

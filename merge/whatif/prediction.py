@@ -62,6 +62,16 @@ class Prediction:
         return _mean(self.of_ranks["replayed_ns"]) - _mean(self.of_ranks["predicted_ns"])
 
     @property
+    def gain_ratio(self) -> float:
+        """The same as a part of the step."""
+        return self.gain_ns / self.measured_ns if self.measured_ns else 0.0
+
+    @property
+    def measured_ns(self) -> float:
+        """The mean step, as it was."""
+        return _mean(self.of_ranks["measured_ns"])
+
+    @property
     def replay_error_ns(self) -> float:
         """By how much steps of ranks that are replayed unchanged differ from what was measured, in the mean."""
         return _mean((self.of_ranks["replayed_ns"] - self.of_ranks["measured_ns"]).abs())

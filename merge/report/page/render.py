@@ -13,6 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from distprof.merge.report.page.section_list import sections
+from distprof.merge.text.phrases import step_time_words
+from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import visible
 from distprof.units import counted, duration, percent, si, spans
 
@@ -121,11 +123,13 @@ def _facts(document: Document) -> Iterator[str]:
 def _figures(document: Document) -> Iterator[Figure]:
     """What is known of the numbers that people ask for first."""
     step, communication = document["step"] or {}, document["communication"] or {}
+    usual = step_time_of(step)
     waiting, moving = communication.get("waiting_ratio"), communication.get("moving_ratio")
     exposed = communication.get("exposed_ratio") if waiting is None else None
     model = (document["totals"] or {}).get("model", {})
     found: list[tuple[str, Any, Kind]] = [
-        ("a step", step.get("time_ns"), duration),
+        ("step time (5 to 95 % of the steps)", None if usual is None else usual.time_ns,
+         lambda _: step_time_words(usual) if usual is not None else ""),
         ("MFU", step.get("mfu"), percent),
         ("of the job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
         ("samples a second", step.get("samples_per_second"), si),

@@ -8,16 +8,17 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem, RankFailed, Unfinished
-from distprof.merge.activity.breakdown import PARTS, mean_steps
+from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.communication.timeline import collective_line, gigabytes
-from distprof.merge.text.phrases import clock_line, known_to, rank_list, some
+from distprof.merge.text.phrases import clock_line, known_to, rank_list, some, step_time_words
 from distprof.merge.text.problems import sentence, sentences
 from distprof.merge.totals.findings import Findings
+from distprof.merge.totals.step_time import StepTime, parts_of_step
 from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, counted, duration, numbered, percent, size
 
@@ -45,7 +46,7 @@ def summarise(found: Findings, page: Page) -> None:
         _culprits(found, found.analysis, page)
     elif found.communication is not None:
         for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks],
-                                     missing=found.run.missing):
+                                     missing=found.run.missing, usual=found.step_time):
             page.line(line)
         page.line()
     for line in doubts(found):
@@ -120,9 +121,10 @@ def _steps(found: Findings, page: Page) -> None:
         page.line("what a step is spent on is unknown: no rank has steps and a timeline")
     else:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
-        page.table(whole, breakdown_rows(breakdown))
-        page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
-                  "computed; overlapped comm.: the rest of it" + (
+        usual = found.step_time if found.steps == found.analysis.steps else None
+        page.table(whole, breakdown_rows(breakdown, usual))
+        page.line(f"the six parts add up to the {whole[1]}{_parts_of(usual)}; waiting and moving: communication in "
+                  "which nothing is computed; overlapped comm.: the rest of it" + (
                       "; waiting for the ranks that are missing counts as moving" if found.run.missing else "")
                   if found.run.summaries is None else
                   "waiting and moving: communication that a rank is known to wait for, divided as the calls of which "
@@ -130,9 +132,19 @@ def _steps(found: Findings, page: Page) -> None:
     page.line()
 
 
-def breakdown_rows(breakdown: pl.DataFrame) -> list[tuple[str, ...]]:
-    """What each rank spends a step on; cells under `HEADER`."""
-    ranks = mean_steps(breakdown)
+def _parts_of(usual: StepTime | None) -> str:
+    return "" if usual is None else (
+        f", which is the step time {step_time_words(usual)}, divided as steps with a timeline")
+
+
+def breakdown_rows(breakdown: pl.DataFrame, usual: StepTime | None = None) -> list[tuple[str, ...]]:
+    """What each rank spends a step on; cells under `HEADER`.
+
+    Args:
+        breakdown: See `step_breakdown`.
+        usual: The step time, of which these are the parts; None: as measured.
+    """
+    ranks = parts_of_step(breakdown, usual)
     shown = [(f"rank {one['rank']}", one) for one in ranks]
     if len(ranks) > MOST_RANKS:
         by_time = sorted(ranks, key=lambda one: -one["duration_ns"])
@@ -161,7 +173,8 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
-                                  shifting=analysis.shifting, basis=analysis.basis, missing=found.run.missing):
+                                  shifting=analysis.shifting, basis=analysis.basis, missing=found.run.missing,
+                                  usual=found.step_time):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
         for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
             page.line(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +13,9 @@ from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, C
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.levels.all_tables import TOLD_BY_TABLES
-from distprof.merge.text.phrases import brief, rank_list, work_name
+from distprof.merge.text.phrases import brief, in_one_unit, rank_list, work_name
 from distprof.merge.text.script_lines import file_name
+from distprof.merge.totals.step_time import StepTime
 from distprof.units import counted, percent
 
 NEEDED = 3
@@ -38,7 +40,8 @@ _UNSEEN: Mapping[Blind, str] = {
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
                   crowded: Sequence[CrowdedHost] = (), shifting: ShiftingLateness | None = None,
-                  basis: Basis | None = None, num_causes: int = CAUSES, missing: Sequence[int] = ()) -> Iterator[str]:
+                  basis: Basis | None = None, num_causes: int = CAUSES, missing: Sequence[int] = (),
+                  usual: StepTime | None = None) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
 
     Args:
@@ -50,7 +53,9 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         basis: What culprits rest on, where that is not the tables of all ranks.
         num_causes: Causes that are listed of each.
         missing: Ranks of the job that are not there.
+        usual: The step time, of which gains are parts; None: as measured.
     """
+    culprits = at_step_time(culprits, usual)
     certain = [one for one in culprits if one.certain]
     for one in certain:
         first, *others = lines_of(one, certain, ranks, num_causes=num_causes)
@@ -63,7 +68,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     if blind is not None:
         yield unseen(blind)
     elif shifting is not None:
-        yield _shifting(shifting)
+        yield _shifting(shifting, usual)
     elif not culprits:
         yield _nobody(missing) + ("" if basis is None else f", {basis_words(basis)}")
     else:
@@ -73,9 +78,23 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     yield from _crowded(crowded)
 
 
-def _shifting(one: ShiftingLateness) -> str:
+def at_step_time(culprits: Sequence[Culprit], usual: StepTime | None) -> list[Culprit]:
+    """Culprits with times as parts of the step time, in place of parts of the steps that were looked at."""
+    return [_scaled(one, 1.0 if usual is None else usual.scale(one.step_ns)) for one in culprits]
+
+
+def _scaled(one: Culprit, scale: float) -> Culprit:
+    error_ns = None if one.gain_error_ns is None else scale * one.gain_error_ns
+    return replace(
+        one, step_ns=scale * one.step_ns, gain_ns=scale * one.gain_ns, last_gain_ns=scale * one.last_gain_ns,
+        gain_error_ns=error_ns, by_turns_ns=scale * one.by_turns_ns,
+        causes=[replace(why, gain_ns=scale * why.gain_ns) for why in one.causes])
+
+
+def _shifting(one: ShiftingLateness, usual: StepTime | None) -> str:
+    late_ns = one.late_ns if usual is None else one.share * usual.time_ns
     return (f"A different rank is late from step to step ({counted(len(one.ranks), 'rank')} in "
-            f"{counted(one.num_steps, 'step')}): each step waits {brief(one.late_ns)} ({percent(one.share)}) for the "
+            f"{counted(one.num_steps, 'step')}): each step waits {brief(late_ns)} ({percent(one.share)}) for the "
             "latest rank. Likely uneven work per step, such as batches of different length; no single rank is to blame")
 
 
@@ -130,13 +149,14 @@ def exact_hint(blind: Blind | None, num_summaries: int) -> Iterator[str]:
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
-                     missing: Sequence[int] = (), num_causes: int = CAUSES) -> Iterator[str]:
+                     missing: Sequence[int] = (), num_causes: int = CAUSES,
+                     usual: StepTime | None = None) -> Iterator[str]:
     """The same from `communication`, `ranks` and `missing_ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          shifting=msgspec.convert(communication.get("shifting"), ShiftingLateness | None),
                          basis=msgspec.convert(communication.get("basis"), Basis | None),
-                         num_causes=num_causes, missing=missing)
+                         num_causes=num_causes, missing=missing, usual=usual)
 
 
 def _doubt(one: Culprit) -> Iterator[str]:
@@ -198,7 +218,7 @@ def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
 
 
 def _gain(one: Culprit, *, is_first: bool) -> str:
-    before, after = _in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
+    before, after = in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
     error = "" if one.gain_error_ns is None else f" (± {brief(one.gain_error_ns, 2)})"
     return f"Fixing it{'' if is_first else ' as well'} would cut the step from {before.split()[0]} to {after}{error}."
 
@@ -219,7 +239,7 @@ def cause(one: Cause) -> str:
         return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":
         return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
-    spent, of_peers = _in_one_unit(one.spent, one.of_peers)
+    spent, of_peers = in_one_unit(one.spent, one.of_peers)
     return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one.line)}"
 
 
@@ -229,14 +249,6 @@ def _line(one: Line | None) -> str:
         return ""
     function = "" if one.function == "<module>" else f" {one.function}"
     return f", {brief(one.spent_ns - one.of_peers_ns)} more at {file_name(one.file)}:{one.line}{function}"
-
-
-def _in_one_unit(ns: float, other_ns: float) -> tuple[str, str]:
-    """Two times in the unit and with the places of the first."""
-    mine = brief(ns)
-    size, unit = {"s": (1e9, "s"), "ms": (1e6, "ms"), "us": (1e3, "us")}.get(mine.split()[1], (1.0, "ns"))
-    places = len(mine.split()[0].partition(".")[2])
-    return mine, f"{other_ns / size:.{places}f} {unit}"
 
 
 def _ordinal(number: int) -> str:

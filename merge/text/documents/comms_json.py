@@ -16,6 +16,7 @@ from distprof.merge.cost.coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings
+from distprof.merge.totals.step_time import step_time_data
 
 OF_RANK = ("rank", "enqueue_ns", "start_ns", "arrival_ns", "end_ns", "timed_by", "wait_ns", "transfer_ns",
            "clock_free_wait_ns", "clock_free_transfer_ns", "size_bytes", "module_path", "phase")
@@ -38,7 +39,8 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing,
         "problems": msgspec.to_builtins(problems_of(run, found.clock)),
         "remarks": msgspec.to_builtins([*run.remarks, *(analysis.remarks if analysis is not None else [])]),
-        "steps": found.steps, "clock": found.clock.to_json(), "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(),
+        "steps": found.steps, "step_time": step_time_data(found.step_time),
+        "clock": found.clock.to_json(), "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
         "coverage_by_group": group_coverage(found.rows).to_dicts() if exact else None,
         "kinds": [asdict(one) for one in found.kinds],

@@ -10,6 +10,7 @@ from distprof.merge.critical.critical_path import CriticalPath
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank, slack_by_rank
 from distprof.merge.critical.replayable import Replayable
 from distprof.merge.totals.description import described
+from distprof.merge.totals.step_time import step_time, step_time_data
 
 DESCRIBED = ("format", "run_id", "world_size", "ranks", "missing_ranks", "problems", "remarks", "clock")
 
@@ -33,6 +34,7 @@ def critical_data(found: Replayable, path: CriticalPath, *, top: int | None, wit
     return {
         **{key: about[key] for key in DESCRIBED}, "kind": "critical_path",
         "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(), "ranks_with_guessed_waits": found.guessed,
+        "step_time": step_time_data(step_time(found.recorded)),
         "duration_ns": durations["duration_ns"].mean(), "by_kind": by_kind(path),
         "steps": [{**row, "by_rank": each[row["step"]]} for row in durations.iter_rows(named=True)],
         **{name: _named(table.head(top) if top else table) for name, table in tables.items()},

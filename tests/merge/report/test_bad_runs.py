@@ -67,8 +67,8 @@ def test_a_run_without_timeline(tmp_path):
 
 def test_a_run_without_time_pass(tmp_path):
     found = document(simulated(tmp_path))
-    assert found["step"]["time_ns"] is None
-    assert any("while the profiler records it" in text for text in texts(found))
+    assert found["step"]["passes"] == ["trace"] and found["step"]["mfu"] is None
+    assert any("with the profiler on" in text for text in texts(found))
 
 
 @pytest.mark.job

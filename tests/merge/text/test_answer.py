@@ -11,11 +11,13 @@ import pytest
 from distprof.contract.problems import FilesMissing, NoteOfRank
 from distprof.contract.summary import MfuBasis
 from distprof.merge.text.answer import answer
+from distprof.merge.text.phrases import brief
 from support.jobs import distprof
 
 CAUSES = [{"kind": kind, "where": "layers.1", "gain_ns": 5e6, "spent": 7e6, "of_peers": 2e6}
           for kind in ("forward", "backward", "data")]
-STEP = {"time_ns": 50e6, "samples_per_second": 80.0, "flops_per_second": 4e9, "found": None, "mfu": None,
+STEP = {"time_ns": 50e6, "low_ns": 48.1e6, "high_ns": 55e6, "num_steps": 22, "passes": ["time"],
+        "samples_per_second": 80.0, "flops_per_second": 4e9, "found": None, "mfu": None,
         "mfu_basis": msgspec.to_builtins(MfuBasis(code="no_peak", rank=0, device="a CPU", dtype="float32"))}
 
 
@@ -36,7 +38,7 @@ def summary(**changed: Any) -> dict[str, Any]:
 
 def test_what_a_good_job_gives():
     assert answer(summary()) == [
-        "4 ranks = dp 2 x tp 2: step 50.00 ms in the time pass, 80 samples/s, 4.00 GFLOP/s (1.00 GFLOP/s per GPU)",
+        "4 ranks = dp 2 x tp 2: step 50.0 ms (48.1 to 55.0), 80 samples/s, 4.00 GFLOP/s (1.00 GFLOP/s per GPU)",
         "MFU unknown: no published peak of a CPU in float32 is at hand; pass one in FLOP/s with --peak "
         "(`distprof doctor --peak` measures it)",
         "exposed communication: 20.0 % of a step waiting for other ranks, 5.0 % moving data",
@@ -56,7 +58,7 @@ def test_where_something_is_not_counted_rates_are_at_least_what_is_shown():
 
 @pytest.mark.parametrize(("changed", "line"), [
     ({"step": STEP | {"time_ns": None}},
-     "4 ranks = dp 2 x tp 2: step time unknown: no step of the time pass was recorded"),
+     "4 ranks = dp 2 x tp 2: step time unknown: no step was timed"),
     ({"communication": {"waiting_ratio": None}}, "exposed communication unknown: no rank has steps and a timeline"),
     ({"communication": {"blind": "no wait"}},
      "no rank is known to have waited for a collective: whether a rank delays others is unknown"),
@@ -72,11 +74,16 @@ def test_without_collectives(ranks, line):
     assert line in answer(summary() | {"communication": None, "world_size": ranks})
 
 
-def test_steps_of_different_passes_are_told_apart():
-    found = {"culprits": [late(2)], "passes": ["trace", "arrivals"]}
+def test_gains_are_parts_of_the_step_time():
+    found = {"culprits": [late(2) | {"step_ns": 100e6, "gain_ns": 20e6, "gain_error_ns": 2e6}]}
     lines = answer(summary(communication=found))
-    assert "step 50.00 ms in the time pass" in lines[0]
+    assert "step 50.0 ms (48.1 to 55.0)" in lines[0] and not any("time pass" in line for line in lines)
+    assert any(line.startswith("Rank 2 delays every step by 10.0 ms (20.0 %)") for line in lines)
     assert "  Fixing it would cut the step from 50.0 to 40.0 ms (± 1.0 ms)." in lines
+
+
+def test_where_the_profiler_was_on_in_all_steps_that_is_said():
+    assert "step 50.0 ms (48.1 to 55.0) with the profiler on" in answer(summary(step=STEP | {"passes": ["trace"]}))[0]
 
 
 def test_ten_lines_are_enough_for_several_late_ranks_and_many_problems():
@@ -107,7 +114,7 @@ def test_its_numbers_are_those_of_stats_and_comms(ddp):
     assert lines[1].startswith("MFU ") and all(line in stats for line in lines[1:3])
     assert lines[3] in stats and lines[3] in comms
     found = json.loads(distprof("stats", "--json", ddp).stdout)
-    assert f"step {found['step']['time_ns'] / 1e6:.2f} ms" in lines[0]
+    assert f"step {brief(found['step']['time_ns'])}" in lines[0]
     assert f"{100 * found['communication']['waiting_ratio']:.1f} % of a step waiting" in lines[2]
     split = json.loads(distprof("comms", "--json", ddp).stdout)
     assert {one["rank"] for one in split["culprits"]} == {one["rank"] for one in found["communication"]["culprits"]}

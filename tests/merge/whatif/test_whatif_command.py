@@ -38,7 +38,7 @@ def test_the_answer_as_text(late):
     assert done.returncode == 0, done.stderr
     assert "  rank 2: `layers.3` forward: " in done.stdout and "less in each of 4 steps" in done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["measured", "replayed", "predicted", "change"] in lines
+    assert ["step", "time", "replayed", "predicted", "change"] in lines
     assert {"job", "rank", "step"} <= {line[0] for line in lines if line}
     assert "replay without any change: " in done.stdout and "a step would take" in done.stdout
 

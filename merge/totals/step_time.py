@@ -1,0 +1,117 @@
+"""The step time of a job, the one number that is called that: over steps in which nothing heavy ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.passes import ARRIVALS, MEMORY, TIME, TRACE
+from distprof.merge.activity.breakdown import mean_steps
+
+LIGHT = (TIME, ARRIVALS)
+"""Passes in which nothing heavy runs."""
+TRACED = ((TRACE,), (MEMORY,))
+"""What is taken where there are none of these, the first of them that there is."""
+SETTLES = 3
+"""From this many steps of a pass on the first is left out where recording warms up in it."""
+LEAST, MOST = 0.05, 0.95
+"""Parts of the steps between which the spread lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """How long a step takes: of each step the mean over ranks, of these the median."""
+
+    time_ns: float
+    low_ns: float
+    """So long take 5 % of the steps, or less."""
+    high_ns: float
+    """And 95 %."""
+    num_steps: int
+    passes: list[str]
+    """Passes that the steps are of."""
+
+    @property
+    def is_light(self) -> bool:
+        """True where nothing heavy ran in these steps; else the profiler was on."""
+        return set(self.passes) <= set(LIGHT)
+
+    def scale(self, measured_ns: float | None) -> float:
+        """What turns times of steps that took so long in the mean into parts of the step time."""
+        return self.time_ns / measured_ns if measured_ns else 1.0
+
+
+def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
+    """Steps of passes that all of their ranks have, without those in which recording warms up.
+
+    Args:
+        steps: `rank`, `step`, `pass`, and more.
+        passes: Names of passes.
+    """
+    parts = []
+    for name in passes:
+        found = steps.filter(pl.col("pass") == name)
+        each = found["step"].unique().sort()
+        if name != TIME and len(each) >= SETTLES:
+            found = found.filter(pl.col("step") > each[0])
+        parts.append(found.filter(pl.col("rank").n_unique().over("step") == found["rank"].n_unique()))
+    return pl.concat(parts)
+
+
+def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepTime | None:
+    """The step time by a table of steps.
+
+    Args:
+        steps: `rank`, `step`, `pass` and `duration_ns`, of whatever recorded them.
+        passes: Only steps of these; None: of those in which nothing heavy ran, where there are none those with a
+            timeline.
+
+    Returns:
+        None where there is no such step.
+    """
+    every = (settled(steps, some) for some in ((LIGHT, *TRACED) if passes is None else (passes,)))
+    found = next((rows for rows in every if len(rows)), None)
+    if found is None:
+        return None
+    each = found.group_by("step").agg(pl.col("duration_ns").mean())["duration_ns"].to_numpy()
+    low, middle, high = np.quantile(each, (LEAST, 0.5, MOST)).tolist()
+    return StepTime(time_ns=middle, low_ns=low, high_ns=high, num_steps=len(each),
+                    passes=sorted(found["pass"].cast(pl.String).unique().to_list()))
+
+
+def parts_of_step(breakdown: pl.DataFrame, usual: StepTime | None) -> list[dict[str, Any]]:
+    """The mean step of each rank, as parts of the step time.
+
+    Args:
+        breakdown: See `step_breakdown`.
+        usual: The step time; None: as measured.
+    """
+    rows = mean_steps(breakdown)
+    known = [row["duration_ns"] for row in rows if row["duration_ns"] is not None]
+    scale = 1.0 if usual is None or not known else usual.scale(float(np.mean(known)))
+    return [{name: value * scale if name.endswith("_ns") and value is not None else value
+             for name, value in row.items()} for row in rows]
+
+
+def step_time_of(step: Mapping[str, Any]) -> StepTime | None:
+    """The same from `step` of `summary.json`."""
+    names = StepTime.__dataclass_fields__
+    return None if step.get("time_ns") is None else StepTime(**{name: step[name] for name in names})
+
+
+def step_time_data(found: StepTime | None) -> dict[str, Any] | None:
+    """`step_time` of what commands print with `--json`."""
+    return None if found is None else asdict(found)
+
+
+def passes_of(steps: pl.DataFrame) -> list[dict[str, Any]]:
+    """What steps of each pass take: `pass`, `num_steps`, `time_ns` and `ratio` to the step time, null without one."""
+    usual = step_time(steps)
+    names = steps.sort("step")["pass"].cast(pl.String).unique(maintain_order=True).to_list()
+    each = [(name, found) for name in names if (found := step_time(steps, (name,))) is not None]
+    return [{"pass": name, "num_steps": found.num_steps, "time_ns": found.time_ns,
+             "ratio": None if usual is None else found.time_ns / usual.time_ns} for name, found in each]
