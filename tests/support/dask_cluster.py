@@ -53,13 +53,15 @@ class DaskCluster:
         self.address = json.loads(file.read_text())["address"]
         self._port = int(self.address.rpartition(":")[2])
 
-    def add_worker(self, *words: object, before: Sequence[object] = (), **environ: str) -> None:
-        """A worker of one thread, watched by a process that starts it again, once the scheduler knows it."""
+    def add_worker(self, *words: object, number: int = 1, before: Sequence[object] = (), **environ: str) -> None:
+        """A worker of one thread or several, each watched by a process that starts it again; the scheduler knows them.
+        """
         known = int(self._asked("len(client.scheduler_info()['workers'])"))
-        self._workers.append(self._start(f"worker{len(self._workers)}", [
-            "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
-            self._folder, *words], before, **environ))
-        self._asked(f"client.wait_for_workers({known + 1})")
+        for _ in range(number):
+            self._workers.append(self._start(f"worker{len(self._workers)}", [
+                "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
+                self._folder, *words], before, **environ))
+        self._asked(f"client.wait_for_workers({known + number})")
 
     def _start(self, name: str, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
             subprocess.Popen[bytes]):
