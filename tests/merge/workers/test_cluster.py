@@ -57,7 +57,7 @@ def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     with DaskCluster(tmp_path_factory.mktemp("cluster")) as found:
-        found.add_worker(number=2)
+        found.add_worker(number=2, comes_back=True)
         yield found
 
 
@@ -102,7 +102,7 @@ def test_a_cluster_writes_the_same_bytes(run, cluster, tmp_path, options):
 def test_short_ranks_are_done_several_at_once(tmp_path, own_cluster):
     run = write_run(tmp_path / "run", *[[event for number in range(20) for event in events(number, 10 * number + rank)]
                                         for rank in range(50)])
-    own_cluster.add_worker(number=2)
+    own_cluster.add_worker(number=2, comes_back=True)
     assert distprof("merge", run, "--out", tmp_path / "alone").returncode == 0
     merge = caught(SURVEYED, run, tmp_path / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 1, 1, at_once=True)
@@ -141,10 +141,11 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("words", [("comms",), ("ops", "--json"), ("report", "--json")])
 def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
-    for path in (run, traces):
+    on_cluster = "--scheduler", cluster.address
+    for path, wheres in ((run, [on_cluster]), (traces, [on_cluster, ("--workers", 2)])):
         alone = distprof(*words, path)
         assert alone.returncode == 0 and len(alone.stdout) > 100, alone.stderr
-        for where in (("--scheduler", cluster.address), ("--workers", 2)):
+        for where in wheres:
             done = distprof(*words, path, *where, TEST="")
             assert (done.returncode, done.stderr) == (0, alone.stderr)
             assert done.stdout == alone.stdout
@@ -233,7 +234,7 @@ def test_what_workers_write_comes_to_a_client_whose_folder_they_do_not_see(run, 
 
 
 def test_what_a_worker_had_for_the_client_is_made_again_where_it_is_killed(run, expected, tmp_path, own_cluster):
-    own_cluster.add_worker(number=2, before=apart_from(tmp_path / "out"))
+    own_cluster.add_worker(number=2, comes_back=True, before=apart_from(tmp_path / "out"))
     merge = caught(SURVEYED, run, tmp_path / "out" / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 2, 1, at_once=True)
     _, err = merge.communicate()
@@ -263,7 +264,7 @@ def kill_at_random(cluster: DaskCluster, merge: subprocess.Popen[str], times: in
 
 
 def test_a_worker_is_killed_and_nothing_is_lost(run, expected, tmp_path, own_cluster):
-    own_cluster.add_worker(number=2)
+    own_cluster.add_worker(number=2, comes_back=True)
     merge = caught(SURVEYED, run, tmp_path / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 1, 1, at_once=True)
     _, err = merge.communicate()
@@ -273,7 +274,7 @@ def test_a_worker_is_killed_and_nothing_is_lost(run, expected, tmp_path, own_clu
 
 @pytest.mark.stress
 def test_workers_are_killed_at_30_moments_and_nothing_is_lost(run, expected, tmp_path, own_cluster):
-    own_cluster.add_worker(number=2)
+    own_cluster.add_worker(number=2, comes_back=True)
     killed = merges = 0
     while killed < 30:
         merge = start(run, tmp_path / "merged", "--force", "--scheduler", own_cluster.address)
@@ -321,7 +322,7 @@ def workers_of(pid: int) -> list[int]:
 @pytest.mark.parametrize("work", ["__import__('os')._exit(9)", "[b'x' * 10**9, __import__('time').sleep(60)]"])
 def test_work_that_ends_each_worker_is_given_up(own_cluster, work):
     """It exits, or takes more memory than there is."""
-    own_cluster.add_worker("--memory-limit", "500MB")
+    own_cluster.add_worker("--memory-limit", "500MB", comes_back=True)
     done = forked.run([sys.executable, "-c", """
 import sys
 from distprof.errors import DataError
