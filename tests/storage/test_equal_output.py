@@ -86,8 +86,9 @@ def test_workers_of_a_merge_open_what_lies_elsewhere(engine: str, server: S3Serv
     environ = server.environ() | ({PLAIN: "1"} if engine == "plain" else {})
     done = distprof("merge", url, "--out", tmp_path / "there", **environ)
     assert done.returncode == called("merge", run, "--out", tmp_path / "here").returncode == 0, done.stderr
-    found = [json.loads(gzip.decompress((tmp_path / name / "trace.json.gz").read_bytes())) for name in ("there", "here")]
-    assert found[0] == found[1] and len(found[0]["traceEvents"]) > 900
+    there, here = (json.loads(gzip.decompress((tmp_path / name / "trace.json.gz").read_bytes()))
+                   for name in ("there", "here"))
+    assert there == here and len(there["traceEvents"]) > 900
 
 
 def test_a_notebook_reads_urls(ddp: Path, url: str) -> None:
