@@ -1,6 +1,6 @@
 """What it costs to note compilations: the time of a recompilation with and without it, in turns in one process.
 
-    python benchmarks/compiling.py [--rounds 15] [--shapes 6] [--backend aot_eager]
+    python benchmarks/compiling.py [--rounds 15] [--shapes 6] [--layers 8] [--backend aot_eager]
 
 A round compiles a model for so many shapes, once each as it is, in a recording, and with torch's logs of recompilations
 and graph breaks, which is what torch itself has to tell why.
@@ -53,7 +53,7 @@ AROUND: dict[str, Around] = {"recorded": recorded, "torch logs": logged}
 def recompilations(around: Around, args: argparse.Namespace) -> list[Seconds]:
     """Seconds for each shape but the first."""
     torch._dynamo.reset()
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(8)))
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(args.layers)))
     compiled = torch.compile(model, backend=args.backend, dynamic=False)
     with around():
         compiled(torch.ones(1, 16))
@@ -72,4 +72,4 @@ def measure(args: argparse.Namespace) -> Found:
 if __name__ == "__main__":
     run(measure, __doc__,
         rounds=Option(default=15, smallest=1), shapes=Option(default=6, smallest=1),
-        backend=Option(default="aot_eager", smallest="eager"))
+        layers=Option(default=8, smallest=1), backend=Option(default="aot_eager", smallest="eager"))

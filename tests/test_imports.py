@@ -24,6 +24,11 @@ def loaded(code: str, *arguments: object) -> set[str]:
 
 
 COMMAND = "from distprof.launch.cli import main; main(sys.argv[1:])"
+COMMANDS = """import json
+    from contextlib import suppress
+    from distprof.launch.cli import main
+    for words in json.loads(sys.argv[1]):
+        with suppress(SystemExit): main(words)"""
 
 
 def test_importing_distprof_imports_nothing_heavy():
@@ -35,27 +40,17 @@ def test_help_imports_neither_torch_nor_tables(words):
     assert not {"torch", "polars", "pyarrow", "rich"} & loaded(COMMAND, *words)
 
 
-@pytest.mark.parametrize("command", ["stats", "comms", "critical-path"])
-def test_reading_a_run_imports_no_torch(ddp, command):
-    assert "torch" not in loaded(COMMAND, command, ddp)
-    assert "torch" not in loaded(COMMAND, command, "--json", ddp)
-
-
-def test_comparing_runs_imports_no_torch(ddp):
-    assert "torch" not in loaded(COMMAND, "diff", ddp, ddp)
-
-
-def test_the_tree_of_modules_of_a_run_imports_no_torch(ddp):
-    assert "torch" not in loaded(COMMAND, "stats", "--modules", ddp)
+def test_reading_a_run_that_lies_here_imports_no_torch_and_nothing_that_reads_elsewhere(ddp):
+    commands = [[command, *more, ddp] for command in ("stats", "comms", "critical-path") for more in ((), ("--json",))]
+    commands += [["stats", "--modules", ddp], ["diff", ddp, ddp], ["report", ddp, "--json"],
+                 ["merge", "--force", "--answer", ddp]]
+    words = json.dumps([[str(word) for word in one] for one in commands])
+    assert not {"torch", "fsspec", "s3fs", "aiohttp", "botocore"} & loaded(COMMANDS, words)
 
 
 @pytest.mark.long
 def test_counting_and_recording_import_nothing_that_reads_tables_or_renders():
     assert not {"polars", "rich"} & loaded("import distprof.counting.count, distprof.recording.recorder")
-
-
-def test_merging_imports_no_torch(ddp):
-    assert "torch" not in loaded(COMMAND, "merge", "--force", "--answer", ddp)
 
 
 @pytest.mark.job
@@ -88,8 +83,3 @@ def test_merge_and_launch_are_links_to_the_top_level_folders():
         link = ROOT / "distprof" / name
         assert link.is_symlink() and link.readlink().as_posix() == f"../{name}"
         assert (ROOT / name / "__init__.py").is_file()
-
-
-def test_runs_here_are_read_without_what_reads_elsewhere(ddp):
-    for words in (("stats", ddp), ("merge", ddp, "--force"), ("report", ddp, "--json")):
-        assert not {"fsspec", "s3fs", "aiohttp", "botocore"} & loaded(COMMAND, *words)

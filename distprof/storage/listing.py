@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
+from uuid import uuid4
 
 from distprof.storage.backend import Entry, backend_of
 
@@ -19,10 +20,12 @@ class Listing:
     Args:
         url: Without a slash at its end.
         entries: Where they are known; else they are listed when they are asked for.
+        stamp: That of the listing of another process of which this one is a copy.
     """
 
-    def __init__(self, url: str, entries: dict[str, Entry] | None = None) -> None:
+    def __init__(self, url: str, entries: dict[str, Entry] | None = None, stamp: str = "") -> None:
         self.url = url
+        self.stamp = stamp or uuid4().hex
         self._entries = entries
         self._children: dict[str, set[str]] = {}
         self._names: list[str] = []
@@ -93,9 +96,11 @@ class Listings:
             return found, ""
 
     def add(self, listing: Listing) -> None:
-        """Has it answer for all below its URL, unless there is one."""
+        """Has it answer for all below its URL, unless it is that of which there is a copy."""
         with self._lock:
-            self._known.setdefault(listing.url, listing)
+            known = self._known.get(listing.url)
+            if known is None or known.stamp != listing.stamp:
+                self._known[listing.url] = listing
 
     def forget(self, url: str) -> None:
         """After something was written there: what shows it is listed anew."""

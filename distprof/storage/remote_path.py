@@ -78,11 +78,12 @@ class RemotePath(PosixPath):
     def __reduce__(self) -> Any:
         listing, inside = LISTINGS.of(self.url)
         below = listing.below(inside)
-        return _unpickled, (self.url, below if len(below) <= FEW else None, exported(self.url))
+        return _unpickled, (self.url, below if len(below) <= FEW else None, listing.stamp, exported(self.url))
 
     def __fspath__(self) -> str:
         """A copy on this machine, for what takes no other path; it goes with the process. A folder has none."""
-        return str(self) if self.entry is None else f"/proc/self/fd/{_copy(self.url).fileno()}"
+        entry = self.entry
+        return str(self) if entry is None else f"/proc/self/fd/{_copy(self.url, entry).fileno()}"
 
     def exists(self, **_: Any) -> bool:
         return self.is_file() or self.is_dir()
@@ -204,9 +205,9 @@ def _without_secrets(part: Any) -> Any:
     return kept(part) if isinstance(part, str) and is_url(part) else part
 
 
-def _unpickled(url: str, below: dict[str, Entry] | None, secrets: Mapping[str, str]) -> RemotePath:
+def _unpickled(url: str, below: dict[str, Entry] | None, stamp: str, secrets: Mapping[str, str]) -> RemotePath:
     remember(secrets)
-    LISTINGS.add(Listing(url, below))
+    LISTINGS.add(Listing(url, below, stamp))  # a worker of a cluster may have known what lay there before
     return RemotePath(url)
 
 
@@ -216,7 +217,7 @@ def _name(wildcards: str) -> Pattern[str]:
 
 
 @cache
-def _copy(url: str) -> Nameless:
+def _copy(url: str, _: Entry) -> Nameless:
     from distprof.storage.fetching import copied
 
     return copied(RemotePath(url))

@@ -67,11 +67,12 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem],
     left_out, newer = list[Unreadable](), list[FormatError]()
     known = _of_summaries(paths, summaries)
     folders = list[Path]()
-    for folder in (folder for path in paths for folder in folders_in(path)):
-        if folder.name in known:
-            known[folder.name] = replace(known[folder.name], path=folder)
-        else:
-            folders.append(folder)
+    for path in paths:
+        for name in names_in(path):
+            if name in known:
+                known[name] = replace(known[name], path=path / name)
+            else:
+                folders.append(path / name)
     with ahead(folder / RANK_JSON for folder in folders):
         _read(folders, found, left_out, newer, one_run=len(paths) == 1)
     for one in known.values():
@@ -127,12 +128,12 @@ def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[st
             for rank, name in names.items()}
 
 
-def folders_in(path: Path) -> list[Path]:
-    """Folders of ranks in a run directory, by one listing."""
+def names_in(path: Path) -> list[str]:
+    """Names of the folders of ranks in a run directory, by one listing."""
     if remote(path) is not None:
-        return sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir())
+        return sorted(child.name for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir())
     with os.scandir(path) as entries:
-        return sorted(Path(entry.path) for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir())
+        return sorted(entry.name for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir())
 
 
 def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolder:

@@ -33,7 +33,7 @@ from distprof.freed_memory import uncollected
 from distprof.merge.run.attempts import earlier_attempts
 from distprof.merge.run.first_failure import failed_first
 from distprof.merge.run.launches import check_one_run, joined, launch_in
-from distprof.merge.run.rank_folders import RankFolder, agreeing, folders_in, rank_folders
+from distprof.merge.run.rank_folders import RankFolder, agreeing, names_in, rank_folders
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.steps_found import unsure
 from distprof.merge.run.summaries.summaries import JOINED, MANY_RANKS, Summaries, read_summaries
@@ -90,7 +90,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
 
 def _summaries(paths: Sequence[Path], only: Collection[str]) -> Summaries | None:
     """Those of a run of many ranks, if most have one."""
-    names = [folder.name for path in paths for folder in folders_in(path)]
+    names = [name for path in paths for name in names_in(path)]
     if len(names) <= MANY_RANKS and not any(True for path in paths for _ in files_of(path)):
         return None
     with uncollected():

@@ -47,10 +47,11 @@ def build(target: str, out: Path) -> Path:
 
 
 def build_replay(target: str, out: Path, command: tuple[str, ...] = ("cc",)) -> Path:
-    """The program that runs a target on files, which every compiler with sanitizers can make."""
+    """The program that runs a target on files, which every compiler with sanitizers can make; to optimize takes longer.
+    """
     program = out / f"replay_{target}"
     out.mkdir(parents=True, exist_ok=True)
-    subprocess.run([*command, *FLAGS, "-o", program, HERE / f"{target}_target.c", HERE / "replay.c"], check=True)
+    subprocess.run([*command, *FLAGS, "-O0", "-o", program, HERE / f"{target}_target.c", HERE / "replay.c"], check=True)
     return program
 
 

@@ -16,7 +16,8 @@ from distprof.merge.scan.engine import PLAIN
 from distprof.storage.places import place
 from distprof.terminal import quoted
 from support.jobs import called, distprof
-from support.s3_server import S3Server
+from support.rank_traces import slice_of, write_run
+from support.s3_server import S3Server, use
 
 RUN = "my runs é/run"
 COMMANDS = (
@@ -34,9 +35,17 @@ def _without(text: str, run: Path | str) -> str:
     return text
 
 
+@pytest.fixture
+def url(ddp: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The job in a bucket, into which the first test puts it that needs it."""
+    use(monkeypatch, server)
+    if "alike" not in [one["Name"] for one in server.client().list_buckets()["Buckets"]]:
+        server.put(ddp, f"{server.bucket('alike')}/{RUN}")
+    return f"s3://alike/{RUN}"
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_command_prints_the_same(command: tuple[str, ...], ddp: Path, server: S3Server, bucket: str) -> None:
-    url = server.put(ddp, f"{bucket}/{RUN}")
+def test_a_command_prints_the_same(command: tuple[str, ...], ddp: Path, url: str) -> None:
     here, there = called(*command, ddp), called(*command, url)
     assert there.returncode == here.returncode == (1 if command == ("memory",) else 0), there.stderr
     assert _without(there.stdout, url) == _without(here.stdout, ddp)
@@ -69,23 +78,23 @@ def test_runs_are_compared_wherever_they_lie(ddp: Path, server: S3Server, bucket
 
 
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
-def test_workers_of_a_merge_open_what_lies_elsewhere(engine: str, ddp: Path, server: S3Server, bucket: str,
+def test_workers_of_a_merge_open_what_lies_elsewhere(engine: str, server: S3Server, bucket: str,
                                                      tmp_path: Path) -> None:
     """Those of the plain engine are processes."""
-    url = server.put(ddp, f"{bucket}/{RUN}")
+    run = write_run(tmp_path / "run", *([slice_of(f"op {rank}", 10 * at, 5) for at in range(300)] for rank in range(3)))
+    url = server.put(run, f"{bucket}/{RUN}")
     environ = server.environ() | ({PLAIN: "1"} if engine == "plain" else {})
-    found = []
-    for run, name in ((url, "there"), (ddp, "here")):
-        done = distprof("merge", run, "--out", tmp_path / name, **environ)
-        assert done.returncode == 0, done.stderr
-        found.append(gzip.decompress((tmp_path / name / "trace.json.gz").read_bytes()))
-    assert found[0] == found[1]
+    done = distprof("merge", url, "--out", tmp_path / "there", **environ)
+    assert done.returncode == called("merge", run, "--out", tmp_path / "here").returncode == 0, done.stderr
+    there, here = (json.loads(gzip.decompress((tmp_path / name / "trace.json.gz").read_bytes()))
+                   for name in ("there", "here"))
+    assert there == here and len(there["traceEvents"]) > 900
 
 
-def test_a_notebook_reads_urls(ddp: Path, server: S3Server, bucket: str) -> None:
+def test_a_notebook_reads_urls(ddp: Path, url: str) -> None:
     import distprof as package
 
-    here, there = package.read_run(ddp), package.read_run(server.put(ddp, f"{bucket}/{RUN}"))
+    here, there = package.read_run(ddp), package.read_run(url)
     assert there.ranks == here.ranks
     for name in ("ops", "modules", "steps", "collectives", "events", "waits"):
         assert getattr(there, name)().equals(getattr(here, name)()), name
@@ -99,7 +108,7 @@ def test_traces_of_other_programs_are_read_likewise(profiled: Path, server: S3Se
         assert there.stdout == here.stdout.replace(str(profiled), url)
 
 
-def test_a_merge_elsewhere_is_viewed(ddp: Path, server: S3Server, bucket: str) -> None:
+def test_a_merge_elsewhere_is_viewed(ddp: Path, url: str) -> None:
     from distprof.launch.view.merged_trace import merged_trace, text_bytes, trace_metadata
     from distprof.launch.view.server import Served, TraceServer, serving
     from distprof.launch.view.steps import TracedSteps
@@ -107,7 +116,7 @@ def test_a_merge_elsewhere_is_viewed(ddp: Path, server: S3Server, bucket: str) -
     def refuse(_: Path) -> None:
         raise AssertionError("it is merged already")
 
-    here, there = (merged_trace(path, refuse) for path in (ddp, place(server.put(ddp, f"{bucket}/{RUN}"))))
+    here, there = (merged_trace(path, refuse) for path in (ddp, place(url)))
     assert text_bytes(there.file) == text_bytes(here.file)
     about = trace_metadata(there.file)
     assert about == trace_metadata(here.file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,12 +33,19 @@ def proxy(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield started
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three ranks, whose timelines take several requests."""
-    return write_run(tmp_path / "run", *(
+    return write_run(tmp_path_factory.mktemp("faults") / "run", *(
         [slice_of(f"op{rank} {hash((rank, number))}", 10 * number, 5) for number in range(2000)]
         for rank in range(NUM_RANKS)))
+
+
+@pytest.fixture(scope="module")
+def truth(here: Path) -> Path:
+    """The same run merged here."""
+    assert called("merge", here, "--out", here.parent / "truth").returncode == 0
+    return here.parent / "truth"
 
 
 @pytest.fixture
@@ -54,11 +62,11 @@ def _merged_ranks(out: Path) -> set[str]:
             if event["name"] == "process_name" and event["args"]["name"].startswith("rank")}
 
 
-def _merge_is_equal(run: str, here: Path, tmp_path: Path) -> None:
-    there, local = called("merge", run, "--out", tmp_path / "there"), called("merge", here, "--out", tmp_path / "local")
-    assert (there.returncode, local.returncode) == (0, 0), there.stderr
+def _merge_is_equal(run: str, truth: Path, tmp_path: Path) -> None:
+    there = called("merge", run, "--out", tmp_path / "there")
+    assert there.returncode == 0, there.stderr
     assert gzip.decompress((tmp_path / "there" / "trace.json.gz").read_bytes()) == gzip.decompress(
-        (tmp_path / "local" / "trace.json.gz").read_bytes())
+        (truth / "trace.json.gz").read_bytes())
     assert json.loads((tmp_path / "there" / "summary.json").read_bytes())["problems"] == []
 
 
@@ -71,44 +79,45 @@ def _one_line(done: object, code: int = 1) -> str:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_bursts_of_errors_are_overcome(status: int, run: str, here: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
+def test_bursts_of_errors_are_overcome(status: int, run: str, truth: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
     faults = [proxy.add(answers(status, "SlowDown" if status == 503 else "InternalError"), after=after, times=4)
               for after in (0, 3, 8)]
-    _merge_is_equal(run, here, tmp_path)
+    _merge_is_equal(run, truth, tmp_path)
     assert [fault.done for fault in faults] == [4, 4, 4]
 
 
-def test_a_connection_that_ends_is_made_again(run: str, here: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
+def test_a_connection_that_ends_is_made_again(run: str, truth: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
     fault = proxy.add(hangs_up, after=2, times=3)
-    _merge_is_equal(run, here, tmp_path)
+    _merge_is_equal(run, truth, tmp_path)
     assert fault.done == 3
 
 
-def test_a_stream_that_is_cut_goes_on_at_the_byte_that_comes_next(run: str, here: Path, proxy: FaultyProxy,
+def test_a_stream_that_is_cut_goes_on_at_the_byte_that_comes_next(run: str, truth: Path, proxy: FaultyProxy,
                                                                   tmp_path: Path) -> None:
     fault = proxy.add(cuts(1000), method="GET", path=TRACE_1, after=1, times=2)
-    _merge_is_equal(run, here, tmp_path)
+    _merge_is_equal(run, truth, tmp_path)
     assert fault.done == 2
     starts = [int(one.removeprefix("bytes=").partition("-")[0]) for one in proxy.ranges]
     assert max(starts) > 1 << 13
 
 
-def test_a_flipped_bit_in_a_table_is_named(run: str, here: Path, server: S3Server) -> None:
+def test_a_flipped_bit_in_a_table_is_named(here: Path, server: S3Server, bucket: str, tmp_path: Path) -> None:
+    flipped = Path(shutil.copytree(here, tmp_path / "flipped"))
     for rank in range(NUM_RANKS):
-        folder = here / f"rank{rank:05d}"
+        folder = flipped / f"rank{rank:05d}"
         write_table(folder, STEPS, [STEP], tags={"rank": rank, "mp_size": 1, "dp_size": NUM_RANKS}, metadata={})
         about = json.loads((folder / "rank.json").read_text())
         (folder / "rank.json").write_text(json.dumps(about | {"files": about["files"] | {STEPS.file: 1}}))
-    content = bytearray((here / "rank00001" / STEPS.file).read_bytes())
+    content = bytearray((flipped / "rank00001" / STEPS.file).read_bytes())
     content[len(content) // 2] ^= 4
-    (here / "rank00001" / STEPS.file).write_bytes(content)
-    done = called("stats", server.put(here, "s3://jobs/flipped"))
+    (flipped / "rank00001" / STEPS.file).write_bytes(content)
+    done = called("stats", server.put(flipped, f"{bucket}/flipped"))
     assert done.returncode == 0 and f"rank 1: {STEPS.file} cannot be read: its checksum" in done.stdout, done.stdout
 
 
-def test_a_slow_answer_is_waited_for(run: str, here: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
+def test_a_slow_answer_is_waited_for(run: str, truth: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
     proxy.add(waits(1.0), method="GET", path=TRACE_1, times=2)
-    _merge_is_equal(run, here, tmp_path)
+    _merge_is_equal(run, truth, tmp_path)
 
 
 def test_errors_that_do_not_end_are_said(run: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,16 +220,15 @@ def test_half_an_upload_of_parts_is_aborted(run: str, proxy: FaultyProxy, server
     assert "Uploads" not in server.client().list_multipart_uploads(Bucket="jobs")
 
 
-def test_what_is_written_arrives_through_bursts_and_cuts(run: str, here: Path, proxy: FaultyProxy, server: S3Server,
-                                                         bucket: str, tmp_path: Path) -> None:
+def test_what_is_written_arrives_through_bursts_and_cuts(run: str, truth: Path, proxy: FaultyProxy,
+                                                         server: S3Server, bucket: str) -> None:
     faults = [proxy.add(answers(500, "InternalError"), method="PUT|POST", after=2, times=2),
               proxy.add(hangs_up, method="PUT", after=3, times=2),
               # the server has it, and the client never learns: a claim that is there is its own
               proxy.add(cuts(0), method="PUT", path=r".*/m/\.distprof-writing", times=1)]
     assert called("merge", run, "--out", f"{bucket}/m").returncode == 0
-    assert called("merge", here, "--out", tmp_path / "local").returncode == 0
     for name in server.objects(f"{bucket}/m"):
         if name != "summary.json" and not name.startswith("events"):
             found = server.client().get_object(Bucket="jobs", Key=f"m/{name}")["Body"].read()
-            assert found == (tmp_path / "local" / name).read_bytes(), name
+            assert found == (truth / name).read_bytes(), name
     assert [fault.done for fault in faults] == [2, 2, 1]

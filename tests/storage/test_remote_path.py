@@ -17,7 +17,9 @@ from typing import BinaryIO
 
 import pytest
 
-from distprof.storage import stream
+from distprof.storage import remote_path, stream
+from distprof.storage.kinds import s3, s3_listing
+from distprof.storage.listing import Listings
 from distprof.storage.places import place, real, remote
 from distprof.storage.walking import walk
 from support.faulty_proxy import FaultyProxy, faulty_proxy
@@ -245,9 +247,10 @@ def test_runs_in_memory_and_by_file_urls_are_read(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_many_objects_are_listed_side_by_side_each_once(server: S3Server, bucket: str, proxy: FaultyProxy,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distprof.storage.kinds.s3_listing.SIDE_BY_SIDE", 8)
+    monkeypatch.setattr(s3_listing, "SIDE_BY_SIDE", 8)
+    monkeypatch.setattr(s3, "listed", lambda ask, *rest: s3_listing.listed(partial(ask, MaxKeys=40), *rest))
     names = {"run.json", "rank", "r/x", "rank/y", "merged/summary.json", "rank00000x/z",
-             *(f"rank{rank:05d}/{name}" for rank in range(60) for name in ("rank.json", "a b", *map(str, range(20))))}
+             *(f"rank{rank:05d}/{name}" for rank in range(30) for name in ("rank.json", "a b", "0"))}
     client = server.client()
     for name in names:
         client.put_object(Bucket="jobs", Key=f"many/{name}", Body=b"x")
@@ -268,3 +271,17 @@ def test_what_is_replaced_elsewhere_is_noticed_when_it_was_read() -> None:
     memory.pipe_file("/held/changing/f", b"two")
     with pytest.raises(OSError, match="it was replaced while it was read"):
         path.read_bytes()
+
+
+def test_a_process_that_read_what_was_there_before_is_told_what_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker of a cluster is, which goes on from run to run."""
+    import fsspec
+
+    of_worker = Listings()
+    for content in (b"one", b"other"):
+        fsspec.filesystem("memory").pipe_file("/held/again/f", content)
+        sent = pickle.dumps([place("memory://held/again") / "f", place("memory://held/again")])
+        with monkeypatch.context() as worker:
+            worker.setattr(remote_path, "LISTINGS", of_worker)
+            file, folder = pickle.loads(sent)
+            assert file.read_bytes() == (folder / "f").read_bytes() == Path(os.fspath(file)).read_bytes() == content

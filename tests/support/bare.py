@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ BUILDS = "No matching distribution found for hatchling"
 def make_bare(folder: Path) -> None:
     """Makes a virtual environment, builds distprof's wheel and installs it."""
     _run(sys.executable, "-m", "venv", "--without-pip", folder)
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "wheel", ROOT)
+    here = ["--no-build-isolation"] if find_spec("hatchling") else []
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *here, "--wheel-dir", folder / "wheel", ROOT)
     _run(sys.executable, "-m", "pip", "--quiet", "--python", folder / "bin" / "python", "install", "--no-deps",
          "--no-index", *(folder / "wheel").glob("*.whl"))
     installed = next(site_packages(folder).glob("distprof-*.dist-info"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -33,6 +34,7 @@ class DaskCluster:
         folder.mkdir(exist_ok=True)
         self._folder, self._port = folder, 0
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._numbers = count()
         self.address = ""
         self.start_scheduler()
 
@@ -46,36 +48,42 @@ class DaskCluster:
         """At the same address, if there was one before."""
         file = self._folder / "scheduler.json"
         file.unlink(missing_ok=True)
-        self._scheduler = self._start("scheduler", ["distributed.cli.dask_scheduler", "--no-dashboard", "--host",
-                                                    "127.0.0.1", "--port", str(self._port), "--scheduler-file", file])
+        self._scheduler = self._start(self._folder / "scheduler.log", [
+            "distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1", "--port", str(self._port),
+            "--scheduler-file", file])
         wait_for(file.exists)
         wait_for(lambda: file.read_text().endswith("}"))
         self.address = json.loads(file.read_text())["address"]
         self._port = int(self.address.rpartition(":")[2])
 
-    def add_worker(self, *words: object, before: Sequence[object] = (), **environ: str) -> None:
-        """A worker of one thread, watched by a process that starts it again, once the scheduler knows it."""
-        known = int(self._asked("len(client.scheduler_info()['workers'])"))
-        self._workers.append(self._start(f"worker{len(self._workers)}", [
-            "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
-            self._folder, *words], before, **environ))
-        self._asked(f"client.wait_for_workers({known + 1})")
+    def add_worker(self, *words: object, number: int = 1, comes_back: bool = False, before: Sequence[object] = (),
+                   **environ: str) -> None:
+        """Workers of one thread each, once the scheduler knows them.
 
-    def _start(self, name: str, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
+        Args:
+            words: For the command line of each.
+            number: How many.
+            comes_back: Whether a process watches each, which starts it again and ends it where it takes too much
+                memory; without one there are fewer Pythons to start.
+            before: In front of the command.
+            environ: Variables.
+        """
+        logs = []
+        for _ in range(number):
+            logs.append(self._folder / f"worker{next(self._numbers)}.log")
+            self._workers.append(self._start(logs[-1], [
+                "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
+                self._folder, *(() if comes_back else ("--no-nanny",)), *words], before, **environ))
+        wait_for(lambda: all(b" Registered to:" in log.read_bytes() for log in logs))
+
+    def _start(self, log: Path, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
             subprocess.Popen[bytes]):
-        with (self._folder / f"{name}.log").open("ab") as log:
-            return forked.popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=log, stderr=log,
-                                start_new_session=True, env=clean_environ() | QUIET | environ)
-
-    def _asked(self, what: str) -> str:
-        """What a client of the cluster gets for an expression."""
-        return forked.run(
-            [sys.executable, "-c", "import sys, distributed\n"
-             f"with distributed.Client(sys.argv[1]) as client: print({what})", self.address],
-            capture_output=True, text=True, check=True, env=clean_environ() | QUIET, timeout=PATIENCE_S).stdout
+        with log.open("ab") as written:
+            return forked.popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=written,
+                                stderr=written, start_new_session=True, env=clean_environ() | QUIET | environ)
 
     def processes(self) -> list[int]:
-        """The processes that do the work now."""
+        """The processes that do the work now, of workers that come back."""
         return [child for watch in self._workers for child in _children(watch.pid)
                 if b"spawn_main" in _line(child)]
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, NamedTuple
 
 from support.fork_server import Request
@@ -28,7 +29,7 @@ PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors"
 """Arguments of `subprocess.Popen` that a forked process can have."""
 
 
-class Forked(subprocess.Popen):
+class Forked(Popen):
     """As `subprocess.Popen`; the process is a child of the server, which tells how it ends."""
 
     def _execute_child(self, args: Sequence[object], executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
@@ -67,9 +68,9 @@ class Forked(subprocess.Popen):
         return self.returncode
 
 
-def popen(args: Sequence[object], **options: Any) -> subprocess.Popen:
+def popen(args: Sequence[object], **options: Any) -> Popen:
     """`subprocess.Popen(args, **options)`, forked where that makes no difference."""
-    return (Forked if _is_alike(args, options) else subprocess.Popen)(args, **options)
+    return (Forked if _is_alike(args, options) else Popen)(args, **options)
 
 
 def run(args: Sequence[object], *, timeout: float | None = None, input: Any = None, capture_output: bool = False,  # noqa: A002
@@ -113,7 +114,7 @@ class Server(NamedTuple):
 
     address: str
     environ: Mapping[str, str]
-    process: subprocess.Popen | None = None
+    process: Popen | None = None
     owner: int | None = None
     """A pipe that ends with this process, and the server with it."""
 
@@ -163,7 +164,7 @@ def _started(environ: Mapping[str, str]) -> Server:
     address = f"{tempfile.mkdtemp()}/fork"
     begin = "import sys; sys.path.insert(0, sys.argv[3]); from support.fork_server import main; main()"
     read, write = os.pipe()
-    process = subprocess.Popen(
+    process = Popen(
         [sys.executable, "-c", begin, address, str(read), TESTS], env=environ, pass_fds=[read],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     os.close(read)

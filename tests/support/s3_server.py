@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -46,10 +47,7 @@ class S3Server:
 
     def client(self) -> Any:
         """Of boto3, which is not what distprof reads by."""
-        import boto3
-
-        return boto3.client("s3", endpoint_url=self.address, aws_access_key_id="testing",
-                            aws_secret_access_key="testing", region_name="us-east-1")
+        return _client(self.address)
 
     def reset(self) -> None:
         """Forgets all buckets."""
@@ -66,7 +64,7 @@ class S3Server:
         for file in [folder] if folder.is_file() else sorted(folder.rglob("*")):
             if file.is_file():
                 key = prefix if file == folder else f"{prefix}/{file.relative_to(folder).as_posix()}"
-                self.client().upload_file(str(file), bucket, key)
+                self.client().put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
         return url
 
     def objects(self, url: str) -> dict[str, int]:
@@ -75,6 +73,14 @@ class S3Server:
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         return {one["Key"].removeprefix(prefix).removeprefix("/"): one["Size"]
                 for page in pages for one in page.get("Contents", [])}
+
+
+@cache
+def _client(address: str) -> Any:
+    import boto3
+
+    return boto3.client("s3", endpoint_url=address, aws_access_key_id="testing", aws_secret_access_key="testing",
+                        region_name="us-east-1")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 import polars as pl
@@ -27,7 +28,9 @@ def rank_traces(run: Path) -> list[Path]:
     return sorted(run.glob("rank?????/trace.json.gz"))
 
 
+@lru_cache(maxsize=5)
 def recorded(path: Path) -> dict:
+    """A trace; nobody changes it."""
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
@@ -66,7 +69,7 @@ def test_every_slice_that_a_rank_recorded_is_there(run, answer):
 
 
 def test_steps_are_drawn_on_a_track_of_each_rank(run):
-    whole = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))
+    whole = recorded(run / "merged" / "trace.json.gz")
     origin = whole["metadata"]["distprof"]["origin_ns"]
     table = pl.read_parquet(run / "merged" / "steps.parquet").filter(pl.col("pass") == "trace")
     wanted = {(row["rank"], f"step {row['step']}", max(row["start_ns"] - origin, 0), row["end_ns"] - origin)
@@ -109,7 +112,7 @@ def test_pids_and_tids_are_small_numbers_of_one_rank(answer):
 
 
 def test_events_pass_through_untouched_but_for_numbers(run):
-    events = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))["traceEvents"]
+    events = recorded(run / "merged" / "trace.json.gz")["traceEvents"]
     touched = ("pid", "tid", "ts", "id", "s")
     for rank, path in enumerate(rank_traces(run)):
         mine = [event for event in events if event["pid"] // 16384 == rank and event["ph"] != "M"
@@ -121,7 +124,7 @@ def test_events_pass_through_untouched_but_for_numbers(run):
 
 
 def test_times_are_on_one_clock_and_keep_nanoseconds(run):
-    whole = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))
+    whole = recorded(run / "merged" / "trace.json.gz")
     origin = whole["metadata"]["distprof"]["origin_ns"]
     assert min(event["ts"] for event in whole["traceEvents"] if "ts" in event) >= 0
     for rank, path in enumerate(rank_traces(run)):
@@ -135,7 +138,7 @@ def test_times_are_on_one_clock_and_keep_nanoseconds(run):
 
 
 def test_metadata_of_every_rank_is_kept(run):
-    whole = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))
+    whole = recorded(run / "merged" / "trace.json.gz")
     about = whole["metadata"]["distprof"]
     assert sorted(about["ranks"], key=int) == ["0", "1", "2", "3"]
     for rank, path in enumerate(rank_traces(run)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 
@@ -15,7 +16,9 @@ from support.simulator.shapes import SHAPES, Plant, programs
 SYNC = SCRIPTS / "synchronises.py"
 
 
+@cache
 def printed(command, *arguments):
+    """Nobody changes it."""
     done = called(command, "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

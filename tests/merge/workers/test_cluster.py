@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,7 @@ def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     with DaskCluster(tmp_path_factory.mktemp("cluster")) as found:
-        found.add_worker()
-        found.add_worker()
+        found.add_worker(number=2, comes_back=True)
         yield found
 
 
@@ -102,8 +102,7 @@ def test_a_cluster_writes_the_same_bytes(run, cluster, tmp_path, options):
 def test_short_ranks_are_done_several_at_once(tmp_path, own_cluster):
     run = write_run(tmp_path / "run", *[[event for number in range(20) for event in events(number, 10 * number + rank)]
                                         for rank in range(50)])
-    own_cluster.add_worker()
-    own_cluster.add_worker()
+    own_cluster.add_worker(number=2, comes_back=True)
     assert distprof("merge", run, "--out", tmp_path / "alone").returncode == 0
     merge = caught(SURVEYED, run, tmp_path / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 1, 1, at_once=True)
@@ -140,12 +139,13 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", [("comms", "--json"), ("comms",), ("ops",), ("ops", "--json"), ("report", "--json")])
+@pytest.mark.parametrize("words", [("comms",), ("ops", "--json"), ("report", "--json")])
 def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
-    for path in (run, traces):
-        alone = distprof(*words, path, TEST="")
+    on_cluster = "--scheduler", cluster.address
+    for path, wheres in ((run, [on_cluster]), (traces, [on_cluster, ("--workers", 2)])):
+        alone = distprof(*words, path)
         assert alone.returncode == 0 and len(alone.stdout) > 100, alone.stderr
-        for where in (("--scheduler", cluster.address), ("--workers", 2)):
+        for where in wheres:
             done = distprof(*words, path, *where, TEST="")
             assert (done.returncode, done.stderr) == (0, alone.stderr)
             assert done.stdout == alone.stdout
@@ -205,11 +205,6 @@ def test_no_address(run, tmp_path, address, why):
     assert f"expected an address for --scheduler, found '{address}'" in said and why in said
 
 
-def test_no_workers(run, tmp_path, own_cluster):
-    assert "found none in 15 s  hint: start some: dask worker" in refused(
-        run, tmp_path / "merged", own_cluster.address, **LATER)
-
-
 def test_another_version(run, tmp_path, own_cluster):
     about = tmp_path / "other" / "distprof-9.9.dist-info"
     about.mkdir(parents=True)
@@ -239,8 +234,7 @@ def test_what_workers_write_comes_to_a_client_whose_folder_they_do_not_see(run, 
 
 
 def test_what_a_worker_had_for_the_client_is_made_again_where_it_is_killed(run, expected, tmp_path, own_cluster):
-    for _ in range(2):
-        own_cluster.add_worker(before=apart_from(tmp_path / "out"))
+    own_cluster.add_worker(number=2, comes_back=True, before=apart_from(tmp_path / "out"))
     merge = caught(SURVEYED, run, tmp_path / "out" / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 2, 1, at_once=True)
     _, err = merge.communicate()
@@ -270,8 +264,7 @@ def kill_at_random(cluster: DaskCluster, merge: subprocess.Popen[str], times: in
 
 
 def test_a_worker_is_killed_and_nothing_is_lost(run, expected, tmp_path, own_cluster):
-    own_cluster.add_worker()
-    own_cluster.add_worker()
+    own_cluster.add_worker(number=2, comes_back=True)
     merge = caught(SURVEYED, run, tmp_path / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 1, 1, at_once=True)
     _, err = merge.communicate()
@@ -281,8 +274,7 @@ def test_a_worker_is_killed_and_nothing_is_lost(run, expected, tmp_path, own_clu
 
 @pytest.mark.stress
 def test_workers_are_killed_at_30_moments_and_nothing_is_lost(run, expected, tmp_path, own_cluster):
-    own_cluster.add_worker()
-    own_cluster.add_worker()
+    own_cluster.add_worker(number=2, comes_back=True)
     killed = merges = 0
     while killed < 30:
         merge = start(run, tmp_path / "merged", "--force", "--scheduler", own_cluster.address)
@@ -330,7 +322,7 @@ def workers_of(pid: int) -> list[int]:
 @pytest.mark.parametrize("work", ["__import__('os')._exit(9)", "[b'x' * 10**9, __import__('time').sleep(60)]"])
 def test_work_that_ends_each_worker_is_given_up(own_cluster, work):
     """It exits, or takes more memory than there is."""
-    own_cluster.add_worker("--memory-limit", "500MB")
+    own_cluster.add_worker("--memory-limit", "500MB", comes_back=True)
     done = forked.run([sys.executable, "-c", """
 import sys
 from distprof.errors import DataError
@@ -348,18 +340,22 @@ pool.close()
     assert "found that all that had to write rank 3 ended  hint: out of memory?" in done.stdout
 
 
-def test_workers_that_are_paused_for_their_memory_are_one_line(run, tmp_path, own_cluster):
-    own_cluster.add_worker("--memory-limit", "1GB", DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE="0.05")
-    found = refused(run, tmp_path / "merged", own_cluster.address, **LATER)
-    assert "found 1 paused for lack of memory in 15 s  hint: start some: dask worker tcp://" in found
-
-
-def test_workers_that_are_gone_for_good_are_one_line(run, tmp_path, own_cluster):
-    own_cluster.add_worker()
-    merge = caught(".merged.*.tmp", run, tmp_path / "merged", "--scheduler", own_cluster.address, **LATER)
-    own_cluster.kill_workers()
-    out, err = merge.communicate()
-    assert (merge.returncode, out) == (1, "") and "found none in 15 s  hint: start some" in err
+def test_workers_that_do_not_come_that_are_gone_or_paused_are_one_line(run, tmp_path):
+    """All three are waited for at the same time."""
+    with ExitStack() as clusters:
+        nobody, gone, paused = (clusters.enter_context(DaskCluster(tmp_path / f"cluster{number}"))
+                                for number in range(3))
+        gone.add_worker()
+        paused.add_worker("--memory-limit", "1GB", DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE="0.05")
+        (tmp_path / "gone").mkdir()
+        merges = [caught(".merged.*.tmp", run, tmp_path / "gone" / "merged", "--scheduler", gone.address, **LATER)]
+        gone.kill_workers()
+        merges += [start(run, tmp_path / "merged", "--scheduler", one.address, **LATER) for one in (nobody, paused)]
+        for merge, found in zip(merges, ("none", "none", "1 paused for lack of memory"), strict=True):
+            out, err = merge.communicate()
+            assert (merge.returncode, out) == (1, "") and len(err.splitlines()) == 1, err
+            assert f"found {found} in 15 s  hint: start some: dask worker tcp://" in err
+    assert not [path for path in tmp_path.rglob("*merged*") if "cluster" not in str(path)]
 
 
 def test_a_scheduler_that_is_started_again_gets_the_work_again(own_cluster):

@@ -87,8 +87,8 @@ def test_members_do_not_pass_through_the_client(run: Path, expected: dict[str, b
                                                 server: S3Server, cluster: DaskCluster, proxy: FaultyProxy,
                                                 is_apart: bool) -> None:
     """Whether or not workers see its folder."""
-    for _ in range(2):
-        cluster.add_worker(before=apart_from(tmp_path / "temporary") if is_apart else (), **server.environ())
+    apart = apart_from(tmp_path / "temporary") if is_apart else ()
+    cluster.add_worker(number=2, before=apart, **server.environ())
     merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ(proxy.address))
     out, err = merge.communicate()
     assert (merge.returncode, err) == (0, "")
@@ -119,8 +119,7 @@ def test_a_worker_is_killed_while_it_uploads(run: Path, expected: dict[str, byte
                                              server: S3Server, cluster: DaskCluster, proxy: FaultyProxy) -> None:
     killed = threading.Event()
     proxy.add(held_until(killed), method="PUT", path=PART)
-    for _ in range(2):
-        cluster.add_worker(before=apart_from(tmp_path / "temporary"), **server.environ(proxy.address))
+    cluster.add_worker(number=2, comes_back=True, **server.environ(proxy.address))
     merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
     wait_for(lambda: proxy.num_seen("PUT", PART) >= 2 or merge.poll() is not None)
     for process in cluster.processes():
@@ -138,8 +137,8 @@ def test_a_worker_is_killed_while_it_uploads(run: Path, expected: dict[str, byte
 def test_workers_are_killed_at_20_moments(run: Path, expected: dict[str, bytes], tmp_path: Path, bucket: str,
                                           server: S3Server, cluster: DaskCluster, proxy: FaultyProxy) -> None:
     proxy.add(waits(0.2), method="PUT", path=PART)
-    for _ in range(2):
-        cluster.add_worker(before=apart_from(tmp_path / "temporary"), **server.environ(proxy.address))
+    apart = apart_from(tmp_path / "temporary")
+    cluster.add_worker(number=2, comes_back=True, before=apart, **server.environ(proxy.address))
     chance, killed = random.Random(2), 0
     while killed < 20:
         merge = _start(run, f"{bucket}/m", cluster, tmp_path, "--force", **server.environ())
@@ -194,24 +193,27 @@ def test_a_killed_client_leaves_what_the_next_merge_removes(run: Path, expected:
     assert _left(server) == [] and TRACE in left <= {TRACE, *TABLES}
 
 
-@pytest.mark.parametrize(("faults", "code", "said"), [
+def test_what_a_storage_does_to_workers(run: Path, tmp_path: Path, expected: dict[str, bytes], bucket: str,
+                                        server: S3Server, cluster: DaskCluster, proxy: FaultyProxy) -> None:
+    cluster.add_worker(**server.environ(proxy.address))
+    for faults, code, said in FAULTS:
+        proxy.faults.clear()
+        for status, name, times in faults:
+            proxy.add(answers(status, name), method="PUT", path=PART, times=times)
+        merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
+        _, err = merge.communicate()
+        assert merge.returncode == code, err
+        assert _left(server) == []
+        if code:
+            assert re.fullmatch(rf"distprof: {said}.*  hint: workers write there .+\n", err), err  # . is no newline
+            assert server.objects(f"{bucket}/m") == {}
+        else:
+            assert err == "" and _objects(server, bucket) == expected
+
+
+FAULTS: list[tuple[list[tuple[int, str, int | None]], int, str]] = [
     ([(403, "AccessDenied", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: access was denied"),
     ([(403, "ExpiredToken", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: .*the keys were refused"),
     ([(404, "NoSuchUpload", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: it is not there"),
-    ([(503, "SlowDown", 4), (500, "InternalError", 3)], 0, ""),
-])
-def test_what_a_storage_does_to_workers(faults: list[tuple], code: int, said: str, run: Path, tmp_path: Path,
-                                        expected: dict[str, bytes], bucket: str, server: S3Server,
-                                        cluster: DaskCluster, proxy: FaultyProxy) -> None:
-    for status, name, times in faults:
-        proxy.add(answers(status, name), method="PUT", path=PART, times=times)
-    cluster.add_worker(**server.environ(proxy.address))
-    merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
-    _, err = merge.communicate()
-    assert merge.returncode == code, err
-    assert _left(server) == []
-    if code:
-        assert re.fullmatch(rf"distprof: {said}.*  hint: workers write there .+\n", err), err  # . is no newline
-        assert server.objects(f"{bucket}/m") == {}
-    else:
-        assert err == "" and _objects(server, bucket) == expected
+    ([(503, "SlowDown", 2), (500, "InternalError", 1)], 0, "")]
+"""Answers, the code of the merge, and what it says."""
