@@ -127,6 +127,7 @@ def become(request: Request) -> NoReturn:
     os.environ.clear()
     os.environ.update(request.environ)
     sys.path[:0] = filter(None, request.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.dont_write_bytecode = bool(request.environ.get("PYTHONDONTWRITEBYTECODE"))
     words = request.words
     unbuffered = words[0] == "-u"
     words = words[unbuffered:]
