@@ -140,10 +140,12 @@ def both(folder: Path, script: str, *words: object) -> tuple[subprocess.Complete
     """Without us and under our worker, as the launcher starts it."""
     (folder / "script.py").write_text(script)
     command = [folder / "script.py", *map(str, words)]
-    options = {"cwd": folder, "capture_output": True, "text": True, "check": False}
-    return (forked.run([sys.executable, *command], env=clean_environ(), **options),
-            forked.run([sys.executable, worker.__file__, *command],
-                       env=clean_environ() | PLAN | {"DISTPROF_OUT": str(folder / "run")}, **options))
+    started = [forked.popen([sys.executable, *before, *command], env=clean_environ() | more, cwd=folder, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+               for before, more in (((), {}), ((worker.__file__,), PLAN | {"DISTPROF_OUT": str(folder / "run")}))]
+    plain, ours = (subprocess.CompletedProcess(one.args, one.wait(), *said) for one, said in
+                   [(one, one.communicate()) for one in started])
+    return plain, ours
 
 
 def status(folder: Path) -> str:
@@ -197,12 +199,11 @@ def test_modules_of_the_job_are_its_own(tmp_path, where, name):
     place = tmp_path if where == "working directory" else job
     (place / f"{name}.py").write_text("print('of the job', __name__)\n")
     taken = f"import {name}\nprint({name}.__file__)\n" if place == job else ""
+    printed = f"of the job {name}\n{place / name}.py\n" if taken else ""
     (job / "script.py").write_text(f"{HEAD}{taken}for _ in range(12): step()\nprint(sys.path[0])\n")
     (tmp_path / "run").mkdir()
-    plain, ours = (subprocess.run(
-        [sys.executable, *before, job / "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env=clean_environ() | PLAN | more) for before, more in (
-            ([], {}), ([worker.__file__], {"DISTPROF_OUT": os.fspath(tmp_path / "run")})))
-    assert plain.returncode == 0, plain.stderr
-    assert (ours.returncode, ours.stdout, ours.stderr) == (0, plain.stdout, plain.stderr)
+    ours = subprocess.run([sys.executable, worker.__file__, job / "script.py"], cwd=tmp_path, capture_output=True,
+                          text=True, env=clean_environ() | PLAN | {"DISTPROF_OUT": os.fspath(tmp_path / "run")},
+                          check=False)
+    assert (ours.returncode, ours.stdout, ours.stderr) == (0, f"{printed}{job}\n", "")
     assert status(tmp_path) == "complete"
