@@ -69,16 +69,15 @@ def test_torch_is_not_imported_for_the_hook_and_nothing_is_loaded_without_the_va
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.stress)])
 def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, tmp_path, real):
     out = tmp_path / "run"
-    run_hooked(python if real else sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-               DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    job = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group")
+    environ = {"DISTPROF_OUT": str(out), "DISTPROF_STEPS": PLAN}
+    run_hooked(python if real else sys.executable, *job, **environ)
     whole_run(out)
-    again = run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB,
-                       "group", DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    again = run_hooked(sys.executable, *job, **environ)
     assert "recording stopped, training goes on: expected a new or empty directory" in again.stderr
     assert "DISTPROF_FORCE=1" in again.stderr
     first = whole_run(out)[0]["run_id"]
-    run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-               DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN, DISTPROF_FORCE="1")
+    run_hooked(sys.executable, *job, **environ, DISTPROF_FORCE="1")
     assert whole_run(out)[0]["run_id"] != first
 
 

@@ -1,6 +1,7 @@
 """DDP on clocks that may be wrong, and that knows better: `torchrun skewed.py OUT`.
 
-CLOCK_OF_3="+3s x1.0001" makes that of local rank 3 wrong, by the library LIBFAKETIME. Writes OUT.RANK.json: the wrong clock beside that of the kernel, and when the kernel says that a slice began.
+CLOCK_OF_3="+3s x1.0001" makes that of local rank 3 wrong, by the library LIBFAKETIME. Writes OUT.RANK.json: the wrong
+clock beside that of the kernel, and when the kernel says that a slice began.
 """
 
 import os
