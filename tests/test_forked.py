@@ -86,7 +86,7 @@ def test_what_is_decided_before_a_fork_starts_a_python(words, options):
 def test_a_program_of_a_shell_is_forked(tmp_path):
     (tmp_path / "ends.py").write_text(
         "import os, sys\nprint(sys.argv, 'torch' in sys.modules, flush=True)\nos.kill(os.getpid(), 9)")
-    forked.write_program(tmp_path / "ends", "ends")
+    forked.write_program(tmp_path / "ends", "-m", "ends")
     done = subprocess.run(["sh", "-c", "./ends 'a b'; echo $?"], cwd=tmp_path, capture_output=True, text=True,
                           check=True, env=clean_environ())
     assert done.stdout == f"['{tmp_path / 'ends.py'}', 'a b'] True\n137\n"

@@ -134,18 +134,19 @@ def server() -> Server:
 
 
 PROGRAM = """#!{python} -S
-import sys
+import os, sys
+os.environ.pop("LD_LIBRARY_PATH", None)  # mpirun sets it for libraries of its own
 sys.path.insert(0, {tests!r})
 from support.forked import Server, popen, use
 use(Server({address!r}, {environ!r}))
-code = popen([sys.executable, "-m", {module!r}, *sys.argv[1:]]).wait()
+code = popen([sys.executable, *{words!r}, *sys.argv[1:]]).wait()
 sys.exit(code if code >= 0 else 128 - code)
 """
 
 
-def write_program(path: Path, module: str) -> None:
-    """Writes a program for a shell that does what `python -m MODULE` does."""
-    path.write_text(PROGRAM.format(python=sys.executable, tests=TESTS, module=module, address=server().address,
+def write_program(path: Path, *words: str) -> None:
+    """Writes a program for a shell that does what `python WORDS` does."""
+    path.write_text(PROGRAM.format(python=sys.executable, tests=TESTS, words=words, address=server().address,
                                    environ=dict(server().environ)))
     path.chmod(0o755)
 
