@@ -21,11 +21,12 @@ pytestmark = pytest.mark.job
 JOB = SCRIPTS / "by_any_launcher.py"
 
 
-@pytest.mark.parametrize("how", ["fork", *(
-    pytest.param(how, marks=pytest.mark.stress) for how in ("spawn", "process", "popen"))])
-def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how):
+@pytest.mark.parametrize(("how", "real"), [("fork", False), *(
+    pytest.param(how, True, marks=pytest.mark.stress) for how in ("spawn", "fork", "process", "popen"))])
+def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how, real):
     out = tmp_path / "run"
-    done = run_hooked(python, JOB, how, str(free_port()), DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    done = run_hooked(python if real else sys.executable, JOB, how, str(free_port()), DISTPROF_OUT=str(out),
+                      DISTPROF_STEPS=PLAN)
     ranks = whole_run(out)
     assert [one["local_rank"] for one in ranks] == [0, 1], "by host: nobody gave LOCAL_RANK"
     assert "distprof: " not in done.stderr, done.stderr
@@ -104,10 +105,11 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
     assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
-def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path):
+@pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.stress)])
+def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path, how):
     out = tmp_path / "run"
     done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,
-                      "spawn", str(free_port()))
+                      how, str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 

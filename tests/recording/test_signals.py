@@ -187,19 +187,15 @@ def test_handlers_are_those_of_the_script_all_the_time(tmp_path):
     assert plain.stdout == ours.stdout == "1 13\n"
 
 
-@pytest.mark.parametrize(("where", "name"), [
-    ("working directory", "random"), ("folder of the script", "pyarrow"), *(
-        pytest.param(*others, marks=pytest.mark.stress) for others in (
-            ("working directory", "distprof"), ("working directory", "msgspec"),
-            ("folder of the script", "statistics"), ("folder of the script", "msgspec")))])
-def test_modules_of_the_job_are_its_own(tmp_path, where, name):
-    """One in the working directory is never imported; one beside the script is what the script imports."""
+@pytest.mark.parametrize(("beside", "name"), [("random", "pyarrow"), *(
+    pytest.param(*names, marks=pytest.mark.stress) for names in (("distprof", "statistics"), ("msgspec", "msgspec")))])
+def test_modules_of_the_job_are_its_own(tmp_path, beside, name):
+    """One in the working directory is never imported; one in the folder of the script is what the script imports."""
     job = tmp_path / "job"
     job.mkdir()
-    place = tmp_path if where == "working directory" else job
-    (place / f"{name}.py").write_text("print('of the job', __name__)\n")
-    taken = f"import {name}\nprint({name}.__file__)\n" if place == job else ""
-    printed = f"of the job {name}\n{place / name}.py\n" if taken else ""
+    for module in (tmp_path / beside, job / name):
+        module.with_suffix(".py").write_text("print('of the job', __name__)\n")
+    taken, printed = f"import {name}\nprint({name}.__file__)\n", f"of the job {name}\n{job / name}.py\n"
     (job / "script.py").write_text(f"{HEAD}{taken}for _ in range(12): step()\nprint(sys.path[0])\n")
     (tmp_path / "run").mkdir()
     ours = subprocess.run([sys.executable, worker.__file__, job / "script.py"], cwd=tmp_path, capture_output=True,

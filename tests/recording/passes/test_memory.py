@@ -138,8 +138,8 @@ def test_jobs_of_two_ranks_add_up_as_well(tmp_path, path, categories, missed):
 
 def bounded(tmp_path, limit, *arguments):
     done = forked.run([sys.executable, SCRIPTS / "many_small_ops.py", tmp_path / "run", *map(str, arguments)],
-                          capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-                          env=clean_environ() | {"DISTPROF_PROFILER_MEMORY": limit})
+                      capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+                      env=clean_environ() | {"DISTPROF_PROFILER_MEMORY": limit})
     assert done.returncode == 0, done.stderr
     found = re.search(r"steps (\d+) grew (\d+)", done.stdout)
     return int(found[1]), int(found[2]), done.stderr
