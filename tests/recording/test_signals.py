@@ -36,8 +36,9 @@ TAIL = """
 AT = int(sys.argv[1])
 for number in range(12):
     step()
-    if number == AT:
+    if number == AT - 1:
         time.sleep(1.2)  # by then our handler is in front of one that was set meanwhile
+    if number == AT:
         to_itself()
         if stops:
             print("checkpoint", stops)
