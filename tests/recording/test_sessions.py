@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 import distprof
 from distprof.launch import worker
 from distprof.recording.tracing.open_slices import close_open_slices
-from support import forked
 from support.freed_memory import environ_that_ends_it
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ
 from support.ports import free_port
@@ -32,16 +31,15 @@ def quick(first, others):
     return [first, *(pytest.param(one, marks=pytest.mark.stress) for one in others)]
 
 
-def record(folder: Path, script: str, *arguments: str, steps: str, ranks: int = 2, ends: int = 2) -> Path:
-    """The run of ranks of which the first ones, so many, end where they use memory after it was freed."""
-    guarded = environ_that_ends_it(folder)
-    environ = clean_environ() | {
+def record(folder: Path, script: str, *arguments: str, steps: str, ranks: int = 2) -> Path:
+    """The run of ranks that end where they use memory after it was freed."""
+    environ = clean_environ() | environ_that_ends_it(folder) | {
         "DISTPROF_OUT": str(folder / "run"), "DISTPROF_STEPS": steps, "TORCHELASTIC_RUN_ID": "one",
         "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port())}
-    started = [forked.popen([sys.executable, worker.__file__, SCRIPTS / script, *arguments], text=True,
-                            stderr=subprocess.PIPE, env=environ | (guarded if rank < ends else {}) | {
-                                "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    started = [subprocess.Popen([sys.executable, worker.__file__, SCRIPTS / script, *arguments], text=True,
+                                stderr=subprocess.PIPE, env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+               for rank in range(ranks)]
     told = [one.communicate(timeout=PATIENCE_S)[1] for one in started]
     assert [one.returncode for one in started] == [0] * ranks, told
     return folder / "run"
@@ -64,9 +62,7 @@ def test_the_script_s_own_profiler_and_both_of_our_sessions(tmp_path, how, optio
 @pytest.mark.job
 @pytest.mark.parametrize("how", quick("collective", ["single"]))
 def test_communication_that_goes_on_behind_a_session(tmp_path, how):
-    """Rank 0 waits for rank 1 in each collective."""
-    run = record(tmp_path, "crossing.py", how, steps="wait=1,count=0,time=0,trace=2,arrivals=3",
-                 ends=1 if how == "collective" else 2)
+    run = record(tmp_path, "crossing.py", how, steps="wait=1,count=0,time=0,trace=2,arrivals=3")
     for rank in range(2):
         assert (run / f"rank{rank:05d}" / "trace.json.gz").exists(), "it was written when that had ended"
 
