@@ -79,8 +79,9 @@ def own_imports() -> Iterator[None]:
     """
     first = [] if sys.flags.safe_path else sys.path[:1]
     del sys.path[:len(first)]
+    places = tuple(f"{os.path.abspath(folder)}{os.sep}" for folder in first)  # noqa: PTH100 (often called)
     theirs = _taken_out({name.partition(".")[0] for name in _OURS} | {
-        name for name in NEEDED if _is_of(first, name)})
+        name for name in NEEDED & sys.modules.keys() if _is_of(places, name)})
     sys.modules.update(_OURS)
     before = {*sys.modules}
     try:
@@ -95,13 +96,12 @@ def own_imports() -> Iterator[None]:
 
 def _taken_out(names: set[str]) -> dict[str, ModuleType]:
     """Modules of these packages, which are then in `sys.modules` no longer."""
-    return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names}
+    return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names} if names else {}
 
 
-def _is_of(folders: list[str], name: str) -> bool:
+def _is_of(places: tuple[str, ...], name: str) -> bool:
     """Whether a module was imported from one of these folders, where `sys.path` has another one."""
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    places = tuple(f"{os.path.abspath(folder)}{os.sep}" for folder in folders)  # noqa: PTH100 (often called)
     return file.startswith(places) and _file_of(sys.path, name) not in (None, file)
 
 

@@ -62,7 +62,8 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
     if others and uploaded_to is not None:
         say(f"{done} Next, when all hosts have uploaded theirs:", *_indented([f"distprof merge {quoted(uploaded_to)}"]))
         return
-    where = "; ".join(f"ranks {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}" for one in others)
+    where = "; ".join(f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}"
+                      for one in others)
     following = [f"distprof merge {quoted_all([directory, *(one.path for one in others)])}"]
     if has_failed and not others:
         shows = ("comms", "report") if any(one.num_steps for one in _ranks(directory)) else ("comms",)

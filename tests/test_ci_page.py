@@ -43,7 +43,7 @@ def test_what_workflows_run_works(tmp_path):
     (tmp_path / "train.py").write_text((SCRIPTS / "alike.py").read_text().replace("else 40", "else 62", 1))
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
-    forked.write_program(bin_folder / "distprof", "distprof")
+    forked.write_program(bin_folder / "distprof", "-m", "distprof")
     environ = clean_environ() | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     codes = []
     for step in steps():

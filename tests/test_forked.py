@@ -86,17 +86,18 @@ def test_what_is_decided_before_a_fork_starts_a_python(words, options):
 def test_a_program_of_a_shell_is_forked(tmp_path):
     (tmp_path / "ends.py").write_text(
         "import os, sys\nprint(sys.argv, 'torch' in sys.modules, flush=True)\nos.kill(os.getpid(), 9)")
-    forked.write_program(tmp_path / "ends", "ends")
+    forked.write_program(tmp_path / "ends", "-m", "ends")
     done = subprocess.run(["sh", "-c", "./ends 'a b'; echo $?"], cwd=tmp_path, capture_output=True, text=True,
                           check=True, env=clean_environ())
     assert done.stdout == f"['{tmp_path / 'ends.py'}', 'a b'] True\n137\n"
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("how", ["fine", pytest.param("raises", marks=pytest.mark.stress)])
-def test_a_job_is_recorded_alike(tmp_path, how):
+@pytest.mark.parametrize(("how", "ranks"), [("fine", 1), *(
+    pytest.param(how, 2, marks=pytest.mark.stress) for how in ("fine", "raises"))])
+def test_a_job_is_recorded_alike(tmp_path, how, ranks):
     """Exit code, output, files, and all that was counted."""
-    flags = ("--nproc-per-node", 2, "--steps", "wait=1,count=1,time=1,trace=1,arrivals=0", SCRIPTS / "job.py", how)
+    flags = ("--nproc-per-node", ranks, "--steps", "wait=1,count=1,time=1,trace=1,arrivals=0", SCRIPTS / "job.py", how)
     started, ours = (distprof("run", "--out", tmp_path / name, *flags, real=name == "started")
                      for name in ("started", "forked"))
     assert ours.returncode == started.returncode == (how == "raises")

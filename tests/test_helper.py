@@ -127,10 +127,15 @@ def test_where_none_can_be_started_the_work_is_done_here(own, monkeypatch, lacki
 
 
 def test_it_ends_with_its_process_whoever_holds_the_connection(own):
-    code = ("import os, time\nfrom distprof.helper import Helper\nprint(Helper().call('os:getpid'), flush=True)\n"
-            "if not os.fork():\n    os.close(1)\n    time.sleep(20)\nos._exit(0)")
+    code = ("import os, time\nfrom distprof.helper import Helper\nhelper = Helper().call('os:getpid')\n"
+            "if child := os.fork():\n    print(helper, child, flush=True)\n    os._exit(0)\n"
+            "os.closerange(1, 3)\ntime.sleep(600)")
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=clean_environ())
-    assert is_gone(int(done.stdout))
+    helper_pid, child = map(int, done.stdout.split())
+    try:
+        assert is_gone(helper_pid)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 STAYS = """

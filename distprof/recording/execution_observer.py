@@ -12,7 +12,7 @@ from torch.profiler import ExecutionTraceObserver
 
 from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_JSON
 from distprof.files import told, write_whole
-from distprof.process.live_objects import live_objects
+from distprof.process.live_objects import live_instances
 from distprof.recording.tracing.raw_strings import strict
 from distprof.recording.tracing.slice_names import real_names
 
@@ -34,7 +34,7 @@ class ExecutionObserver:
 
     def start(self, folder: Path) -> None:
         """Begins to write to a folder."""
-        if any(one.is_registered for one in live_objects(lambda kind: issubclass(kind, ExecutionTraceObserver))):
+        if any(one.is_registered for one in live_instances(ExecutionTraceObserver)):
             self._on_foreign()
             return
         self._path = folder / PLAIN_EXECUTION_TRACE_JSON

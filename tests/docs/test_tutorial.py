@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "bin").mkdir()
     for name in ("distprof", "pip"):
-        forked.write_program(tmp_path / "bin" / name, name)
+        forked.write_program(tmp_path / "bin" / name, "-m", name)
     return tmp_path
 
 

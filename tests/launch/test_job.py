@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from distprof.contract.paths import STUCK_JSON
-from support.jobs import EXAMPLES, SCRIPTS, called, distprof
+from distprof.launch import worker
+from support.jobs import EXAMPLES, SCRIPTS, called, clean_environ, distprof
 
 
 def started(tmp_path: Path, *arguments: object, **kwargs) -> dict:
@@ -53,7 +56,7 @@ def test_flags_come_from_the_environment_and_two_dashes_end_them(tmp_path):
 
 @pytest.mark.job
 def test_stdout_is_the_script_s_alone_and_stderr_has_its_lines(tmp_path):
-    ours = distprof("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "job.py", "fine", real=True)
+    ours = distprof("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "job.py", "fine")
     lines = ours.stdout.splitlines()
     assert sorted(line for line in lines if "to stdout" in line) == ["rank 0 to stdout", "rank 1 to stdout"]
     assert len(lines) == 2 or "[Gloo]" in ours.stdout  # some versions of gloo greet there
@@ -162,7 +165,7 @@ def test_a_model_that_never_steps_is_told_and_what_was_seen_is_kept(tmp_path):
 @pytest.mark.job
 def test_a_script_without_torch_runs_and_one_line_says_that_nothing_was_recorded(tmp_path):
     (tmp_path / "plain.py").write_text("print('no torch here')\n")
-    done = distprof("run", "--out", tmp_path / "run", tmp_path / "plain.py", real=True)
+    done = distprof("run", "--out", tmp_path / "run", tmp_path / "plain.py")
     assert done.returncode == 0 and done.stdout == "no torch here\n"
     assert "distprof: nothing was recorded: the script did not import torch" in done.stderr
 
@@ -177,9 +180,11 @@ def test_a_script_that_imports_us_before_torch_is_recorded(tmp_path, first):
         f"{first}\nimport torch\nmodel = torch.nn.Linear(4, 4)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for _ in range(5):\n    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n")
-    done = distprof("run", "--out", tmp_path / "run", "--steps", "wait=1,count=1,time=1,trace=1,arrivals=0",
-                    tmp_path / "train.py", real=True)
-    assert done.returncode == 0 and "1 of 1 rank recorded" in done.stderr, done.stderr
+    plan = {"DISTPROF_OUT": str(tmp_path / "run"), "DISTPROF_STEPS": "wait=1,count=1,time=1,trace=1,arrivals=0"}
+    done = subprocess.run([sys.executable, worker.__file__, tmp_path / "train.py"], capture_output=True, text=True,
+                          check=False, env=clean_environ() | plan)
+    about = json.loads((tmp_path / "run" / "rank00000" / "rank.json").read_text())
+    assert (done.returncode, done.stderr, about["status"]) == (0, "", "complete")
 
 
 @pytest.mark.job

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.hooked import PLAN, right_run, run_hooked
+from support import forked
+from support.hooked import PLAN, PROGRAMS, right_run, run_hooked
 from support.jobs import ROOT, SCRIPTS
 from support.mpi import OPEN_MPI, launcher_of
 from support.ports import free_port
@@ -50,9 +51,10 @@ CASES = {
                               macs=8 * 8 * (3 * 2 * 32 * 128 + 32)),
     "python": Case(arguments=("spawn", "PORT")),
 }
-QUICK = ("srun -n 2 python", "mpirun -n 2 python", "accelerate launch --multi_gpu --num_processes 2",
-         "deepspeed --num_gpus 2", "Lightning: python")
-"""The others are tested elsewhere as well."""
+FORKED = ("srun -n 2 python", "mpirun -n 2 python", "accelerate launch --multi_gpu --num_processes 2")
+"""To our ranks, the other launchers are like one of these."""
+REAL = ("Lightning: python",)
+"""It starts Pythons by itself."""
 
 
 def documented() -> list[str]:
@@ -68,9 +70,10 @@ def test_the_table_names_what_is_tested():
     assert documented() == [*CASES]
 
 
-@pytest.mark.parametrize("command", [
-    command if command in QUICK else pytest.param(command, marks=pytest.mark.stress) for command in CASES])
-def test_a_documented_command_is_one_run(python, tmp_path, monkeypatch, request, command):
+@pytest.mark.parametrize(("command", "real"), [
+    *((command, False) for command in FORKED),
+    *(pytest.param(command, True, marks=() if command in REAL else pytest.mark.stress) for command in CASES)])
+def test_a_documented_command_is_one_run(python, tmp_path, monkeypatch, request, command, real):
     case = CASES[command]
     if find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
@@ -79,8 +82,9 @@ def test_a_documented_command_is_one_run(python, tmp_path, monkeypatch, request,
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("localhost\nlocalhost\n")  # a slot each
     environ = _environ(command, request) | {"DISTPROF_OUT": "runs/a", "DISTPROF_STEPS": PLAN}
-    environ["PATH"] = os.pathsep.join((str(python.parent), environ.get("PATH", os.environ["PATH"])))
-    done = run_hooked(*_words(command, case, python), **environ)
+    programs = python.parent if real else _forked_programs(tmp_path / "bin")
+    environ["PATH"] = os.pathsep.join((str(programs), environ.get("PATH", os.environ["PATH"])))
+    done = run_hooked(*_words(command, case, programs), **environ)
     assert "recording stopped" not in done.stderr and "not recording" not in done.stderr, done.stderr
     right_run(Path("runs/a"), macs=case.macs)
 
@@ -91,12 +95,19 @@ def _environ(command: str, request: pytest.FixtureRequest) -> dict[str, str]:
     return {**OPEN_MPI, "DS_ACCELERATOR": "cpu"}
 
 
-def _words(command: str, case: Case, python: Path) -> list[str]:
+def _forked_programs(folder: Path) -> Path:
+    folder.mkdir()
+    forked.write_program(folder / "python")
+    forked.write_program(folder / "accelerate", "-m", PROGRAMS["accelerate"])
+    return folder
+
+
+def _words(command: str, case: Case, programs: Path) -> list[str]:
     program, *words = shlex.split(command.removeprefix("Lightning: "))
     if program in ("mpirun", "mpiexec"):
         program = launcher_of("Open MPI" if program == "mpirun" else "HYDRA")
     elif program != "srun":
-        program = str(python.parent / program)
+        program = str(programs / program)
     at = 1 if words[:1] in (["launch"], ["run"]) else 0
     known = {"PORT": str(free_port()), "FOLDER": "."}
     given = [*words[:at], *case.flags, *words[at:], str(SCRIPTS / case.script), *case.arguments]

@@ -21,11 +21,12 @@ pytestmark = pytest.mark.job
 JOB = SCRIPTS / "by_any_launcher.py"
 
 
-@pytest.mark.parametrize("how", ["spawn", "fork", *(
-    pytest.param(how, marks=pytest.mark.stress) for how in ("process", "popen"))])
-def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how):
+@pytest.mark.parametrize(("how", "real"), [("fork", False), *(
+    pytest.param(how, True, marks=pytest.mark.stress) for how in ("spawn", "fork", "process", "popen"))])
+def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how, real):
     out = tmp_path / "run"
-    done = run_hooked(python, JOB, how, str(free_port()), DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    done = run_hooked(python if real else sys.executable, JOB, how, str(free_port()), DISTPROF_OUT=str(out),
+                      DISTPROF_STEPS=PLAN)
     ranks = whole_run(out)
     assert [one["local_rank"] for one in ranks] == [0, 1], "by host: nobody gave LOCAL_RANK"
     assert "distprof: " not in done.stderr, done.stderr
@@ -44,18 +45,19 @@ def test_one_process_is_recorded_and_its_helpers_are_not(tmp_path):
 
 @pytest.mark.parametrize("script", [(JOB, "nothing"), ("-c", "import torch; torch.ones(2)"), ("-c", "pass")])
 def test_what_does_not_train_leaves_and_says_nothing(python, tmp_path, script):
-    done = run_hooked(python, *script, DISTPROF_OUT=str(tmp_path / "run"))
+    program = sys.executable if JOB in script else python
+    done = run_hooked(program, *script, DISTPROF_OUT=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists() and done.stderr == ""
 
 
-def test_a_process_that_trains_and_has_no_step_says_why_nothing_is_there(python, tmp_path):
+def test_a_process_that_trains_and_has_no_step_says_why_nothing_is_there(tmp_path):
     out = tmp_path / "run"
-    done = run_hooked(python, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out))
+    done = run_hooked(sys.executable, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out))
     assert not out.exists() and done.stderr == (
         "distprof: rank 0: nothing was written: expected optimizer.step() to end each step, 30 steps of several "
         "optimizers (SGD) do not show which make an iteration  hint: say with DISTPROF_STEP_EVERY which optimizer, or "
         "how many optimizer steps, make one\n")
-    run_hooked(python, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out), DISTPROF_STEP_EVERY="2")
+    run_hooked(sys.executable, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out), DISTPROF_STEP_EVERY="2")
     whole_run(out, 1)
 
 
@@ -65,18 +67,18 @@ def test_torch_is_not_imported_for_the_hook_and_nothing_is_loaded_without_the_va
     assert run_hooked(python, "-c", names, DISTPROF_OUT=str(tmp_path / "x")).stdout.strip() == "['distprof_start']"
 
 
-def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, tmp_path):
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.stress)])
+def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, tmp_path, real):
     out = tmp_path / "run"
-    run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-               DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    job = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group")
+    environ = {"DISTPROF_OUT": str(out), "DISTPROF_STEPS": PLAN}
+    run_hooked(python if real else sys.executable, *job, **environ)
     whole_run(out)
-    again = run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB,
-                       "group", DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    again = run_hooked(sys.executable, *job, **environ)
     assert "recording stopped, training goes on: expected a new or empty directory" in again.stderr
     assert "DISTPROF_FORCE=1" in again.stderr
     first = whole_run(out)[0]["run_id"]
-    run_hooked(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-               DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN, DISTPROF_FORCE="1")
+    run_hooked(sys.executable, *job, **environ, DISTPROF_FORCE="1")
     assert whole_run(out)[0]["run_id"] != first
 
 
@@ -103,10 +105,11 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
     assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
-def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path):
+@pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.stress)])
+def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path, how):
     out = tmp_path / "run"
     done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,
-                      "spawn", str(free_port()))
+                      how, str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +16,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.checkpoint import checkpoint
 
 import distprof
+from distprof.launch import worker
 from distprof.recording.tracing.open_slices import close_open_slices
 from support.freed_memory import environ_that_ends_it
-from support.jobs import SCRIPTS, record_run
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ
+from support.ports import free_port
 from support.recording import Recorded, train
 
 TWO = "wait=1,count=0,time=0,trace=2,memory=2,arrivals=0"
@@ -26,12 +31,24 @@ def quick(first, others):
     return [first, *(pytest.param(one, marks=pytest.mark.stress) for one in others)]
 
 
+def record(folder: Path, script: str, *arguments: str, steps: str, ranks: int = 2) -> Path:
+    """The run of ranks that end where they use memory after it was freed."""
+    environ = clean_environ() | environ_that_ends_it(folder) | {
+        "DISTPROF_OUT": str(folder / "run"), "DISTPROF_STEPS": steps, "TORCHELASTIC_RUN_ID": "one",
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port())}
+    started = [subprocess.Popen([sys.executable, worker.__file__, SCRIPTS / script, *arguments], text=True,
+                                stderr=subprocess.PIPE, env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+               for rank in range(ranks)]
+    told = [one.communicate(timeout=PATIENCE_S)[1] for one in started]
+    assert [one.returncode for one in started] == [0] * ranks, told
+    return folder / "run"
+
+
 @pytest.mark.job
 @pytest.mark.parametrize("how", quick("across_slices", [one for one in SHAPES if one != "across_slices"]))
 def test_the_script_s_own_profiler_begins_and_ends_anywhere(tmp_path, how):
-    plan = "wait=1,count=0,time=0,trace=12,arrivals=0"
-    record_run(tmp_path / "run", 1, SCRIPTS / "own_profiler.py", how, flags=("--steps", plan),
-               **environ_that_ends_it(tmp_path))
+    record(tmp_path, "own_profiler.py", how, steps="wait=1,count=0,time=0,trace=12,arrivals=0", ranks=1)
 
 
 @pytest.mark.job
@@ -39,27 +56,22 @@ def test_the_script_s_own_profiler_begins_and_ends_anywhere(tmp_path, how):
 @pytest.mark.parametrize("how", [how for how in SHAPES if how != "in_optimizer"])  # DDP still ends there, as without us
 @pytest.mark.parametrize("options", [(), ("profile_memory=1", "with_stack=1", "record_shapes=1")])
 def test_the_script_s_own_profiler_and_both_of_our_sessions(tmp_path, how, options):
-    plan = "wait=1,count=1,time=1,trace=3,memory=3,arrivals=2"
-    record_run(tmp_path / "run", 2, SCRIPTS / "own_profiler.py", how, *options, flags=("--steps", plan),
-               **environ_that_ends_it(tmp_path))
+    record(tmp_path, "own_profiler.py", how, *options, steps="wait=1,count=1,time=1,trace=3,memory=3,arrivals=2")
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("how", quick("collective", ["single"]))
 def test_communication_that_goes_on_behind_a_session(tmp_path, how):
-    plan = "wait=1,count=0,time=0,trace=2,arrivals=3"
-    record_run(tmp_path / "run", 2, SCRIPTS / "crossing.py", how, flags=("--steps", plan),
-               **environ_that_ends_it(tmp_path))
+    run = record(tmp_path, "crossing.py", how, steps="wait=1,count=0,time=0,trace=2,arrivals=3")
     for rank in range(2):
-        assert (tmp_path / "run" / f"rank{rank:05d}" / "trace.json.gz").exists(), "it was written when that had ended"
+        assert (run / f"rank{rank:05d}" / "trace.json.gz").exists(), "it was written when that had ended"
 
 
 @pytest.mark.job
 @pytest.mark.stress
 def test_communication_that_goes_on_behind_the_recording(tmp_path):
-    record_run(tmp_path / "run", 2, SCRIPTS / "crossing.py", "single",
-               flags=("--steps", "wait=1,count=0,time=0,trace=2,arrivals=0"), **environ_that_ends_it(tmp_path))
-    notes = json.loads((tmp_path / "run" / "rank00000" / "rank.json").read_text())["notes"]
+    run = record(tmp_path, "crossing.py", "single", steps="wait=1,count=0,time=0,trace=2,arrivals=0")
+    notes = json.loads((run / "rank00000" / "rank.json").read_text())["notes"]
     assert any("communication goes on behind the recorded steps" in note for note in notes)
 
 
@@ -67,8 +79,8 @@ def test_communication_that_goes_on_behind_the_recording(tmp_path):
 @pytest.mark.stress
 def test_trace_and_memory_in_many_jobs(tmp_path):
     for number in range(20):
-        record_run(tmp_path / str(number), 2, SCRIPTS / "job.py", "plain", flags=("--steps", TWO),
-                   **environ_that_ends_it(tmp_path))
+        (tmp_path / str(number)).mkdir()
+        record(tmp_path / str(number), "job.py", "plain", steps=TWO)
 
 
 def test_trace_and_memory_in_one_recording(tmp_path):

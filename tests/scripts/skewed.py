@@ -1,12 +1,19 @@
 """DDP on clocks that may be wrong, and that knows better: `torchrun skewed.py OUT`.
 
-Writes OUT.RANK.json: the wrong clock beside that of the kernel, and when the kernel says that a slice began.
+CLOCK_OF_3="+3s x1.0001" makes that of local rank 3 wrong, by the library LIBFAKETIME. Writes OUT.RANK.json: the wrong
+clock beside that of the kernel, and when the kernel says that a slice began.
 """
+
+import os
+import sys
+
+if spec := os.environ.pop(f"CLOCK_OF_{os.environ['LOCAL_RANK']}", None):
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {
+        "LD_PRELOAD": os.environ["LIBFAKETIME"], "FAKETIME": spec, "FAKETIME_DONT_FAKE_MONOTONIC": "1"})
 
 import ctypes
 import json
 import platform
-import sys
 import threading
 import time
 from pathlib import Path

@@ -142,6 +142,8 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def _varint(text: bytes, at: int) -> tuple[int, int]:
+    if text[at] < 0x80:
+        return text[at], at + 1
     value = shift = 0
     while True:
         value |= (text[at] & 0x7F) << shift

@@ -21,8 +21,8 @@ READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "MALLOC_", "FAKETIME")
 """Begins of variables that Python, torch or the C library read while they load."""
 READ_LATER = (
-    "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR",
-    "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+    "CUDA_VISIBLE_DEVICES", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHELASTIC_",
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 """Those that a forked process reads as one that starts does: what launchers, inductor and other libraries set."""
 TESTS = str(Path(__file__).parents[1])
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize"}
@@ -135,18 +135,19 @@ def server() -> Server:
 
 
 PROGRAM = """#!{python} -S
-import sys
+import os, sys
+os.environ.pop("LD_LIBRARY_PATH", None)  # mpirun sets it for libraries of its own
 sys.path.insert(0, {tests!r})
 from support.forked import Server, popen, use
 use(Server({address!r}, {environ!r}))
-code = popen([sys.executable, "-m", {module!r}, *sys.argv[1:]]).wait()
+code = popen([sys.executable, *{words!r}, *sys.argv[1:]]).wait()
 sys.exit(code if code >= 0 else 128 - code)
 """
 
 
-def write_program(path: Path, module: str) -> None:
-    """Writes a program for a shell that does what `python -m MODULE` does."""
-    path.write_text(PROGRAM.format(python=sys.executable, tests=TESTS, module=module, address=server().address,
+def write_program(path: Path, *words: str) -> None:
+    """Writes a program for a shell that does what `python WORDS` does."""
+    path.write_text(PROGRAM.format(python=sys.executable, tests=TESTS, words=words, address=server().address,
                                    environ=dict(server().environ)))
     path.chmod(0o755)
 

@@ -6,13 +6,14 @@ import fcntl
 import os
 import pty
 import struct
+import sys
 import termios
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyte
 
 from distprof.launch.display.status_row import OTHERS
+from support import forked
 from support.jobs import clean_environ
 
 ROWS, COLUMNS = 24, 100
@@ -42,29 +43,32 @@ class Screen:
         return found
 
 
-def on_terminal_of_its_own(command: Sequence[object], watch: Callable[[str], object] = str) -> tuple[int, str]:
-    """A command in a session of its own, whose terminal is its standard input, output and error.
+TAKES_IT = ("import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            "from distprof.launch.cli import main; main(sys.argv[1:])")
+
+
+def on_terminal_of_its_own(*words: object, watch: Callable[[str], object] = str) -> tuple[int, str]:
+    """The command line in a session of its own, whose terminal is its standard input, output and error.
 
     Args:
-        command: Begins with the path of a program.
+        words: What follows `distprof`.
         watch: Called with what was written by then, whenever there is more.
 
     Returns:
         Its exit code, and all that was written to the terminal.
     """
-    with warnings.catch_warnings(action="ignore"):  # threads of the tests do not matter to a process that runs another
-        child, terminal = pty.fork()
-    if child == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        words = [str(word) for word in command]
-        environ = {name: value for name, value in clean_environ().items() if name not in OTHERS}
-        os.execve(words[0], words, environ | {"TERM": "xterm-256color"})
-    shown = bytearray()
-    while part := _read(terminal):
-        shown += part
-        watch(shown.decode(errors="replace"))
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
+    ours, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    environ = {name: value for name, value in clean_environ().items() if name not in OTHERS}
+    with forked.popen([sys.executable, "-c", TAKES_IT, *map(str, words)], env=environ | {"TERM": "xterm-256color"},
+                      stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+        os.close(terminal)
+        shown = bytearray()
+        while part := _read(ours):
+            shown += part
+            watch(shown.decode(errors="replace"))
+        os.close(ours)
+    return process.returncode, shown.decode()
 
 
 def _read(terminal: int) -> bytes:

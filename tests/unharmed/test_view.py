@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -206,8 +207,9 @@ def test_threads_that_begin_while_it_is_recorded_get_no_signal(tmp_path):
     def blocked() -> dict[str, int]:
         found = {}
         for task in Path("/proc/self/task").iterdir():
-            (line,) = re.findall(r"^SigBlk:\s+(\w+)$", (task / "status").read_text(), re.MULTILINE)
-            found[task.name] = int(line, 16)
+            with suppress(OSError):  # a thread that ended just now
+                (line,) = re.findall(r"^SigBlk:\s+(\w+)$", (task / "status").read_text(), re.MULTILINE)
+                found[task.name] = int(line, 16)
         return found
 
     before = blocked()

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from distprof.contract.steps_found import OptimizerSteps
 from distprof.model.modules import ModuleMap
-from distprof.process.live_objects import live_objects
+from distprof.process.live_objects import live_instances
 
 
 class KnownOptimizer:
@@ -114,7 +114,7 @@ def _live() -> list[KnownOptimizer]:
 
 def live_optimizers() -> list[Optimizer]:
     """All that are alive, wrappers as well."""
-    return live_objects(lambda kind: Optimizer in kind.__mro__)
+    return live_instances(Optimizer)
 
 
 def name_all(optimizers: Iterable[KnownOptimizer], modules: ModuleMap) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch.autograd.profiler import record_function
 
-from distprof.process.live_objects import live_objects
+from distprof.process.live_objects import live_instances
 
 
 def close_open_slices() -> None:
     """Ends the slices that are open; for those that are over, or end later, that does nothing."""
-    records = [one.record for one in live_objects(lambda kind: issubclass(kind, record_function))]
+    records = [one.record for one in live_instances(record_function)]
     with torch._C.DisableTorchFunctionSubclass():
         for record in records:
             if record is not None:  # made, and not entered

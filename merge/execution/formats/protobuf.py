@@ -10,10 +10,13 @@ from collections.abc import Iterable
 
 _VARINT, _LENGTH = 0, 2
 _MASK = 2**64 - 1
+_OF_A_BYTE = [bytes((number,)) for number in range(128)]
 
 
 def varint(number: int) -> bytes:
     """A number below 2^64; negative ones as their two's complement of 64 bits."""
+    if 0 <= number <= 0x7F:
+        return _OF_A_BYTE[number]
     number &= _MASK
     found = bytearray()
     while number > 0x7F:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,8 +79,7 @@ def on_terminal(tmp_path: Path, *flags: object, watch: Callable[[str], object] =
     """A job that must succeed and prints to a terminal: what it wrote, the screen, and what its last row showed."""
     (tmp_path / "train.py").write_text(SCRIPT)
     code, shown = on_terminal_of_its_own(
-        [sys.executable, "-m", "distprof", "run", "--no-merge", "--out", tmp_path / "run", *flags,
-         tmp_path / "train.py", tmp_path / "seen"], watch)
+        "run", "--no-merge", "--out", tmp_path / "run", *flags, tmp_path / "train.py", tmp_path / "seen", watch=watch)
     assert code == 0, shown
     screen, rows = Screen(), set[str]()
     for character in shown:

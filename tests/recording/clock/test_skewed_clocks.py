@@ -7,7 +7,6 @@ import json
 import random
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -29,9 +28,8 @@ class Skewed:
     """One job with the true errors of its clocks."""
 
     def __init__(self, out: Path, wrong: dict[int, str]) -> None:
-        environ = {f"FAKETIME_OF_{rank}": spec for rank, spec in wrong.items()}
-        torchrun(4, "--no-python", "sh", SCRIPTS / "faked.sh", sys.executable, SCRIPTS / "skewed.py", out,
-                 LIBFAKETIME=str(LIBRARIES[0]), **environ)
+        environ = {f"CLOCK_OF_{rank}": spec for rank, spec in wrong.items()}
+        torchrun(4, SCRIPTS / "skewed.py", out, LIBFAKETIME=str(LIBRARIES[0]), **environ)
         self.run = out
         self.truth = [json.loads(Path(f"{out}.{rank}.json").read_text()) for rank in range(4)]
 

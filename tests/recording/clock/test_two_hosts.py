@@ -15,28 +15,32 @@ pytestmark = [pytest.mark.job, pytest.mark.skipif(why_not() is not None, reason=
 AHEAD_S = 3.25
 
 
-def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.stress)])
+def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
+    """With so many ranks on each."""
+    first, second = ("rank 0", "rank 1") if ranks == 1 else ("ranks 0 and 1", "ranks 2-3")
     outs = [tmp_path / "a" / "run", tmp_path / "b" / "own"]
     with two_hosts(0.0, AHEAD_S) as hosts:
         jobs = [subprocess.Popen(
             host.command(sys.executable, "-m", "distprof", "run", "--out", out, "--nnodes", 2, "--node-rank", node,
-                         "--nproc-per-node", 2, "--master-addr", hosts[0].address, "--master-port", 29531, "--steps",
-                         "wait=2,count=1,time=1,trace=4,arrivals=4", SCRIPTS / "two_hosts_job.py"),
+                         "--nproc-per-node", ranks, "--master-addr", hosts[0].address, "--master-port", 29531,
+                         "--steps", "wait=2,count=1,time=1,trace=4,arrivals=4", SCRIPTS / "two_hosts_job.py"),
             env=clean_environ() | host.environ(), stderr=subprocess.PIPE, text=True)
             for node, (host, out) in enumerate(zip(hosts, outs, strict=True))]
         told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
-    assert f"2 of 4 ranks recorded. Others: ranks 2-3 in host-b:{outs[1]}" in told[0], told[0]
+    assert f"{ranks} of {2 * ranks} ranks recorded. Others: {second} in host-b:{outs[1]}" in told[0], told[0]
     about = [json.loads((out / "run.json").read_text()) for out in outs]
     assert about[0]["run_id"] == about[1]["run_id"] and about[0]["directory_id"] != about[1]["directory_id"]
     alone = distprof("stats", outs[1])
-    assert f"ranks 0 and 1 of 4 missing; recorded in host-a:{outs[0]}: name that directory, too" in alone.stdout
+    assert f"{first} of {2 * ranks} missing; recorded in host-a:{outs[0]}: name that directory, too" in alone.stdout
     merged = distprof("merge", "--strict", *outs)
     assert merged.returncode == 0, merged.stdout + merged.stderr
-    assert "4 of 4 ranks" in merged.stdout and "2 clocks on 2 hosts aligned within" in merged.stdout
+    assert f"{2 * ranks} of {2 * ranks} ranks" in merged.stdout
+    assert "2 clocks on 2 hosts aligned within" in merged.stdout
     clock = json.loads(distprof("stats", "--json", *outs).stdout)["clock"]
     assert clock["method"] == "samples" and clock["aligned"] and not clock["causality"]["contradicts"]
-    for known in (one for one in clock["ranks"] if one["rank"] in (2, 3)):
+    for known in (one for one in clock["ranks"] if one["rank"] >= ranks):
         off_ns = known["offset_ns"] + AHEAD_S * 1e9
         assert abs(off_ns) <= known["uncertainty_ns"] < 50_000_000, (off_ns, known)
     print(f"off by {off_ns / 1e3:.1f} us, bound {known['uncertainty_ns'] / 1e3:.1f} us")

@@ -18,7 +18,7 @@ COMMUNICATION = (5, 6, 7)
 JOBS = {
     "DDP": (2, SCRIPTS / "job.py", "plain", 5), "FSDP2": (2, SCRIPTS / "sharded.py"),
     "pipeline by hand": (2, SCRIPTS / "pipeline.py"), "sequence parallel": (2, SCRIPTS / "sequence_parallel.py"),
-    "tp2 x dp2": (4, EXAMPLES / "train_tp.py", "--steps", 5),
+    "tp2 x dp2": (4, EXAMPLES / "train_tp.py", "--steps", 3),
 }
 
 
@@ -50,7 +50,7 @@ def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(tmp_path, ki
         communication = [node for node in nodes if node["type"] in COMMUNICATION]
         issued = [node for node in recorded_nodes(run, rank) if node["name"].startswith("c10d::")]
         assert len(communication) == len(issued) > 0
-        if has_chakra():
+        if rank == 0 and has_chakra():
             assert len(jsonized(tmp_path / "et" / f"job.{rank}.et")) == len(nodes)
         known = {node["id"] for node in nodes}
         assert all(one in known for node in nodes for one in (*node["data"], *node["control"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
 import sys
 
 import polars as pl
@@ -16,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distprof
 from distprof.recording.tracing.profiler_room import LEAST_BYTES, MOST_BYTES, ProfilerRoom
+from support import forked
 from support.jobs import EXAMPLES, PATIENCE_S, SCRIPTS, called, clean_environ
 from support.jobs import distprof as command
 
@@ -137,9 +137,9 @@ def test_jobs_of_two_ranks_add_up_as_well(tmp_path, path, categories, missed):
 
 
 def bounded(tmp_path, limit, *arguments):
-    done = subprocess.run([sys.executable, SCRIPTS / "many_small_ops.py", tmp_path / "run", *map(str, arguments)],
-                          capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-                          env=clean_environ() | {"DISTPROF_PROFILER_MEMORY": limit})
+    done = forked.run([sys.executable, SCRIPTS / "many_small_ops.py", tmp_path / "run", *map(str, arguments)],
+                      capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+                      env=clean_environ() | {"DISTPROF_PROFILER_MEMORY": limit})
     assert done.returncode == 0, done.stderr
     found = re.search(r"steps (\d+) grew (\d+)", done.stdout)
     return int(found[1]), int(found[2]), done.stderr
