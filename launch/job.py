@@ -43,7 +43,7 @@ from distprof.recording.chosen_ranks import VARIABLE as RANKS
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.job.claim import join_or_make
 from distprof.recording.plan import StepPlan
-from distprof.recording.run_directory import NO_ARGV, make_run_directory, new_run_id, this_launch
+from distprof.recording.run_directory import NO_ARGV, WATCH, make_run_directory, new_run_id, this_launch
 from distprof.recording.steps.every import VARIABLE
 from distprof.sizes import num_bytes
 from distprof.storage.places import remote
@@ -92,6 +92,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     rank_size.requested(os.environ)  # what the ranks would not take is refused here
     if args.no_argv:
         os.environ[NO_ARGV] = "1"
+    if args.watch is not None:
+        os.environ[WATCH] = args.watch
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)

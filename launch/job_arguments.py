@@ -87,6 +87,9 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--no-argv", action="store_true",
                        help="keep no arguments in run.json; otherwise they are kept with *** in the place of values "
                             "whose names look secret (token, key, password, ...), and of passwords in URLs")
+    group.add_argument("--watch", choices=("on", "off"), default=None,
+                       help="whether the end of each step is noted after the last pass too, which takes a few "
+                            "microseconds per step (default: on)")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

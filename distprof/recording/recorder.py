@@ -23,6 +23,7 @@ from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
+from distprof.recording.later_steps import LaterSteps
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
@@ -57,6 +58,7 @@ class Recorder:
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
                                    compilations=self._compilations, ranks=ranks)
+        self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder)
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
             tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
@@ -71,10 +73,11 @@ class Recorder:
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
-            guard=self._guarded, is_recording=lambda: self.recording, complete=lambda: self._finish("complete"),
+            guard=self._guarded, is_recording=lambda: self.recording, complete=self._complete,
             written=self._watch.resume, thread=self._thread)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
-                                          is_recording=lambda: self.recording and not self._thread.is_other)
+                                          is_recording=lambda: self.recording and not self._thread.is_other,
+                                          later=self._later.after_optimizer)
 
     @property
     def plan(self) -> StepPlan:
@@ -91,6 +94,8 @@ class Recorder:
         """Ends a step by hand; from then on optimizer steps end none."""
         if self.recording:
             self._guarded(self._walk.explicit_step)()
+        elif self._later.is_on and self._finder.rule == "explicit":
+            self._later.step_ended()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -108,6 +113,7 @@ class Recorder:
         Args:
             error: What ended the script; None: it came to its end.
         """
+        self._later.stop()
         failure = failure_of(error)
         if error is not None:
             self._hang.on_error(error)
@@ -116,6 +122,7 @@ class Recorder:
             self._guarded(self._close)(error)
         else:
             self._rank.add_end()
+            self._optimizers.stop()
         self._compilations.stop()
         self._stop_watching()
 
@@ -167,11 +174,16 @@ class Recorder:
                 "call rec.step() at the end of each step, with distprof.record(...) as rec")
         self._rank.say(f"{what}: expected optimizer.step() to end each step, {found}  hint: {hint}")
 
-    def _finish(self, status: Status, why: str | None = None) -> None:
+    def _complete(self) -> None:
+        """All passes are done, and the script goes on."""
+        self._finish("complete", goes_on=True)
+        self._later.start(self._step.number)
+
+    def _finish(self, status: Status, why: str | None = None, *, goes_on: bool = False) -> None:
         with self._writing.held():
             if not self.recording:
                 return
-            self._remove()
+            self._remove(goes_on=goes_on)
             self._rank.flush(self._passes, status=status, why=why)
             self._walk.stop()  # a session may have ended since
             self._hang.complete(self._rank.complete)
@@ -220,10 +232,10 @@ class Recorder:
         self._hang.stop()
         self._watch.stop()
 
-    def _remove(self) -> None:
-        """Removes every hook, mode and patched function."""
+    def _remove(self, *, goes_on: bool = False) -> None:
+        """Removes every hook, mode and patched function, but for the one by which later steps are noted."""
         self.recording = False
-        self._optimizers.stop()
+        self._optimizers.stop(goes_on=goes_on)
         self._walk.stop()
 
     def _fail(self, error: Exception) -> None:
@@ -242,6 +254,7 @@ class Recorder:
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
+        self._later.forget()
         self._rank.forget()
         self._compilations.forget()
 

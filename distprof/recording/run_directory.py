@@ -36,6 +36,7 @@ from distprof.hidden import without_secrets
 from distprof.process.identity import versions
 from distprof.system import opened_at
 
+WATCH = "DISTPROF_WATCH"
 NO_ARGV = "DISTPROF_NO_ARGV"
 """A variable: where it is set, run.json holds no arguments."""
 LOCK = ".claim"

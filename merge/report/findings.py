@@ -27,6 +27,7 @@ from distprof.merge.text.communication.culprits import NEEDED
 from distprof.merge.text.phrases import step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, bubble, mfu
+from distprof.merge.text.steps import change_line
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, si
 
@@ -63,8 +64,8 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
         sources: The run.
     """
     facts = Facts(document, sources)
-    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _step, _imbalance, _bubble) for one in look(
-        facts)]
+    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _change, _step, _imbalance, _bubble)
+             for one in look(facts)]
     if _has_steps(facts):
         found += data_loading(document, facts.where)
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
@@ -149,6 +150,13 @@ def _late(facts: Facts) -> Iterator[Finding]:
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
         yield Finding(severity="good" if good else "note", text=first, detail="\n".join(more) or None,
                       section="blame")
+
+
+def _change(facts: Facts) -> Iterator[Finding]:
+    """Steps that take longer or shorter from one on, later than what was recorded."""
+    if facts.sources.is_recorded:
+        for line in change_line(facts.sources.summary):
+            yield Finding(severity="warn", text=line.replace("`", ""), section="step_parts")
 
 
 def _step(facts: Facts) -> Iterator[Finding]:

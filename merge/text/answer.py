@@ -10,6 +10,7 @@ from distprof.contract.problems import Problem, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
+from distprof.merge.text.steps import change_line, steps_words
 from distprof.merge.totals.step_time import step_time_of
 
 LATE = 4
@@ -29,7 +30,7 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"{mesh(summary)}{fully}: {', '.join(rates(summary))}"]
     if summary["step"]["time_ns"] is not None:
         lines.append(mfu(summary["step"], at_least=bool(summary["uncounted_ops"])))
-    return [*lines, *_communication(summary), *_missing(summary)]
+    return [*lines, *_communication(summary), *change_line(summary), *_missing(summary)]
 
 
 def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -47,10 +48,16 @@ def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
     yield from lines[:LATE] if len(lines) <= LATE else (*lines[:LATE - 1], "  distprof comms says more about it")
 
 
+def _whole(summary: Mapping[str, Any]) -> str:
+    number = summary["world_size"]
+    return "the rank is complete" if number == 1 else f"all {number} ranks complete"
+
+
 def _missing(summary: Mapping[str, Any]) -> Iterator[str]:
     problems = from_json(Problem, summary["problems"])
     if not problems:
-        yield "nothing is missing"
+        words = steps_words(summary)
+        yield _whole(summary) + (f"; {words}" if words is not None else "")
     shown = MISSING if len(problems) <= MISSING else MISSING - 1
     yield from (f"incomplete: {text}" for text in islice(sentences(problems), shown))
     if len(problems) > shown:

@@ -14,7 +14,7 @@ from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.communication.culprits import exact_hint, lines_of_summary
 from distprof.merge.text.phrases import clock_line, step_time_words
 from distprof.merge.text.problems import show_problems
-from distprof.merge.text.steps import evaluation_line, step_line
+from distprof.merge.text.steps import change_line, evaluation_line, step_line, steps_words
 from distprof.merge.totals.step_time import step_time_of
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
@@ -171,6 +171,9 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
         if line is not None:
             page.line(line)
     page.line("   ".join(rates(summary)))
+    words = steps_words(summary)
+    for line in (*(() if words is None else (words,)), *change_line(summary)):
+        page.line(line)
     if step["time_ns"] is not None:
         page.line(mfu(step, at_least=bool(summary["uncounted_ops"])))
     page.line()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from distprof.contract.steps_found import StepsFound
+from distprof.merge.text.phrases import brief
 from distprof.units import counted, duration, si
+
+SETTLED = 10
+"""Steps behind a change that are left out when it is recorded."""
 
 
 def step_line(found: Mapping[str, Any] | None) -> str | None:
@@ -47,3 +51,22 @@ def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
     parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
     parts += [f"{duration(found['time_ns'])} a step"] if found["time_ns"] is not None else []
     return f"evaluation (in no total), per GPU: {', '.join(parts)}"
+
+
+def steps_words(summary: Mapping[str, Any]) -> str | None:
+    """`steps 0-43 of 320 recorded`; None where nothing was recorded."""
+    found = summary.get("steps") or {}  # that of an earlier version has none
+    if not found.get("num_recorded"):
+        return None
+    last = found["num_recorded"] - 1
+    which = f"steps 0-{last}" if last else "step 0"
+    of_all = "" if found["num_run"] is None else f" of {found['num_run']}"
+    return f"{which}{of_all} recorded"
+
+
+def change_line(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Where steps take longer or shorter from one on, in the whole job."""
+    found = (summary.get("steps") or {}).get("change")
+    if found is not None:
+        yield (f"From step {found['step']} on, steps take {brief(found['after_ns'])} instead of "
+               f"{brief(found['before_ns'])}: record them with `--steps wait={found['step'] + SETTLED}`")

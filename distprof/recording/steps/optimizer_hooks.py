@@ -20,7 +20,7 @@ class OptimizerHooks:
     """Watches optimizers, between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
-                 stepped: Callable[[Optimizer, bool], None]) -> None:
+                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer], None]) -> None:
         """Prepares.
 
         Args:
@@ -28,11 +28,13 @@ class OptimizerHooks:
             guard: What wraps calls from the script.
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
+            later: Called behind each step once nothing else is to be watched.
         """
         self._passes = passes
         self._guard = guard
         self._is_recording = is_recording
-        self._stepped = stepped
+        self._stepped, self._later = stepped, later
+        self._guarded_after = guard(self._after)
         self._num_steps = 0
         self._begins = guard(passes.optimizer_begins)
         self._skipped = SkippedSteps(lambda: self._num_steps, guard(lambda optimizer: stepped(optimizer, True)))
@@ -43,13 +45,16 @@ class OptimizerHooks:
         """Begins to watch."""
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._guard(self._after)),
+            register_optimizer_step_post_hook(self._behind),
         ]
         self._skipped.start()
 
-    def stop(self) -> None:
-        """Takes everything away."""
-        for handle in self._handles:
+    def stop(self, *, goes_on: bool = False) -> None:
+        """Takes everything away, but for what `later` needs where steps go on being noted.
+
+        That is not put there now: torch may be at these hooks.
+        """
+        for handle in self._handles[:1] if goes_on else self._handles:
             handle.remove()
         self._skipped.stop()
 
@@ -66,6 +71,9 @@ class OptimizerHooks:
         if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
             return (args[0], self._passes.around_closure(args[1]), *args[2:]), kwargs
         return None
+
+    def _behind(self, optimizer: Optimizer, *_: Any) -> None:
+        (self._guarded_after if self._is_recording() else self._later)(optimizer)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         _become_last(self._handles[:1])

@@ -1,0 +1,85 @@
+"""When each step ends that follows the last pass: one time stamp per step, and nothing else is on."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from distprof.contract.paths import STEP_ENDS
+from distprof.contract.step_ends import MAGIC
+from distprof.model.compiled import never_compile
+from distprof.recording.run_directory import WATCH
+from distprof.recording.steps.finder import StepFinder
+from distprof.recording.unnoticed import is_traced
+
+EVERY_NS = 5_000_000_000
+"""Stamps are written down so often, and at the end."""
+RULES = ("optimizer", "pattern", "irregular", "given", "explicit")
+"""Where optimizers, or the script, say alone when a step ends: others need hooks in modules."""
+
+
+class LaterSteps:
+    """Notes the end of each step between `start` and `stop`.
+
+    Args:
+        finder: Says what ends a step.
+        folder: That of the rank.
+    """
+
+    def __init__(self, finder: StepFinder, folder: Callable[[], Path | None]) -> None:
+        self.is_on = False
+        self._finder, self._find_folder = finder, folder
+        self._folder: Path | None = None
+        self._stamps, self._written_ns, self._thread = array("q"), 0, 0
+        never_compile(type(self).after_optimizer)
+
+    def start(self, first: int) -> None:
+        """The first of these steps begins now, unless nothing tells when it ends, or the user does not want that."""
+        self._folder = self._find_folder()
+        if self._folder is None or self._finder.rule not in RULES or os.environ.get(WATCH) == "off":
+            return
+        self._thread, self._written_ns = get_ident(), time.time_ns()
+        self._stamps.extend((MAGIC, first, self._written_ns))
+        self.is_on = True
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer stepped."""
+        if not self.is_on or is_compiling() or is_traced() is not None:
+            return
+        if self._finder.rule != "explicit" and get_ident() == self._thread and self._finder.after_optimizer(optimizer):
+            self.step_ended()
+
+    def step_ended(self) -> None:
+        """A step ended just now."""
+        now = time.time_ns()
+        self._stamps.append(now)
+        if now - self._written_ns >= EVERY_NS:
+            self._written_ns = now
+            self._write()
+
+    def stop(self) -> None:
+        """Writes what is not written yet; no more steps are noted."""
+        if self.is_on:
+            self.is_on = False
+            self._write()
+
+    def forget(self) -> None:
+        """In a forked child: the parent notes its own steps."""
+        self.is_on = False
+
+    def _write(self) -> None:
+        """Appends; the folder may be gone by now, which is no reason to stop a job."""
+        stamps, self._stamps = self._stamps, array("q")
+        assert self._folder is not None
+        try:
+            with (self._folder / STEP_ENDS).open("ab") as file:
+                file.write(stamps.tobytes())
+        except OSError:
+            self.is_on = False

@@ -1,0 +1,117 @@
+"""After the last pass the end of each step is noted, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+import distprof
+from distprof.contract.step_ends import MAGIC, step_ends
+from distprof.merge.totals.later_steps import step_change
+from support.jobs import SCRIPTS, called, record_run
+
+PLAN = "wait=1,count=0,time=2,trace=0,arrivals=0"
+
+
+def train(run: Path, num_steps: int, *, explicit: bool = False, optimizers: int = 1) -> tuple[int, list[int]] | None:
+    """What is noted of a job of so many steps."""
+    model = torch.nn.Linear(4, 4)
+    each = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(optimizers)]
+    with distprof.record(run, steps=PLAN) as rec:
+        for step in range(num_steps):
+            model(torch.ones(2, 4)).sum().backward()
+            for optimizer in each:
+                optimizer.step()
+            if step >= num_steps // 2:
+                time.sleep(0.004)
+            if explicit:
+                rec.step()
+        assert len(_global_optimizer_post_hooks) == 1 and not _global_optimizer_pre_hooks
+    assert not _global_optimizer_post_hooks
+    file = run / "rank00000" / "step_ends.bin"
+    return step_ends(file.read_bytes()) if file.exists() else None
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_each_later_step_ends_once(tmp_path, explicit):
+    found = train(tmp_path / "run", 43, explicit=explicit)
+    assert found is not None
+    first, times = found
+    assert (first, first + len(times) - 1) == (3, 43)
+    assert np.median(np.diff(times)[-20:]) > 4e6 > np.median(np.diff(times)[:15])
+    summary = json.loads(called("stats", "--json", tmp_path / "run").stdout)
+    assert (summary["steps"]["num_recorded"], summary["steps"]["num_run"]) == (3, 43)
+    assert summary["steps"]["change"]["step"] in (20, 21, 22)
+    said = called("stats", tmp_path / "run").stdout
+    assert "steps 0-2 of 43 recorded" in said and "From step 2" in said
+
+
+def test_a_pattern_of_optimizers_goes_on(tmp_path):
+    found = train(tmp_path / "run", 30, optimizers=2)
+    assert found is not None and found[0] + len(found[1]) - 1 == 30
+
+
+def test_off_nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTPROF_WATCH", "off")
+    assert train(tmp_path / "run", 12) is None
+
+
+@pytest.mark.job
+def test_ranks_say_how_many_steps_there_were(tmp_path):
+    record_run(tmp_path / "run", 2, SCRIPTS / "job.py", "fine", flags=("--steps", PLAN, "--no-merge"))
+    summary = json.loads(called("stats", "--json", tmp_path / "run").stdout)["steps"]
+    assert summary["num_run"] > summary["num_recorded"] == 3
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_child_that_is_forked_notes_nothing(tmp_path):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with distprof.record(tmp_path / "run", steps=PLAN):
+        for _ in range(8):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        child = os.fork()
+        if not child:
+            for _ in range(5):
+                optimizer.step()
+            os._exit(0)
+        os.waitpid(child, 0)
+    found = step_ends((tmp_path / "run" / "rank00000" / "step_ends.bin").read_bytes())
+    assert found is not None and found[0] + len(found[1]) - 1 == 8
+
+
+@given(cut=st.integers(0, 100), damage=st.binary(max_size=24))
+def test_a_file_is_read_as_far_as_it_goes(cut, damage):
+    times = [1_795_000_000_000_000_000 + 10**7 * step for step in range(10)]
+    content = np.array([MAGIC, 7, *times], np.int64).tobytes()
+    found = step_ends(content[:cut])
+    assert found is None or (found[0] == 7 and found[1] == times[:len(found[1])])
+    assert (found is not None) == (cut >= 32)
+    step_ends(damage)
+    assert step_ends(np.array([MAGIC, 7, *times], ">i8").tobytes()) == (7, times)
+    broken = step_ends(np.array([MAGIC, 7, *times[:5], -3, *times[5:]], np.int64).tobytes())
+    assert broken == (7, times[:5])
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.0, 1.1, 1.5, 10])
+def test_a_change_is_found_where_there_is_one(ratio):
+    random, found = np.random.default_rng(3), []
+    for _ in range(40):
+        durations = 1e7 * random.lognormal(0, 0.15, 300)
+        durations[180:] *= ratio
+        found.append(step_change(np.arange(20, 320), durations))
+    if ratio in (1.0, 1.1):
+        assert not any(found)
+    else:
+        assert all(one is not None and abs(one.step - 200) <= 5 for one in found)
+        assert np.median([one.after_ns / one.before_ns for one in found if one]) == pytest.approx(ratio, rel=0.05)
