@@ -37,7 +37,7 @@ SEEN = {"the real-time signal", "hooks of all modules", "hooks of all optimizers
 """What a script sees another of while it is recorded; all else is as it was."""
 
 
-STAYS = {"sys.meta_path"}
+STAYS = {"sys.meta_path", "hooks of all optimizers"}
 """What is there until the script ends."""
 
 
