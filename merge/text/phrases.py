@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.merge.totals.step_time import StepTime
 from distprof.units import UNKNOWN, counted, duration, spans
+
+if TYPE_CHECKING:
+    from distprof.merge.totals.step_time import StepTime
 
 LISTED = 6
 """Ranks that are listed one by one."""

@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def thread_names(events: list[dict]) -> dict[tuple[int, int], str]:
 
 
 @pytest.fixture(scope="module", params=["ddp", "tp"])
-def run(request, recordings) -> Path:
-    return request.getfixturevalue(request.param)
+def run(request, recordings) -> Iterator[Path]:
+    yield request.getfixturevalue(request.param)
+    recorded.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,13 @@ from support.simulator.shapes import SHAPES, Plant, programs
 SYNC = SCRIPTS / "synchronises.py"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten():
+    """What was printed are millions of objects, which later tests would look through."""
+    yield
+    printed.cache_clear()
+
+
 @cache
 def printed(command, *arguments):
     """Nobody changes it."""
