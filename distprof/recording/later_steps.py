@@ -40,10 +40,15 @@ class LaterSteps:
         self._stamps, self._written_ns, self._thread = array("q"), 0, 0
         never_compile(type(self).after_optimizer)
 
+    @property
+    def are_wanted(self) -> bool:
+        """False where nothing tells when a step ends, or the user wants none."""
+        return self._finder.rule in RULES and os.environ.get(WATCH) != "off"
+
     def start(self, first: int) -> None:
-        """The first of these steps begins now, unless nothing tells when it ends, or the user does not want that."""
+        """The first of these steps begins now, if they are wanted."""
         self._folder = self._find_folder()
-        if self._folder is None or self._finder.rule not in RULES or os.environ.get(WATCH) == "off":
+        if self._folder is None or not self.are_wanted:
             return
         self._thread, self._written_ns = get_ident(), time.time_ns()
         self._stamps.extend((MAGIC, first, self._written_ns))

@@ -35,6 +35,8 @@ class LineSampler:
 
     def __init__(self, step: Callable[[], int]) -> None:
         self.samples: list[Sample] = []
+        self.was_on = False
+        """Whether there may be any."""
         self._step, self._period_s = step, PERIOD_S
         self._thread: UnseenThread | None = None
         self._ended = _thread.allocate_lock()
@@ -43,6 +45,7 @@ class LineSampler:
     def start(self) -> None:
         """Begins to look at the calling thread; where there can be no more threads, nothing is looked at."""
         self.look_at_this_thread()
+        self.was_on = True
         if self._thread is not None or is_scarce():
             return
         self._ended.acquire()
@@ -66,7 +69,7 @@ class LineSampler:
 
     def forget(self) -> None:
         """Drops what was seen."""
-        self.samples = []
+        self.samples, self.was_on = [], False
 
     def rows(self, num_steps: int) -> list[TableRow]:
         """Rows of `LINES`: samples in lines of the script, of steps below this one."""

@@ -216,8 +216,8 @@ class RankRecording:
             yield partial(one.write, folder, self._steps, ended=ended, elsewhere=elsewhere)
         if self._compilations.has_news:
             yield lambda: folder.write_rows(COMPILATIONS, self._compilations.rows())
-        if ended and (lines := switch.lines.rows(len(self._steps))):
-            yield lambda: folder.write_rows(LINES, lines)
+        if ended and switch.lines.was_on:
+            yield lambda: folder.write_rows(LINES, switch.lines.rows(len(self._steps)))
         if ended and switch.labels_collectives:
             yield lambda: folder.write_rows(COLLECTIVES, self._collective_rows(switch))
 

@@ -176,7 +176,7 @@ class Recorder:
 
     def _complete(self) -> None:
         """All passes are done, and the script goes on."""
-        self._finish("complete", goes_on=True)
+        self._finish("complete", goes_on=self._later.are_wanted)
         self._later.start(self._step.number)
 
     def _finish(self, status: Status, why: str | None = None, *, goes_on: bool = False) -> None:

@@ -87,7 +87,8 @@ def test_the_same_steps_everywhere_and_less_in_them(tmp_path):
     assert [one["light"] for one in about] == [True, False, True]
     assert len({json.dumps(one["passes"]) for one in about}) == 1 and {one["status"] for one in about} == {"complete"}
     assert {"trace.json.gz", "ops.parquet", "events.parquet", "memory.json.gz"} <= set(about[1]["files"])
-    assert set(about[0]["files"]) == {"collectives.parquet", "modules.parquet", "parameters.parquet", "steps.parquet"}
+    assert set(about[0]["files"]) == {
+        "collectives.parquet", "lines.parquet", "modules.parquet", "parameters.parquet", "steps.parquet"}
 
     steps = [pl.read_parquet(out / f"rank0000{rank}" / "steps.parquet") for rank in range(2)]
     assert steps[0].select("step", "pass").equals(steps[1].select("step", "pass"))

@@ -33,6 +33,7 @@ def summary(**changed: Any) -> dict[str, Any]:
                      "blind": None}
     return {"world_size": 4, "ranks": [0, 1, 2, 3], "missing_ranks": [], "topology": {"dp": 2, "tp": 2}, "step": STEP,
             "problems": [], "remarks": [], "uncounted_ops": [],
+            "steps": {"num_recorded": 32, "num_run": 320, "change": None},
             "communication": communication | changed.pop("communication", {})} | changed
 
 
@@ -43,7 +44,7 @@ def test_what_a_good_job_gives():
         "(`distprof doctor --peak` measures it)",
         "exposed communication: 20.0 % of a step waiting for other ranks, 5.0 % moving data",
         "No straggler: no rank delays the others",
-        "nothing is missing"]
+        "all 4 ranks complete; steps 0-31 of 320 recorded"]
 
 
 def test_where_something_is_not_counted_rates_are_at_least_what_is_shown():
@@ -118,7 +119,7 @@ def test_its_numbers_are_those_of_stats_and_comms(ddp):
     assert f"{100 * found['communication']['waiting_ratio']:.1f} % of a step waiting" in lines[2]
     split = json.loads(distprof("comms", "--json", ddp).stdout)
     assert {one["rank"] for one in split["culprits"]} == {one["rank"] for one in found["communication"]["culprits"]}
-    assert lines[-1] == "nothing is missing" and not found["problems"]
+    assert lines[-1] == "all 4 ranks complete; steps 0-7 of 9 recorded" and not found["problems"]
 
 
 def test_traces_of_others_have_no_answer(tmp_path):
