@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Collection
 from functools import cached_property
@@ -14,6 +15,7 @@ from distprof.contract.paths import MERGED, RUN_JSON
 from distprof.contract.tables import COMPILATIONS, EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.clock.common_times import on_common_clock
+from distprof.merge.commands.findings import findings_frame
 from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
@@ -83,6 +85,19 @@ class RunFrames:
         """What `distprof stats --json` prints."""
         found: dict[str, Any] = json.loads(stats(*self._paths, as_json=True))
         return found
+
+    def findings(self) -> pl.DataFrame:
+        """What is wrong with the run, the worst first: at most 10 rows, with the rank, module, cause and line of each.
+
+        Raises:
+            DataError: The run cannot be read.
+        """
+        return findings_frame(self._paths)
+
+    def _repr_html_(self) -> str:
+        """The findings, in a notebook."""
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in self.findings()["text"])
+        return f"<b>{html.escape(self._paths[0].name)}</b><ul>{items}</ul>"
 
     def ops(self, *, stack: int = 0) -> pl.DataFrame:
         """Operators of all ranks: a row for all calls of a rank that share operator, shapes, module, phase and step.
@@ -187,7 +202,7 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
         *more: Run directories that other hosts wrote for the same job, or further traces.
 
     Returns:
-        Its parts as polars frames: `ops()`, `modules()`, `steps()`, `collectives()`, `events()`,
+        Its parts as polars frames: `findings()`, `ops()`, `modules()`, `steps()`, `collectives()`, `events()`,
         `memory()`, `waits()`, `compilations()`; as lazy frames over all ranks: `scan("steps")`; and `summary`.
 
     Raises:

@@ -72,7 +72,8 @@ def _document(sources: Sources) -> dict[str, Any]:
     summary = sources.summary
     found: dict[str, Any] = {
         "format": FORMAT, "kind": "report", "run": about(sources), **{name: summary[name] for name in SIZES},
-        "totals": _totals(sources, absent), "step": _step(sources), "communication": _communication(summary, absent),
+        "totals": _totals(sources, absent), "step": _step(sources), "steps": summary.get("steps"),
+        "communication": _communication(summary, absent),
         **sections}
     found["findings"] = findings(found, sources)
     if sources.level is not None:

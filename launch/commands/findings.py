@@ -1,0 +1,33 @@
+"""`distprof findings`: what is wrong with a run, the worst first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, given_sizes, mesh_sizes
+from distprof.terminal import show
+
+
+@click.command()
+@RUNS
+@JSON
+@mesh_sizes
+@ATTEMPT
+@EXACT
+def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, exact: bool, **sizes: int | None) -> None:
+    """List what is wrong with RUN, the worst first.
+
+    These are the findings of `distprof report`: at most 10, each with its evidence and the command that shows more.
+    RUN is a run directory, or traces that torch.profiler wrote. --json is short enough for a script or a coding agent
+    to read whole.
+    """
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.findings import findings as findings_of
+    from distprof.merge.report.sources import Given
+    from distprof.merge.run.attempts import of_attempt
+
+    show(findings_of(*of_attempt(runs, attempt), as_json=as_json, given=Given(sizes=given_sizes(sizes), exact=exact)))
