@@ -24,13 +24,13 @@ from distprof.terminal import relay, say, show
 if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
 
-ORDER = ("run", "demo", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
-         "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
+ORDER = ("run", "demo", "merge", "findings", "report", "view", "diff", "stats", "comms", "critical-path", "whatif",
+         "ops", "memory", "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
 RECORDING = ("run", "demo")
 """Commands that start ranks."""
-READING = ("merge", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export",
-           "upload")
+READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
+           "waits", "export", "upload")
 """Commands that read runs: nothing of theirs is left to do when Python ends."""
 
 

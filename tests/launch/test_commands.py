@@ -8,7 +8,7 @@ import pytest
 from distprof.launch import commands
 from distprof.launch.cli import group, main
 
-NAMES = ("run", "demo", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops",
+NAMES = ("run", "demo", "merge", "findings", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops",
          "memory", "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
 
 
