@@ -21,7 +21,8 @@ from support.pages import consoles, differences
 
 DEMO = (sys.executable, "-m", "distprof", "demo")
 FINDING = (r"Rank (\d+) delays (?:every step|\d+ of \d+ steps) by [\d.]+ ms \(.*? %\): "
-           r"`layers\.1\.mlp` forward takes ([\d.]+) ms against [\d.]+ ms on its peers, [\d.]+ ms more at demo\.py:\d+ MLP\.forward; p [=<] [\d.e-]+\n")
+           r"`layers\.1\.mlp` forward takes ([\d.]+) ms against [\d.]+ ms on its peers, "
+           r"[\d.]+ ms more at demo\.py:\d+ MLP\.forward; p [=<] [\d.e-]+\n")
 GAIN = r"  Fixing it would cut the step from ([\d.]+) to ([\d.]+) ms \(± [\d.]+ [mu]?s\)\.\n"
 END = r"report: (\S+)\nNext: distprof run --nproc-per-node 4 train\.py\n"
 OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.255.255.1", "MASTER_PORT": "1",
