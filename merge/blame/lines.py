@@ -15,6 +15,7 @@ from distprof.merge.blame.culprits import Cause, Culprit, Line
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
+from distprof.merge.waits.script_lines import PLACE, spent_in_lines
 
 MOST_OF_IT = 0.5
 """Part of an excess that a line has to show."""
@@ -22,7 +23,6 @@ FEWEST = 3
 """Samples of a line in steps with a timeline, from which on these tell in which activity it is."""
 COUNTS = ("batch", "core")
 """Causes that are no time."""
-PLACE = ("file", "line", "function")
 
 
 def with_lines(run: Run, clock: Clock, culprits: Sequence[Culprit], steps: pl.DataFrame, collectives: pl.DataFrame,
@@ -43,7 +43,7 @@ def with_lines(run: Run, clock: Clock, culprits: Sequence[Culprit], steps: pl.Da
     samples = read_table(run, LINES).rows
     if samples is None or samples.is_empty():
         return list(culprits)
-    spent = _spent(_on_common_clock(samples, clock), steps, collectives)
+    spent = spent_in_lines(_on_common_clock(samples, clock), steps, collectives)
     return [one if not one.certain or not one.causes else replace(one, causes=[
         _with_line(one.causes[0], one.rank, spent, did.get(one.rank), activities), *one.causes[1:]])
         for one in culprits]
@@ -53,38 +53,6 @@ def _on_common_clock(samples: pl.DataFrame, clock: Clock) -> pl.DataFrame:
     parts = samples.sort("rank", "at_ns").partition_by("rank")
     return pl.concat([part.with_columns(pl.Series("at_ns", clock.line(int(part["rank"][0])).to_common(
         part["at_ns"].to_numpy()))) for part in parts])
-
-
-def _spent(samples: pl.DataFrame, steps: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
-    """Samples with `ns`, what each stands for as a part of the mean step: the time since the one before it.
-
-    A thread that holds Python's lock in C is seen behind that only. What is seen in a wait stands for nothing.
-    """
-    windows = steps.select("rank", "step", "start_ns", "end_ns")
-    number = windows.group_by("rank").agg(num_steps=pl.len())
-    inside = samples.join(windows, on=("rank", "step")).filter(
-        pl.col("at_ns") >= pl.col("start_ns"), pl.col("at_ns") <= pl.col("end_ns")).sort("rank", "at_ns")
-    before = pl.max_horizontal("start_ns", pl.col("at_ns").shift(1).over("rank", "step"))
-    each = inside.with_columns(ns=pl.col("at_ns") - before).join(number, on="rank").with_columns(
-        ns=pl.col("ns") / pl.col("num_steps"))
-    return each.filter(~pl.Series(_in_waits(each, collectives), dtype=pl.Boolean))
-
-
-def _in_waits(samples: pl.DataFrame, collectives: pl.DataFrame) -> list[bool]:
-    known = collectives.drop_nulls(["wait_start_ns", "wait_end_ns"]) if "wait_start_ns" in collectives.columns else None
-    if known is None or known.is_empty():
-        return [False] * len(samples)
-    found = np.zeros(len(samples), bool)
-    ranks = samples["rank"].to_numpy()
-    for (rank,), waits in known.select("rank", "wait_start_ns", "wait_end_ns").partition_by(
-            "rank", as_dict=True).items():
-        mine = np.flatnonzero(ranks == rank)
-        starts = np.sort(waits["wait_start_ns"].to_numpy())
-        ends = np.maximum.accumulate(waits.sort("wait_start_ns")["wait_end_ns"].to_numpy())
-        at = samples["at_ns"].to_numpy()[mine]
-        place = np.searchsorted(starts, at, "right") - 1
-        found[mine] = (place >= 0) & (at <= ends[np.maximum(place, 0)])
-    return found.tolist()
 
 
 def _with_line(cause: Cause, rank: int, spent: pl.DataFrame, did: RankActivity | None,

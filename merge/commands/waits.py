@@ -22,6 +22,7 @@ from distprof.merge.waits.compilations import compilation_totals, grouped_compil
 from distprof.merge.waits.grouping import grouped
 from distprof.merge.waits.queues import summed_queues
 from distprof.merge.waits.run_waits import RunWaits, run_waits
+from distprof.merge.waits.script_lines import script_lines
 from distprof.reporters.page import Page
 from distprof.units import spans
 
@@ -71,9 +72,14 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
         return as_csv(table.head(view.top) if view.top else table)
     shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, compilations=_chosen_of(found.compilations, view),
                        queue_rows=_queue_rows(found, view), table=table, by=tuple(dict.fromkeys(view.by)),
-                       ranks=_ranks(found, view), top=view.top, queues=view.queues, paths=(path, *more),
-                       problems=problems)
+                       lines=_lines(run, view), ranks=_ranks(found, view), top=view.top, queues=view.queues,
+                       paths=(path, *more), problems=problems)
     return render(shown, Page())
+
+
+def _lines(run: Run, view: WaitsView) -> pl.DataFrame:
+    """Of all ranks and steps: samples of a few are too few."""
+    return script_lines(run) if not view.ranks and not view.steps else script_lines(run).clear()
 
 
 def _chosen(found: RunWaits, view: WaitsView) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -105,7 +111,8 @@ def _data(run: Run, found: RunWaits, view: WaitsView, rows: pl.DataFrame, steps:
                    "blocking_calls": int(rows.filter("blocking")["calls"].sum()),
                    "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
         "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts(),
-        "compilations": _compiled(found, view), "queues": _queue_data(found, view)}
+        "lines": _lines(run, view).to_dicts(), "compilations": _compiled(found, view),
+        "queues": _queue_data(found, view)}
 
 
 def _compiled(found: RunWaits, view: WaitsView) -> dict[str, Any]:

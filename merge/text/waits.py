@@ -21,6 +21,10 @@ from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans
 
 TOP = 20
+LINES = 10
+"""Lines of the script that are shown, if nothing else was asked for."""
+LEAST_OF_STEP = 0.01
+"""Smallest part of a step with which one is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class WaitsShown:
     """Likewise; None without timelines."""
     table: pl.DataFrame
     """`grouped`."""
+    lines: pl.DataFrame
+    """`script_lines`."""
     by: Sequence[str]
     """Each once."""
     ranks: Sequence[int]
@@ -60,6 +66,7 @@ def render(shown: WaitsShown, page: Page) -> str:
     if more > 0:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
     _foot(shown, page)
+    _lines(shown, page)
     show_compilations(shown.compilations, page, top=shown.top)
     show_queues(shown.queue_rows, shown.ranks, page, asked=shown.queues)
     page.line()
@@ -87,6 +94,21 @@ def _head(shown: WaitsShown, page: Page) -> None:
     if shown.found.source == "timeline":
         remedy = ": --steps sync=2 records a run with lines" if recorded else ""
         page.line(f"what timelines show, without lines of the script{remedy}")
+
+
+def _lines(shown: WaitsShown, page: Page) -> None:
+    """Where ranks spend their time outside of waits."""
+    rows = shown.lines.filter(pl.col("ratio") >= LEAST_OF_STEP).head(shown.top or LINES)
+    if rows.is_empty():
+        return
+    files = short_names(rows["file"].unique().to_list())
+    several = len(shown.ranks) > 1
+    page.line()
+    page.table(["line of the script", "per step", "of steps", *(["slowest rank"] if several else [])], [
+        [cut(f"{files[row['file']]}:{row['line']} {row['function']}"), duration(row["mean_ns"]), percent(row["ratio"]),
+         *([f"{row['most_rank']} ({duration(row['most_ns'])})"] if several else [])]
+        for row in rows.iter_rows(named=True)])
+    page.line("by samples in the trace and arrivals passes, without waits for communication; mean over ranks")
 
 
 def _of_steps(rows: pl.DataFrame) -> int:

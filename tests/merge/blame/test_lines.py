@@ -40,6 +40,10 @@ def test_the_line_is_named(tmp_path, kind):
     assert is_right(kind, slow, line), line
     assert line["spent_ns"] - line["of_peers_ns"] >= late["gain_ns"] / 2
     assert f" more at slow_lines.py:{slow} {line['function']}" in called("comms", tmp_path / "run").stdout
+    said = json.loads(called("waits", "--json", tmp_path / "run").stdout)["lines"]
+    assert (said[0]["line"], said[0]["most_rank"]) == (slow, 1)
+    assert said[0]["most_ns"] == pytest.approx(line["spent_ns"], rel=0.2)
+    assert f"slow_lines.py:{slow} {line['function']}" in called("waits", tmp_path / "run").stdout
     rows = pl.read_parquet(tmp_path / "run" / "rank00001" / "lines.parquet")
     steps = pl.read_parquet(tmp_path / "run" / "rank00001" / "steps.parquet")
     assert set(rows["step"]) <= set(steps.filter(pl.col("pass").is_in(["trace", "arrivals"]))["step"])
