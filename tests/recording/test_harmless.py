@@ -122,7 +122,7 @@ def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatc
             optimizer.step()
     assert traces_of_us() == before
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
-    assert lines == ["distprof: rank 0: recording stopped, training goes on: ZeroDivisionError: division by zero"]
+    assert lines == ["distprof: rank 0: recording stopped, training continues: ZeroDivisionError: division by zero"]
 
 
 WRITES = """
@@ -251,7 +251,7 @@ def test_a_mode_of_the_script_that_outlives_the_count_pass_is_not_popped(tmp_pat
     theirs.__exit__(None, None, None)
     while torch._C._len_torch_dispatch_stack():  # ours lies below theirs and cannot be taken out; it does nothing
         torch._C._pop_torch_dispatch_stack(None)
-    assert "training goes on: RuntimeError: a torch dispatch mode" in capfd.readouterr().err
+    assert "training continues: RuntimeError: a torch dispatch mode" in capfd.readouterr().err
 
 
 @pytest.mark.long
