@@ -320,7 +320,7 @@ class StepsUneven(Remark, frozen=True):
 
 
 class CountedUnlike(Remark, frozen=True):
-    """The counted step worked through more or less data than the others: means over ranks."""
+    """The counted step processed more or less data than the others: means over ranks."""
 
     unit: Literal["samples", "forward_calls"]
     counted: float

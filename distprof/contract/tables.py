@@ -380,16 +380,16 @@ WAITS = Table(
 
 LINES = Table(
     file="lines.parquet",
-    doc="Where the thread of the steps was in steps of the trace and arrivals passes: a row every 10 ms, or less often "
-        "if they take long, where a line of the script was on its stack.",
+    doc="Which line of the script the thread that runs the steps was in, during the trace and arrivals passes: one row "
+        "every 10 ms, or less often in long passes, if a line of the script was on its stack.",
     columns=(
         *TAGS,
         step("Step of the run, from 0."),
-        time("at_ns", "When it was there; ns since the epoch, this rank's clock."),
-        text("file", "File of the innermost line on the stack that is of no library."),
-        int64("line", "Number of that line, from 1."),
-        text("function", "Function that the line is in."),
-        text("library_call", "Function of a library that the line calls. Null: none.", nullable=True),
+        time("at_ns", "Time of the sample; ns since the epoch, this rank's clock."),
+        text("file", "File of the innermost line on the stack that is not in a library."),
+        int64("line", "Line number, from 1."),
+        text("function", "Function that contains the line."),
+        text("library_call", "Library function that the line calls. Null: none.", nullable=True),
     ),
 )
 

@@ -17,7 +17,7 @@ from distprof.terminal import quoted_all, show
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Number of modules shown.  [default: 10; all with --modules]")
 @click.option("--modules", is_flag=True, help="Show the modules as a tree.")
-@click.option("--passes", is_flag=True, help="Show how long steps of each pass take: what recording costs.")
+@click.option("--passes", is_flag=True, help="Show the step time of each pass, and so the cost of recording.")
 @click.option("--depth", default=None, type=click.IntRange(min=0), metavar="N",
               help="With --modules, levels shown below the root.  [default: 3; all with --json]")
 @click.option("--sort", default=None, type=click.Choice(list(SORTS)),
@@ -47,7 +47,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
     from distprof.merge.commands.stats import stats_by_module
 
     if modules and passes:
-        raise UsageError("expected --modules or --passes, found both")
+        raise UsageError("--modules and --passes cannot be combined")
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")

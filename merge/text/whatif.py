@@ -163,7 +163,7 @@ def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
                if gain else "nothing changes: no step depends on that work")
         return
     way = "less" if gain > 0 else "more"
-    yield (f"a step would take {brief(scale * abs(gain))} (+- {brief(scale * error)}) {way}: "
+    yield (f"a step would take {brief(scale * abs(gain))} (± {brief(scale * error)}) {way}: "
            f"{brief(scale * (mean - gain))} instead of {brief(scale * mean)}")
     scatter, number = found.scatter_ns, len(found.steps)
     if scatter is not None and abs(gain) < 2 * scatter / number ** 0.5:

@@ -133,7 +133,7 @@ def told(*found: Culprit, **chosen) -> list[str]:
 DELAYS = "Rank 2 delays every step by 22.3 ms (39.2 %): "
 
 
-def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
+def test_a_culprit_is_named_with_cost_cause_certainty_and_what_fixing_gains():
     assert told(culprit()) == [
         f"{DELAYS}`layers.1.mlp` forward takes 20.8 ms against 0.3 ms on its peers; p = 0.0001",
         "  Fixing it would cut the step from 56.9 to 34.6 ms (± 920 us)."]
