@@ -60,7 +60,8 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
               uploaded_to: str | None) -> None:
     """What to type where nothing is merged here."""
     if others and uploaded_to is not None:
-        say(f"{done} Next, once all hosts have uploaded their ranks:", *_indented([f"distprof merge {quoted(uploaded_to)}"]))
+        say(f"{done} Next, once all hosts have uploaded their ranks:",
+            *_indented([f"distprof merge {quoted(uploaded_to)}"]))
         return
     where = "; ".join(f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}"
                       for one in others)

@@ -120,7 +120,7 @@ def _pipeline(sources: Sources) -> dict[str, Any]:
 def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
     summary = sources.summary
     if not sources.is_recorded:
-        absent["totals"] = "foreign traces have no parameters and FLOPs; record them with distprof run"
+        absent["totals"] = "foreign traces have no parameters or FLOPs; record them with distprof run"
         return None
     return {name: summary[name] for name in ("per_gpu", "model", "coverage_ratio", "uncounted_ops", "evaluation",
                                              "slowest_rank")}

@@ -66,7 +66,7 @@ def test_a_folder_with_all_directories_of_one_run_stands_for_them(tmp_path):
     for command in ("stats", "comms"):
         assert json.loads(called(command, "--json", a.parent).stdout)["ranks"] == [0, 1, 2, 3]
     edit(b / "run.json", run_id="another")
-    assert "found a folder of runs: a, b" in called("stats", a.parent).stderr
+    assert "is a folder of several runs: a, b" in called("stats", a.parent).stderr
 
 
 def test_a_directory_alone_names_those_of_the_other_ranks(tmp_path):
