@@ -88,7 +88,7 @@ class RunFrames:
         return found
 
     def findings(self) -> pl.DataFrame:
-        """What is wrong with the run, the worst first: at most 10 rows, with the rank, module, cause and line of each.
+        """What is wrong with the run, worst first: at most 10 rows, with the rank, module, cause and line of each.
 
         Raises:
             DataError: The run cannot be read.

@@ -108,7 +108,7 @@ def _lines(shown: WaitsShown, page: Page) -> None:
         [cut(f"{files[row['file']]}:{row['line']} {row['function']}"), duration(row["mean_ns"]), percent(row["ratio"]),
          *([f"{row['most_rank']} ({duration(row['most_ns'])})"] if several else [])]
         for row in rows.iter_rows(named=True)])
-    page.line("by samples in the trace and arrivals passes, without waits for communication; mean over ranks")
+    page.line("from samples in the trace and arrivals passes, excluding waits for communication; mean over ranks")
 
 
 def _of_steps(rows: pl.DataFrame) -> int:

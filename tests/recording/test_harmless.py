@@ -85,7 +85,7 @@ def test_nothing_is_left_after_the_last_pass_and_nothing_is_there_before(tmp_pat
             if step >= 1:
                 assert traces_of_us().keys() == before.keys()
                 left = {name for name, seen in traces_of_us().items() if seen != before[name]}
-                assert left <= {"hooks of all optimizers"}, "still inside `with`, but the last pass is over"
+                assert left <= {"global optimizer hooks"}, "still inside `with`, but the last pass is over"
     assert traces_of_us() == before
 
 
