@@ -22,11 +22,11 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint quick-tests all-tests dist test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean mutants
 
-help: ## show this
+help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 $(BIN)/python:
-	$(or $(PYTHON),$(error no Python 3.11 to 3.14 with venv was found: install one (Debian: python3-venv), or make PYTHON=/path/to/python)) -m venv $(VENV)
+	$(or $(PYTHON),$(error no Python 3.11 to 3.14 with venv found: install one (Debian: python3-venv), or make PYTHON=/path/to/python)) -m venv $(VENV)
 
 # by the link: the sdist has no merge/
 ENGINE := distprof/compiled
@@ -48,10 +48,10 @@ lint: $(VENV)/.test docs ## ruff, mypy --strict, import contracts, links of the 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.test ## the documentation as a site, in build/site; fails for a link or an anchor that leads nowhere
+docs: $(VENV)/.test ## build the documentation site in build/site; fails on broken links and anchors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would let warnings pass
 
-reference: $(VENV)/.installed ## remake the pages of docs/ that are made from the code
+reference: $(VENV)/.installed ## regenerate the pages of docs/ that are generated from code
 	$(BIN)/python docs/command_line.py
 	$(BIN)/python docs/python_api.py
 	$(BIN)/python docs/run_directory.py
@@ -68,7 +68,7 @@ all-tests: $(VENV)/.test
 test: $(VENV)/.test ## lint and all tests
 	@$(MAKE) --no-print-directory --jobs=2 all-tests lint
 
-dist: $(VENV)/.dist ## what a release uploads, in dist/: an sdist, and wheels for Linux and for all other systems
+dist: $(VENV)/.dist ## build the release files in dist/: an sdist, and wheels for Linux and for other systems
 	$(BIN)/python docs/release.py
 
 # what records is not needed for it
@@ -76,7 +76,7 @@ $(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --editable '.[dist]'
 	touch $@
 
-test-wheel: $(VENV)/.test dist ## all tests, with the package as a release has it
+test-wheel: $(VENV)/.test dist ## all tests, with the packaged wheel
 	rm -rf build/wheel
 	$(PIP) install --no-deps --no-index --find-links dist --target build/wheel/site distprof
 	cd build/wheel && PYTHONPATH=$(CURDIR)/build/wheel/site $(CURDIR)/$(PYTEST) -c $(CURDIR)/pyproject.toml \
@@ -89,7 +89,7 @@ compat: $(VENV)/.installed ## run the core of the tests with other versions of t
 	$(PIP) install --editable '.[compat]'
 	$(BIN)/python docs/compat.py $(WHICH)
 
-bench: $(VENV)/.test ## measure what recording, merging and reading cost; fails where a ratio is worse than in RESULTS.md: make bench RECORD=1
+bench: $(VENV)/.test ## measure the cost of recording, merging and reading; fails if a ratio is worse than in RESULTS.md: make bench RECORD=1
 	$(BIN)/python benchmarks/measuring/check.py $(BENCH) $(if $(RECORD),--record)
 
 stress: $(VENV)/.test ## the long tests: jobs judged by time, many random examples
@@ -99,20 +99,20 @@ stress: $(VENV)/.test ## the long tests: jobs judged by time, many random exampl
 fuzz: $(VENV)/.fuzz ## look for traces that break the engine or a merge: make fuzz MINUTES=60; needs clang
 	PYTHONPATH=tests $(BIN)/python -m fuzz --minutes $(MINUTES)
 
-fuzz-replay: $(VENV)/.test ## run again what make fuzz found: make fuzz-replay FILE=runs/fuzz/crashes/...
+fuzz-replay: $(VENV)/.test ## rerun a finding of make fuzz: make fuzz-replay FILE=runs/fuzz/crashes/...
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(FILE)
 
 $(VENV)/.fuzz: $(VENV)/.test
 	$(PIP) install --editable '.[fuzz]' || echo 'merges are fuzzed without coverage: atheris cannot be installed here'
 	touch $@
 
-picture: $(VENV)/.installed ## remake the pictures in README and docs (needs Chromium)
+picture: $(VENV)/.installed ## regenerate the pictures in README and docs (needs Chromium)
 	$(PIP) install --editable '.[picture]'
 	$(BIN)/python docs/picture.py runs/picture docs/merged-trace.png
 	$(BIN)/python docs/report_pictures.py runs/late docs
 
-clean: ## remove what make made
+clean: ## remove everything that make created
 	rm -rf $(VENV) runs benchmarks/.data build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-mutants: $(VENV)/.test ## plant faults in a copy of the tree, and see that tests find them: tests/mutants/faults.toml
+mutants: $(VENV)/.test ## plant faults in a copy of the tree and check that tests find them: tests/mutants/faults.toml
 	$(BIN)/python tests/mutants/plant.py

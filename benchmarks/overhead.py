@@ -108,7 +108,7 @@ def after_last_pass(trainer: Trainer, num_steps: int) -> list[Seconds]:
 
 
 def labels(trainer: Trainer, num_steps: int, *, timeline: bool = False) -> list[Seconds]:
-    """Collectives are labelled, and nothing else is on."""
+    """Collectives are labelled; nothing else runs."""
     recorder = CollectiveRecorder(ModuleScopes(ModuleMap(), lambda call: call, lambda _: None), lambda: (0, None),
                                   RunningWorks(lambda call: call), lambda call: call)
     recorder.start(timeline=timeline)

@@ -18,12 +18,12 @@ from distprof.storage.faults import RemoteError
 from distprof.storage.places import remote
 from distprof.system import open_for_sync
 
-ROOM = "make room there, or choose another place with --out DIR"
-ACCESS = "choose a place that can be written to with --out DIR"
+ROOM = "free some space there, or choose another place with --out DIR"
+ACCESS = "choose a writable place with --out DIR"
 HINTS = {
     errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: ACCESS, errno.EACCES: ACCESS, errno.EPERM: ACCESS,
-    errno.ENOENT: "was the folder removed meanwhile?", errno.EFBIG: "allow larger files: ulimit -f unlimited",
-    errno.EMFILE: "allow more open files: ulimit -n", errno.ENFILE: "the machine has too many open files",
+    errno.ENOENT: "was the folder removed in the meantime?", errno.EFBIG: "allow larger files: ulimit -f unlimited",
+    errno.EMFILE: "allow more open files: ulimit -n", errno.ENFILE: "too many files are open on this machine",
 }
 """What a user can do about an error of the system."""
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)
@@ -66,14 +66,14 @@ def _check_kind(mode: int) -> None:
 
 def _check_size(num_bytes: int, most_bytes: int) -> None:
     if num_bytes > most_bytes:
-        raise UnfitFileError(f"it has {num_bytes} bytes, and such a file has {most_bytes} at most")
+        raise UnfitFileError(f"it has {num_bytes} bytes; such a file has at most {most_bytes}")
 
 
 def hint_of(error: OSError) -> str:
     """What a user can do about it."""
     if isinstance(error, RemoteError) and error.hint:
         return error.hint
-    return HINTS.get(error.errno or 0, "is the file system in order? --out DIR chooses another place")
+    return HINTS.get(error.errno or 0, "is the file system healthy? choose another place with --out DIR")
 
 
 @contextmanager

@@ -37,8 +37,8 @@ def import_torch(purpose: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise LackingError(purpose, "no torch", hint=INSTALL) from error
         what = next(iter(str(error).splitlines()), type(error).__name__)
-        raise LackingError(purpose, f"torch is installed, and cannot be imported: {what}",
-                           hint="install it again; python -c 'import torch' shows the whole error") from error
+        raise LackingError(purpose, f"torch is installed but cannot be imported: {what}",
+                           hint="reinstall it; python -c 'import torch' shows the full error") from error
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -49,5 +49,5 @@ def import_torch(purpose: str) -> ModuleType:
 def expect_linux(purpose: str) -> None:
     """Raises a LackingError on another system."""
     if not LINUX:
-        raise LackingError(purpose, f"that needs Linux, and this is {SYSTEMS.get(sys.platform, sys.platform)}",
-                           hint="record there; every system reads what was recorded: distprof report RUN")
+        raise LackingError(purpose, f"that needs Linux, but this is {SYSTEMS.get(sys.platform, sys.platform)}",
+                           hint="record on Linux; reading a run works on every system: distprof report RUN")

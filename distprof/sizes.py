@@ -21,5 +21,5 @@ def num_bytes(text: str, flag: str) -> int:
     found = _SIZE.fullmatch(text.strip().lower())
     number = float(found[1]) * UNITS[found[2]] if found is not None and found[2] in UNITS else 0.0
     if number < 1:
-        raise UsageError(f"expected a size for {flag}, found {text!r}", hint="like 1GB, 500MB or 2GiB")
+        raise UsageError(f"{flag} must be a size, not {text!r}", hint="like 1GB, 500MB or 2GiB")
     return int(number)

@@ -26,7 +26,7 @@ _SUSPECT = re.compile(r"[^ -~]")
 _SUSPECT_IN_LINES = re.compile(r"[^\n -~]")
 _SUSPECT_IN_DRAWING = re.compile(r"\x1b\[[0-9;]*m|[^\n -~]")
 _DRAWN = str.maketrans({"─": "-", "│": "|", "├": "|", "└": "`", "▁": "_", "▂": "_", "▃": ".", "▄": "-", "▅": "=",
-                        "▆": "+", "▇": "*", "█": "#"})
+                        "▆": "+", "▇": "*", "█": "#", "±": "+-"})
 """What trees, tables and curves are drawn with, for terminals that lack it."""
 
 

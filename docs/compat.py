@@ -38,7 +38,7 @@ CORE = (
 OLD_PYTHON = "Guards may run slower on Python 3.13.0"
 """What torch's compiler says of that Python: the tests take warnings for errors."""
 LINTERS = ("ruff", "mypy", "import-linter")
-HEAD = ("torch", "Python", "other packages", "passed", "failed", "skipped", "what `distprof doctor` says is lacking")
+HEAD = ("torch", "Python", "other packages", "passed", "failed", "skipped", "missing features, by `distprof doctor`")
 
 
 class Environment(NamedTuple):

@@ -21,9 +21,10 @@ SECTIONS = {"Args:": "Arguments", "Returns:": "Returns", "Yields:": "Yields", "R
 
 HEAD = """# The Python API
 
-`docs/python_api.py` makes this page from the docstrings of what `import distprof` exports. Importing distprof
-imports no torch; the first use of a name that needs it does. Drop-ins for other profilers are in `distprof.compat`
-([Compatibility](compat.md)), callbacks of frameworks in `distprof.integrations` ([Frameworks](frameworks.md)).
+`docs/python_api.py` generates this page from the docstrings of what `import distprof` exports. Importing distprof
+does not import torch; the first use of a name that needs torch does. Drop-in replacements for other profilers are in
+`distprof.compat` ([Compatibility](compat.md)), framework callbacks in `distprof.integrations`
+([Frameworks](frameworks.md)).
 """
 
 
@@ -75,10 +76,10 @@ def _class(cls: type) -> Iterator[str]:
     yield from _docstring(inspect.getdoc(cls) or "")
     base = next((base.__name__ for base in cls.__mro__[1:] if base.__name__ in distprof.__all__), None)
     if base:
-        yield f"It has all that [`{base}`](#{base.lower()}) has, and:\n"
+        yield f"It has everything that [`{base}`](#{base.lower()}) has, and:\n"
     rows = [*_fields(cls), *_properties(cls)]
     if rows:
-        yield "\n| attribute | type | is |\n|---|---|---|\n"
+        yield "\n| attribute | type | meaning |\n|---|---|---|\n"
         yield from (f"| `{name}` | {_type(kind)} | {_one_line(text)} |\n" for name, kind, text in rows)
     for name, method in _methods(cls):
         yield f"\n### {cls.__name__}.{name}\n\n"

@@ -27,7 +27,7 @@ def main() -> None:
         sys.exit(2)
     run, folder = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     if not folder.is_dir():
-        fail(f"expected a folder, found none: {folder}", "make it first")
+        fail(f"no such folder: {folder}", "make it first")
     if not (ROOT / run).exists():
         distprof("demo", "--out", str(run))
     take(ROOT / run / "merged" / "report.html", folder)

@@ -244,7 +244,7 @@ def synchronise(model: nn.Module, axes: dict[str, Axis]) -> None:
 def pieces(arguments: list[str]) -> Iterator[tuple[str, int]]:
     for name, size in zip(arguments[::2], arguments[1::2], strict=True):
         if name not in AXES:
-            raise SystemExit(f"expected one of {', '.join(AXES)}, found {name}")
+            raise SystemExit(f"unknown one {name}; choose from {', '.join(AXES)}")
         yield name, int(size)
 
 

@@ -59,7 +59,7 @@ class Commands(click.Group):
             hint = f"did you mean `distprof {near[0]}`?" if near else "distprof --help lists the commands"
             if args[0].endswith(".py"):
                 hint = f"distprof run {args[0]}"
-            raise UsageError(f"expected a command, found {args[0]!r}", hint=hint)
+            raise UsageError(f"unknown command {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
 
@@ -74,8 +74,8 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 @click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
-              help="Show the version and the merge engine, and exit.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+              help="Show the version and the merge engine.")
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.pass_context
 def group(context: click.Context, *, debug: bool) -> None:
     """Find the rank and the layer that make a distributed PyTorch job slow.
@@ -88,7 +88,7 @@ def group(context: click.Context, *, debug: bool) -> None:
     distprof count models.py:build              count a model's FLOPs without a job
 
     \b
-    Completion: eval "$(_DISTPROF_COMPLETE=bash_source distprof)"; zsh_source and fish_source likewise.
+    Tab completion: eval "$(_DISTPROF_COMPLETE=bash_source distprof)" (zsh_source and fish_source for zsh and fish)
     """
     if debug:
         os.environ["DISTPROF_DEBUG"] = "1"
@@ -169,7 +169,7 @@ def _unexpected(error: BaseException) -> Outcome:
         hint = getattr(error, "hint", "")
         return _fail(f"cannot {what}: {error.strerror}{f'  hint: {hint}' if hint else ''}", 1, error)
     message = f"unexpected: {type(error).__name__}: {error}"
-    return _fail(f"{message}  hint: `distprof --debug ...` shows where; please report it", 1, error)
+    return _fail(f"{message}  hint: `distprof --debug ...` shows the traceback; please report it", 1, error)
 
 
 def _fail(message: str, code: int, error: BaseException) -> int:

@@ -46,12 +46,12 @@ def read_section(path: Path) -> FlopsProfilerSection:
     section = _content(path).get(SECTION, {})
     where = f"in {SECTION} of {path}"
     if not isinstance(section, dict):
-        raise UsageError(f"expected an object as {SECTION} in {path}, found {section!r}")
+        raise UsageError(f"{SECTION} in {path} must be an object, not {section!r}")
     names = FlopsProfilerSection.__struct_fields__
     unknown = next((name for name in section if name not in names), None)
     if unknown is not None:
         near = difflib.get_close_matches(unknown, names, n=1)
-        raise UsageError(f"expected settings {', '.join(names)} {where}, found {unknown!r}",
+        raise UsageError(f"unknown setting {unknown!r} {where}; choose from {', '.join(names)}",
                          hint=f"did you mean {near[0]!r}?" if near else None)
     try:
         settings = msgspec.convert(section, FlopsProfilerSection)
@@ -59,8 +59,8 @@ def read_section(path: Path) -> FlopsProfilerSection:
         raise UsageError(f"{str(error)[0].lower()}{str(error)[1:].replace('`', '').replace(' - at $.', ' for ')} "
                          f"{where}") from error
     if settings.profile_step < 0 or settings.top_modules < 0:
-        raise UsageError(f"expected numbers of 0 or more {where}, found profile_step {settings.profile_step}, "
-                         f"top_modules {settings.top_modules}")
+        raise UsageError(f"profile_step and top_modules {where} must be 0 or more, found profile_step "
+                         f"{settings.profile_step}, top_modules {settings.top_modules}")
     return settings
 
 
@@ -73,25 +73,26 @@ def logger_notes(path: Path) -> Iterator[str]:
     content = _content(path)
     section, breakdown = content.get(COMMS_LOGGER), content.get(BREAKDOWN, False)
     if section is not None and not isinstance(section, dict):
-        raise UsageError(f"expected an object as {COMMS_LOGGER} in {path}, found {section!r}")
+        raise UsageError(f"{COMMS_LOGGER} in {path} must be an object, not {section!r}")
     if not isinstance(breakdown, bool):
-        raise UsageError(f"expected true or false as {BREAKDOWN} in {path}, found {breakdown!r}")
+        raise UsageError(f"{BREAKDOWN} in {path} must be true or false, not {breakdown!r}")
     if section is not None:  # as in DeepSpeed: the section is enough, whatever its `enabled` says
-        yield (f"{COMMS_LOGGER} is on in {path}: DeepSpeed waits for the device after each of its collectives, and so "
-               "they overlap with nothing. `distprof comms` has count, bytes, waiting and bandwidth of each without it")
+        yield (f"{COMMS_LOGGER} is on in {path}: DeepSpeed waits for the device after each of its collectives, so they "
+               "overlap with nothing. `distprof comms` shows count, bytes, waiting and bandwidth of each without it")
     if breakdown:
-        yield (f"{BREAKDOWN} is on in {path}: DeepSpeed waits for the device to print its times. `distprof stats` has "
-               "forward, backward and optimizer of a step without it, `distprof comms` its communication")
+        yield (f"{BREAKDOWN} is on in {path}: DeepSpeed waits for the device to print its times. Without it, `distprof "
+               "stats` shows the forward, backward and optimizer time of a step, and `distprof comms` its "
+               "communication")
 
 
 def _content(path: Path) -> dict[str, Any]:
     try:
         content = _decoded(path.read_bytes(), path)
     except OSError as error:
-        raise UsageError(f"expected a DeepSpeed config file, found {path} unreadable: {error.strerror}",
-                         hint="--config takes the file that --deepspeed_config takes") from error
+        raise UsageError(f"cannot read the DeepSpeed config {path}: {error.strerror}",
+                         hint="--config takes the same file as --deepspeed_config") from error
     if not isinstance(content, dict):
-        raise UsageError(f"expected a JSON object in {path}, found {type(content).__name__}")
+        raise UsageError(f"{path} must hold a JSON object, not {type(content).__name__}")
     return content
 
 
@@ -106,4 +107,4 @@ def _decoded(text: bytes, path: Path) -> Any:
             hint = "comments need the package hjson: pip install hjson"
         except ValueError:
             hint = None
-        raise UsageError(f"expected JSON in {path}, found: {error}", hint=hint) from error
+        raise UsageError(f"{path} is not valid JSON: {error}", hint=hint) from error

@@ -66,7 +66,7 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
     if devices:
         show_peaks(devices, page)
     elif peak:
-        page.line("peak rates were not measured: packages are missing")
+        page.line("peak rates not measured: packages are missing")
         page.line()
     page.line(_verdict(failed, reads=reads))
     return page.text(), healthy
@@ -76,7 +76,8 @@ def _verdict(failed: list[Finding], *, reads: bool) -> str:
     if not failed:
         return "This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT"
     reasons = "; ".join(finding.text.partition("  hint: ")[0] for finding in failed)
-    return f"This machine {'can read runs; cannot record' if reads else 'can neither read runs nor record'}: {reasons}"
+    able = "can read runs but cannot record" if reads else "can neither read runs nor record"
+    return f"This machine {able}: {reasons}"
 
 
 def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
@@ -114,7 +115,7 @@ def show_peaks(devices: list[dict[str, Any]], page: Page) -> None:
             rows.append((name, rate["how"], si(known.get(name), unit), si(rate["per_second"], unit)))
         page.table(("dense", "how measured", "published", "measured"), rows, left=2)
         page.line(f"published: {published['source']}, {published['year']}" if published else
-                  "published: unknown for this device; `distprof stats RUN --peak FLOP/s` sets a rate for MFU")
+                  "published: unknown for this device; set a rate for MFU with `distprof stats RUN --peak FLOP/s`")
         page.line()
 
 
@@ -150,7 +151,7 @@ def _torch(_: Path) -> Iterator[Finding]:
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         yield Finding("device", "ok", f"{len(names)} CUDA: {', '.join(sorted(set(names)))}")
     else:
-        yield Finding("device", "ok", "no CUDA device: times are measured on the CPU")
+        yield Finding("device", "ok", "no CUDA device: distprof measures times on the CPU")
     yield _backends()
     there = torch.profiler.kineto_available()
     yield Finding("timeline", "ok" if there else "fail",
@@ -182,7 +183,7 @@ def _disk(out: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     enough = free >= MIN_FREE_BYTES
     yield Finding("disk", "ok" if enough else "warn", f"{free / 1e9:.1f} GB free in {place}"
-                  + ("" if enough else "; a timeline of many steps may not fit"))
+                  + ("" if enough else ": a timeline of many steps may not fit"))
     yield _writable(place)
 
 
@@ -212,8 +213,8 @@ def _engine(_: Path) -> Iterator[Finding]:
 def _clock(_: Path) -> Iterator[Finding]:
     there = BOOT_ID.exists()
     yield Finding("clock", "ok" if there else "warn",
-                  "ranks of this host share one clock" if there else "no boot id, so ranks of one host cannot "
-                  "be recognised: the clock of each rank is measured")
+                  "all ranks on this host share one clock" if there else
+                  "no boot id, so distprof cannot tell which ranks share a host and measures the clock of each rank")
 
 
 MACHINE_CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (

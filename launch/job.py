@@ -130,7 +130,7 @@ def _report(write_report: ReportWriter, directory: Path, section: FlopsProfilerS
     try:
         write_report(directory, section)
     except Ended:
-        say("no report: nobody reads standard output")
+        say("no report: standard output is closed")
     except Exception as error:  # noqa: BLE001 (the exit code stays that of the script)
         say(f"no report: {error}")
 
@@ -138,8 +138,8 @@ def _report(write_report: ReportWriter, directory: Path, section: FlopsProfilerS
 def _default_directory(args: argparse.Namespace) -> Path:
     """Creates a directory under runs/; jobs that start in the same second get one each."""
     if not is_one_node(args):
-        raise UsageError("expected --out for a job of several nodes, found none",
-                         hint="--out DIR, the same shared directory on every node")
+        raise UsageError("a job on several nodes needs --out",
+                         hint="use --out DIR with the same shared directory on every node")
     name = f"{Path(args.training_script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         Path("runs").mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def _default_directory(args: argparse.Namespace) -> Path:
                 return directory
     except OSError as error:
         raise OutputError(f"cannot make a directory under runs/: {error.strerror}", hint="choose --out") from error
-    raise OutputError(f"expected a free name like runs/{name}, found 99 in use", hint="choose --out")
+    raise OutputError(f"99 directories like runs/{name} exist already", hint="choose --out")
 
 
 def _spool(args: argparse.Namespace, target: RemotePath) -> Path:
@@ -214,7 +214,7 @@ def _launch(args: argparse.Namespace, directory: Path) -> tuple[int, dict[str, i
     except KeyboardInterrupt:
         return 130, {}
     except Exception as error:  # noqa: BLE001 (no port, no temporary folder, ...: without us a traceback and exit code 1)
-        say(f"torchrun could not run the job: {type(error).__name__}: {error}  hint: `--debug` shows where")
+        say(f"torchrun could not run the job: {type(error).__name__}: {error}  hint: `--debug` shows the traceback")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
         return 1, {}

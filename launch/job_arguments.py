@@ -28,11 +28,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     args = job_parser().parse_args(list(argv))
     if args.no_python:
-        raise UsageError("expected a Python script, found --no-python",
+        raise UsageError("--no-python is not supported: distprof run records Python scripts",
                          hint="use `with distprof.record(...)` in the program instead")
     if not args.module and not Path(args.training_script).is_file():
-        raise UsageError(f"expected a script, found no file {args.training_script}",
-                         hint="-m runs a module" if "/" not in args.training_script else None)
+        raise UsageError(f"no script {args.training_script}",
+                         hint="use -m to run a module" if "/" not in args.training_script else None)
     return args
 
 
@@ -44,7 +44,7 @@ def job_parser() -> argparse.ArgumentParser:
     parser.prog = "distprof run"
     parser.usage = ("distprof run [--out DIR] [--steps PLAN] [--topics TOPICS] [torchrun flags] [-m] script "
                     "[script flags]")
-    parser.description = "Start a script like torchrun does and record every rank. All flags of torchrun work."
+    parser.description = "Start a script like torchrun does and record every rank. All torchrun flags work."
     add_recording_flags(parser.add_argument_group("recording"))
     parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
     return parser
@@ -53,48 +53,51 @@ def job_parser() -> argparse.ArgumentParser:
 def add_recording_flags(group: argparse._ActionsContainer) -> None:
     """Adds the flags that torchrun has not."""
     group.add_argument("--out", type=place, default=None, metavar="DIR",
-                       help="run directory (default: runs/<script>-<time>); for a URL like s3://bucket/runs/a ranks "
-                            "are recorded to the default one, and uploaded when they are complete")
+                       help="run directory (default: runs/<script>-<time>); with a URL like s3://bucket/runs/a, ranks "
+                            "are recorded to the default directory and uploaded when complete")
     group.add_argument("--steps", default=None, metavar="PLAN",
-                       help=f"number of steps of each pass (default: {default_plan()}); sync=2 notes lines that "
-                            "block a rank, for distprof waits; memory=1 notes allocations, for distprof memory, in "
-                            "place of the trace pass unless that is named too")
+                       help=f"number of steps per pass (default: {default_plan()}); sync=2 records the lines that "
+                            "block a rank, for distprof waits; memory=1 records allocations, for distprof memory, "
+                            "instead of the trace pass unless that is named too")
     group.add_argument("--execution-trace", action="store_true",
-                       help="record an execution trace as well, in one step more, for distprof export: what ran, with "
-                            "its tensors and what it depends on; the same as execution=1 in --steps")
+                       help="also record an execution trace in one extra step, for distprof export: what ran, its "
+                            "tensors and its dependencies; the same as execution=1 in --steps")
     group.add_argument("--topics", default="", metavar="TOPICS",
-                       help=f"what to record, and nothing else: {', '.join(NAMES)}, or all, joined by commas or |; "
-                            "--steps then says how many steps the passes of these topics have, or adds others")
+                       help=f"record only these topics: {', '.join(NAMES)}, or all, separated by commas or |; --steps "
+                            "can then set the number of steps of their passes or add passes")
     group.add_argument("--ranks", default=None, metavar="RANKS",
-                       help="ranks that are recorded fully, joined by commas: 0-7, leaders (one rank of each part of "
-                            "the model, or of each host where no device mesh tells parts), sample:32 (so many, spread "
-                            "evenly), all; the others record the same steps lightly: steps and their parts, modules "
-                            "of the upper levels, arrivals of collectives (default: all)")
+                       help="ranks to record fully, separated by commas: 0-7, leaders (one rank per part of the "
+                            "model, or per host if there is no device mesh), sample:32 (that many, evenly spread), "
+                            "all; the others record the same steps lightly: steps and their parts, upper-level "
+                            "modules, arrivals of collectives (default: all)")
     group.add_argument("--max-rank-size", default=None, metavar="SIZE",
-                       help="bytes that the folder of a rank may take, like 500MB; of its timeline the shortest events "
-                            "are left out where that would be more, and how many is said (default: 2GB)")
+                       help="maximum size of a rank's folder, like 500MB; the shortest events of its timeline are "
+                            "dropped to fit, and distprof says how many (default: 2GB)")
     group.add_argument("--step-every", default=None, metavar="CLASS|N",
-                       help="what ends a step: steps of optimizers of this class, or every N optimizer steps (default: "
-                            "an iteration of the training loop, by the pattern in which its optimizers step)")
+                       help="what ends a step: a step of an optimizer of this class, or every N optimizer steps "
+                            "(default: an iteration of the training loop, found from the pattern of its optimizer "
+                            "steps)")
     group.add_argument("--config", type=Path, default=None, metavar="FILE",
-                       help="DeepSpeed config; its flops_profiler section sets the first recorded step and the report")
+                       help="DeepSpeed config file; its flops_profiler section sets the first recorded step and the "
+                            "report")
     group.add_argument("--no-merge", action="store_true",
-                       help="do not merge the ranks at the end; otherwise a job on one host ends with its merge, and "
-                            "the answer in ten lines")
+                       help="do not merge the ranks at the end (by default, a job on one host ends with a merge and a "
+                            "ten-line summary)")
     group.add_argument("--no-progress", action="store_true",
-                       help="keep the last row of the terminal free; otherwise it shows the pass, the steps that are "
-                            "recorded, and the slowest rank")
+                       help="do not show progress (pass, recorded steps, slowest rank) on the last row of the "
+                            "terminal")
     group.add_argument("--no-argv", action="store_true",
-                       help="keep no arguments in run.json; otherwise they are kept with *** in the place of values "
-                            "whose names look secret (token, key, password, ...), and of passwords in URLs")
+                       help="do not store arguments in run.json (by default they are stored, with *** for values "
+                            "whose names look secret (token, key, password, ...) and for passwords in URLs)")
     group.add_argument("--watch", choices=("on", "off"), default=None,
-                       help="whether the end of each step is noted after the last pass too, which takes a few "
+                       help="whether to note the end of each step after the last pass too, which takes a few "
                             "microseconds per step (default: on)")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:
             group.add_argument(f"--{axis.name}", type=int, default=None, metavar="N",
-                               help=f"{axis.title} size, for scripts without a DeviceMesh that names it")
+                               help=f"{axis.title.replace(' ', '-')} size, for scripts without a DeviceMesh that "
+                                    "names it")
     group.add_argument("--debug", action="store_true", help="show tracebacks of distprof's own errors")
 
 
@@ -112,7 +115,7 @@ def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
     sizes |= {axis: getattr(args, axis) for axis in GIVEN_AXES if getattr(args, axis) is not None}
     wrong = [axis for axis, size in sizes.items() if size < 1]
     if wrong:
-        raise UsageError(f"expected a size of 1 or more, found --{wrong[0]} {sizes[wrong[0]]}")
+        raise UsageError(f"--{wrong[0]} must be at least 1, not {sizes[wrong[0]]}")
     return sizes
 
 
@@ -138,8 +141,8 @@ def world_size(args: argparse.Namespace) -> int | None:
         least, most = parse_min_max_nnodes(args.nnodes)
         return most * determine_local_world_size(args.nproc_per_node) if least == most else None
     except (ValueError, RuntimeError) as error:
-        raise UsageError(f"expected numbers of nodes and ranks that torchrun takes, found --nnodes {args.nnodes} "
-                         f"--nproc-per-node {args.nproc_per_node}: {error}",
+        raise UsageError(f"torchrun does not accept --nnodes {args.nnodes} --nproc-per-node {args.nproc_per_node}: "
+                         f"{error}",
                          hint="--nproc-per-node 4") from error
 
 

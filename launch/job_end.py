@@ -49,8 +49,8 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     if (not closed and not cut) or (after_merge is not None and code):
         say(done)
     elif merges and (interrupted or not code) and not others:
-        say(f"{done}{' The script was interrupted after that.' if interrupted else ''} Merging"
-            f"{'; --no-merge skips that' if after_merge is None else ''}")
+        say(f"{done}{' The script was interrupted after that.' if interrupted else ''} "
+            f"Merging{' (skip with --no-merge)' if after_merge is None else ''}")
         _merge(directory, after_merge)
     else:
         _say_next(done, directory, others, has_failed=code != 0 and not interrupted, uploaded_to=uploaded_to)
@@ -60,7 +60,8 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
               uploaded_to: str | None) -> None:
     """What to type where nothing is merged here."""
     if others and uploaded_to is not None:
-        say(f"{done} Next, when all hosts have uploaded theirs:", *_indented([f"distprof merge {quoted(uploaded_to)}"]))
+        say(f"{done} Next, once all hosts have uploaded their ranks:",
+            *_indented([f"distprof merge {quoted(uploaded_to)}"]))
         return
     where = "; ".join(f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}"
                       for one in others)
@@ -68,7 +69,8 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
     if has_failed and not others:
         shows = ("comms", "report") if any(one.num_steps for one in _ranks(directory)) else ("comms",)
         following += [f"distprof {name} {quoted(directory)}" for name in shows]
-    say(f"{done} {f'Others: {where}. Next, with copies of those:' if others else 'Next:'}", *_indented(following))
+    first = f"The other ranks: {where}. Next, once you have copied those here:" if others else "Next:"
+    say(f"{done} {first}", *_indented(following))
 
 
 def _merge(directory: Path, after_merge: AfterMerge | None) -> None:
@@ -83,7 +85,7 @@ def _merge(directory: Path, after_merge: AfterMerge | None) -> None:
         say("not merged. Next:", *_indented([f"distprof merge {quoted(directory)}"]))
         return
     merged = directory / MERGED
-    opened = f", whose {TRACE_JSON} opens in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
+    opened = f"; open its {TRACE_JSON} in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
     lines = () if after_merge is not None else (*_indented(answer), "Next:", *_indented(next_commands(directory)))
     say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)
     if after_merge is not None:

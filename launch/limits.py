@@ -66,17 +66,17 @@ def _is_of_memory(error: BaseException) -> bool:
 def short_of_files() -> str:
     """The line where no file can be opened."""
     limit = limit_of("NOFILE")
-    return f"expected to open more files, found {limit} to be the limit  hint: ulimit -n 1024"
+    return f"too many open files: the limit is {limit}  hint: ulimit -n 1024"
 
 
 def short_of_memory() -> str:
     """The line where there is no memory, or no thread can start."""
     limit, processes = limit_of("AS"), _few_processes()
     if limit is None and processes is not None:
-        return (f"expected to start threads, found a limit of {processes} processes and threads  "
-                f"hint: ulimit -u {FEW_PROCESSES}")
+        return (f"cannot start threads: the limit is {processes} processes and threads  hint: ulimit -u "
+                f"{FEW_PROCESSES}")
     found = "none left" if limit is None else f"a limit of {limit >> 10} KB of address space"
-    return f"expected more memory, found {found}  hint: ulimit -v unlimited, or {ENOUGH_KB} and more"
+    return f"out of memory: {found}  hint: ulimit -v unlimited, or at least {ENOUGH_KB}"
 
 
 def short() -> str:

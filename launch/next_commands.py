@@ -11,10 +11,10 @@ from distprof.terminal import quoted
 
 AFTER_MERGE = {
     "report": "all findings on one page",
-    "comms": "which ranks wait for which, and why",
+    "comms": "which ranks wait for which ranks, and why",
     "view": "the timeline of all ranks, in your browser",
     "stats": "totals, step times and the slowest modules",
-    "critical-path": "the longest chain of a step",
+    "critical-path": "the critical path of a step",
 }
 """Those that show most first, with what they show."""
 SHOWN = 3

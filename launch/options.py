@@ -30,17 +30,17 @@ TITLES = {axis.name: axis.title for axis in MESH_AXES}
 RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PLACE, shell_complete=run_directories,
                       callback=of_hosts)
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
-                       help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
+                       help="For a job that torchrun restarted: the attempt to read, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 EXACT = click.option("--exact", is_flag=True,
-                     help="Read the tables of all ranks. Of a run of more than 64 ranks their summaries are read "
-                          "otherwise, and tables only of some.")
+                     help="Read the tables of all ranks. By default, runs of more than 64 ranks are read from the "
+                          "ranks' summaries and the tables of a few ranks.")
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 3 if any data is missing.")
 _WORKERS = (
     click.option("--workers", type=click.IntRange(min=1), metavar="N",
-                 help="Read traces in so many processes of this machine.  [default: a thread for each core]"),
+                 help="Number of local worker processes that read traces.  [default: threads, one per core]"),
     click.option("--scheduler", metavar="ADDRESS",
-                 help="Read traces on a cluster of dask, whose scheduler is at this address, like tcp://host:8786."),
+                 help="Read traces on the dask cluster with this scheduler, like tcp://host:8786."),
 )
 COUNT_DEVICE = click.option(
     "--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
@@ -52,7 +52,7 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
     """--pp, --dp, --cp, --ep and --tp; the command gets each as an int or None, see `given_sizes`."""
     return _with(command, [
         click.option(f"--{axis}", default=None, type=click.IntRange(min=1), metavar="N",
-                     help=f"{TITLES[axis][0].upper()}{TITLES[axis][1:]} size, for a job that does not tell it.")
+                     help=f"{TITLES[axis].replace(' ', '-').capitalize()} size, if the run does not record it.")
         for axis in GIVEN_AXES])
 
 
@@ -70,8 +70,8 @@ def given_workers(processes: int | None, scheduler: str | None) -> Workers:
     from distprof.merge.workers.choice import Workers
 
     if processes is not None and scheduler is not None:
-        raise UsageError("expected one of --workers and --scheduler, found both",
-                         hint="a cluster has the workers that were started for it: dask worker")
+        raise UsageError("--workers and --scheduler cannot be combined",
+                         hint="a cluster uses the workers started with dask worker")
     return Workers(processes=processes, scheduler=scheduler)
 
 
@@ -85,10 +85,10 @@ def model_arguments(command: Callable[..., None]) -> Any:
     return _with(command, (
         click.argument("model", metavar="MODULE:FACTORY"),
         click.option("--input-shape", "shapes", multiple=True, metavar="1,3,224,224",
-                     help="Shape of an input tensor, once per positional input. Not needed if the factory returns "
-                          "inputs."),
+                     help="Shape of an input tensor; repeat for each positional input. Not needed if the factory "
+                          "returns inputs."),
         click.option("--dtype", "dtypes", multiple=True, metavar="TYPE",
-                     help="Element type of the inputs, once for all or once per --input-shape.  [default: float32]"),
+                     help="Element type of the inputs; once for all or once per --input-shape.  [default: float32]"),
     ))
 
 
@@ -100,7 +100,7 @@ def module_tree(*sorts: str) -> Callable[[Callable[..., None]], Any]:
         click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
                      help="Number of modules shown.  [default: all]"),
         click.option("--sort", default="path", type=click.Choice(sorts), show_default=True,
-                     help="Show the largest modules first; path keeps the order of the model."),
+                     help="Show the largest modules first by this column; path keeps the order of the model."),
     ))
 
 

@@ -53,12 +53,12 @@ def _check(path: Path, command: str) -> None:
     run = run_of(path)
     if run is not None:
         what = "the folder of one of its ranks" if path.is_dir() else "a file of its merge"
-        raise DataError(f"expected a run directory, found {what}: {path}", hint=f"distprof {command} {quoted(run)}")
+        raise DataError(f"{path} is {what}, not a run directory", hint=f"distprof {command} {quoted(run)}")
     runs = _runs_below(path)
     if runs:
         names = ", ".join(str(one) for one in runs[:SHOWN])
         more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
-        raise DataError(f"expected one run in {path}, found a folder of runs beside it: {names}{more}",
+        raise DataError(f"{path} holds a run and also a folder of runs: {names}{more}",
                         hint=f"distprof {command} {quoted(runs[0])}")
 
 

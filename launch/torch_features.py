@@ -21,10 +21,12 @@ class Feature(NamedTuple):
 
 FEATURES = (
     Feature(has_grouped_product_on_cpu,
-            "no grouped matrix product for the CPU: models of experts that use it run, and are counted, on GPUs only"),
-    Feature(has_flight_recorder, "no flight recorder: stuck.json of a rank that hangs has stacks, and no collectives"),
-    Feature(can_log_compilations, "no report of the compiler: `distprof waits` does not know what torch.compile does"),
-    Feature(can_skip_compiling, "no way to keep hooks from being compiled: torch.compile takes longer when recorded"),
+            "no grouped matrix product for the CPU: mixture-of-experts models that use it run and are counted on GPUs "
+            "only"),
+    Feature(has_flight_recorder, "no flight recorder: stuck.json of a hanging rank has stacks but no collectives"),
+    Feature(can_log_compilations, "no compiler report: `distprof waits` cannot show what torch.compile does"),
+    Feature(can_skip_compiling, "hooks cannot be kept from being compiled: torch.compile takes longer while "
+                                "recording"),
 )
 
 

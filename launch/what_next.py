@@ -17,7 +17,7 @@ from distprof.units import counted
 NEWEST = 3
 """Runs that are shown."""
 FIRST = (("distprof demo", "record a small job with a late rank, and find it"),
-         ("distprof run --nproc-per-node 2 train.py", "record a script of yours"))
+         ("distprof run --nproc-per-node 2 train.py", "record your own script"))
 """Where there is no run yet."""
 
 
@@ -63,15 +63,15 @@ def _next_steps(run: Path) -> Sequence[tuple[str, str]]:
     if about is None or not (ranks or partial):
         return ()
     if about.exit_code and not about.interrupted:
-        return ((f"distprof comms {where}", f"the job ended with exit code {about.exit_code}"),)
+        return ((f"distprof comms {where}", f"the job failed with exit code {about.exit_code}"),)
     if partial and about.end_ns is None:
-        return ((f"distprof comms {where}", f"{counted(len(partial), 'rank')} not finished: recording, or killed"),)
+        return ((f"distprof comms {where}", f"{counted(len(partial), 'rank')} unfinished: still recording, or killed"),)
     summary = run / MERGED / SUMMARY_JSON
     if not summary.is_file():
         return ((f"distprof merge {where}", f"{counted(len(ranks) + len(partial), 'rank')} recorded, not merged"),)
     if any(path.stat().st_mtime_ns > summary.stat().st_mtime_ns for path in ranks):
-        return ((f"distprof merge --force {where}", "its merge is older than what was recorded"),)
+        return ((f"distprof merge --force {where}", "the merge is older than the recording"),)
     page = next((page for page in (run / MERGED / REPORT_HTML, run / REPORT_HTML) if page.is_file()), None)
     first, *others = next_commands(run)
-    why = AFTER_MERGE["report"] if page is None else f"its page is there: {quoted(page)}"
+    why = AFTER_MERGE["report"] if page is None else f"report: {quoted(page)}"
     return ((first, why), *((command, AFTER_MERGE[command.split()[1]]) for command in others))

@@ -81,7 +81,7 @@ class Worker:
                     recorder.close(error)
             self._context.__exit__(None, None, None)
         except Exception as ours:  # noqa: BLE001 (the script ends as it would have)
-            say(f"{_this_rank()}: the recording could not be closed: {ours}")
+            say(f"{_this_rank()}: could not close the recording: {ours}")
 
 
 def _directory() -> str:

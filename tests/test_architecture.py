@@ -22,7 +22,7 @@ def test_every_room_is_on_the_page():
 
 
 def test_every_stop_of_the_walks_is_a_file():
-    walks = PAGE.split("\n## Four walks\n")[1].split("\n## ")[0]
+    walks = PAGE.split("\n## Four walks through the code\n")[1].split("\n## ")[0]
     stops = re.findall(r"^\d+\. `([a-z_/0-9]+\.py)`", walks, re.MULTILINE)
     assert len(stops) > 20 and not [stop for stop in stops if not (ROOT / stop).is_file()]
     for walk, most in zip(re.split(r"^\*\*", walks, flags=re.MULTILINE)[1:], (8, 10, 10, 10), strict=True):

@@ -65,7 +65,7 @@ def test_a_python_of_pyenv_is_taken_where_no_other_is(made, tmp_path):
 def test_where_none_works_one_line_says_what_to_install(made, programs):
     done = made(**programs)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "no Python 3.11 to 3.14 with venv was found: install one (Debian: python3-venv)" in done.stderr
+    assert "no Python 3.11 to 3.14 with venv found: install one (Debian: python3-venv)" in done.stderr
 
 
 def test_the_one_that_is_named_is_taken(made):

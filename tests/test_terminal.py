@@ -92,11 +92,11 @@ def test_no_encoding_fails(encoding):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding, "strict")
     with redirect_stdout(stream), redirect_stderr(stream):
-        show(f"├─ 漢字 {NAME}")
+        show(f"├─ ± 漢字 {NAME}")
         say(f"├─ 漢字 {NAME}", FILE_NAME)
     lines = raw.getvalue().decode(encoding).splitlines()
     assert len(lines) == 4 and lines[2].startswith("distprof: ")  # NAME has a line end, which the result keeps
-    assert lines[0].startswith("├─ 漢字" if encoding == "utf-8" else "|- \\u6f22\\u5b57")
+    assert lines[0].startswith("├─ ± 漢字" if encoding == "utf-8" else "|- +- \\u6f22\\u5b57")
 
 
 def test_a_message_that_nobody_reads_stops_nothing(tmp_path):

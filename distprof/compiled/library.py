@@ -55,11 +55,11 @@ def how_built() -> str:
 @cache
 def _loaded() -> tuple[Any, str]:
     if not LIBRARY.exists():
-        return None, "none was compiled when distprof was installed"
+        return None, "it was not compiled when distprof was installed"
     try:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
-        return None, f"the compiled one cannot be loaded: {error}"
+        return None, f"it cannot be loaded: {error}"
     if loaded.source_id() & 0xFFFFFFFF != source_id():
         return None, "its C files have changed since it was compiled"
     for name, (result, arguments) in SIGNATURES.items():

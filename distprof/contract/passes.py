@@ -41,17 +41,18 @@ class PassRow:
 
 
 PASSES = (
-    PassRow(name=WAIT, steps=2, doc="Nothing is switched on: warm-up."),
-    PassRow(name=COUNT, steps=1, doc="The FLOP counter is on."),
-    PassRow(name=TIME, steps=3, doc="Module timers alone are on."),
-    PassRow(name=SYNC, steps=0, doc="What may block the rank is noted with its line of the script; only where asked."),
-    PassRow(name=EXECUTION, steps=0, doc="The profiler and torch's observer of execution traces are on."),
+    PassRow(name=WAIT, steps=2, doc="Warm-up: nothing is recorded."),
+    PassRow(name=COUNT, steps=1, doc="The FLOP counter runs."),
+    PassRow(name=TIME, steps=3, doc="Only module timers run."),
+    PassRow(name=SYNC, steps=0, doc="Calls that may block the rank are recorded with their line of the script; only "
+                                    "on request."),
+    PassRow(name=EXECUTION, steps=0, doc="The profiler and torch's execution trace observer run."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
-    PassRow(name=TRACE, steps=6, doc="The profiler is on, and every collective is labelled."),
-    PassRow(name=MEMORY, steps=0, doc="The profiler is on, and every allocation is recorded."),
+    PassRow(name=TRACE, steps=6, doc="The profiler runs, and every collective is labelled."),
+    PassRow(name=MEMORY, steps=0, doc="The profiler runs, and every allocation is recorded."),
     # what happens in every third step is told from chance by the product of ranks and steps
     PassRow(name=ARRIVALS, steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
-            doc="Collectives are labelled, and nothing else is on."),
+            doc="Collectives are labelled; nothing else runs."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)
 USUAL = tuple(row for row in PASSES if row.steps)

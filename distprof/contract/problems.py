@@ -33,7 +33,7 @@ def _code(name: str) -> str:
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, tag_field="code", tag=_code):
-    """Something is missing, damaged or not to be relied on; `--strict` fails because of it."""
+    """Something is missing, damaged or unreliable; `--strict` fails because of it."""
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True, tag_field="code", tag=_code):
@@ -41,7 +41,7 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True, tag_field="code", tag=_c
 
 
 class Unreadable(Problem, frozen=True):
-    """A file or folder cannot be read, or not to its end."""
+    """A file or folder cannot be read, or not completely."""
 
     detail: str
     file: str | None = None
@@ -59,7 +59,7 @@ class RanksMissing(Problem, frozen=True):
 
 
 class Unfinished(Problem, frozen=True):
-    """A rank recorded a part only: it wrote down why, was killed, had no disk space left, or still runs."""
+    """A rank recorded only a part: it noted why, was killed, ran out of disk space, or is still running."""
 
     rank: int
     status: Status
@@ -78,7 +78,7 @@ class RankFailed(Problem, frozen=True):
 
 
 class FilesMissing(Problem, frozen=True):
-    """Files that a rank wrote are gone."""
+    """Files that a rank wrote are missing."""
 
     rank: int
     files: tuple[str, ...]
@@ -92,7 +92,7 @@ class FolderLeftOut(Problem, frozen=True):
 
 
 class MemoryEndedEarly(Problem, frozen=True):
-    """The memory pass of a rank ended before its last step, as it would have taken too much memory."""
+    """The memory pass of a rank ended before its last step, because it would have taken too much memory."""
 
     rank: int
     step: int
@@ -101,7 +101,7 @@ class MemoryEndedEarly(Problem, frozen=True):
 
 
 class TimelinesCapped(Problem, frozen=True):
-    """The shortest events of timelines were left out, as folders of ranks would have been larger than allowed."""
+    """The shortest events of timelines were dropped to keep rank folders within the allowed size."""
 
     ranks: tuple[int, ...]
     num_events: int
@@ -111,14 +111,14 @@ class TimelinesCapped(Problem, frozen=True):
 
 
 class NoteOfRank(Problem, frozen=True):
-    """What a rank noted while it was recorded."""
+    """A note that a rank made while recording."""
 
     rank: int
     detail: str
 
 
 class StepsUnsure(Problem, frozen=True):
-    """What ends a step is not certain, so that a step may not be an iteration of the training loop."""
+    """It is not certain what ends a step, so a step may not be an iteration of the training loop."""
 
     what: Literal["irregular", "silent", "differ", "left", "late", "explicit"]
     """irregular: optimizers step in no pattern. silent: some were alive and had not stepped. differ: not all ranks
@@ -133,19 +133,21 @@ class StepsUnsure(Problem, frozen=True):
 
 
 class AttemptsDiffer(Problem, frozen=True):
-    """Ranks are of different attempts of torchrun."""
+    """Ranks are from different torchrun attempts."""
 
     attempts: tuple[int, ...]
 
 
 class CallsDiffer(Problem, frozen=True):
-    """Ranks disagree in what they call: other ops, types, sizes or roots, or one never made a call of the others."""
+    """Ranks disagree in what they call: different ops, types, sizes or roots, or a rank never made a call that others
+    made.
+    """
 
     num_collectives: int
 
 
 class ModulesUncounted(Problem, frozen=True):
-    """Modules of timed steps were called for the first time after FLOPs had been counted."""
+    """Modules of timed steps were first called after FLOPs had been counted."""
 
     modules: tuple[str, ...]
     """The first few, without those inside of others."""
@@ -153,7 +155,7 @@ class ModulesUncounted(Problem, frozen=True):
 
 
 class TraceWithoutRank(Problem, frozen=True):
-    """Nothing names the rank of a trace, and it was left out."""
+    """Nothing gives the rank of a trace, so it was skipped."""
 
     file: str
 
@@ -167,14 +169,14 @@ class SeveralTraces(Problem, frozen=True):
 
 
 class WorldSizesDiffer(Problem, frozen=True):
-    """Traces disagree on the world size, or there is a rank that is not below it."""
+    """Traces disagree on the world size, or a rank is not below it."""
 
     ranks_by_size: dict[int, tuple[int, ...]]
     highest_rank: int
 
 
 class TraceDamaged(Problem, frozen=True):
-    """A part of the trace of a rank, or all of it, is not in the merged trace."""
+    """All or part of a rank's trace is missing from the merged trace."""
 
     rank: int
     file: str
@@ -189,7 +191,7 @@ class TraceDamaged(Problem, frozen=True):
 
 
 class TopologyUncertain(Problem, frozen=True):
-    """Totals of the model may be wrong: ranks were taken for data parallel, and not all that they did fits that."""
+    """Model totals may be wrong: ranks were assumed to be data parallel, but not everything they did fits that."""
 
     doubt: TopologyDoubt
 
@@ -204,7 +206,7 @@ class ClocksNotAligned(Problem, frozen=True):
 
 
 class ClocksWrong(Problem, frozen=True):
-    """Collectives end on a rank before all ranks are in, by more than the clocks may be wrong."""
+    """Collectives finish on one rank before every rank has entered, by more than the clock uncertainty."""
 
     violations: int
     num_collectives: int
@@ -213,13 +215,13 @@ class ClocksWrong(Problem, frozen=True):
 
 
 class WallClockSet(Problem, frozen=True):
-    """A wall clock was set while recording."""
+    """A wall clock was adjusted while recording."""
 
     set_by_ns: int
 
 
 class FilesLeftOut(Remark, frozen=True):
-    """Files that are no traces."""
+    """Files that are not traces."""
 
     num_files: int
     files: tuple[str, ...]
@@ -229,7 +231,7 @@ class FilesLeftOut(Remark, frozen=True):
 
 
 class ReadSummaries(Remark, frozen=True):
-    """Summaries of ranks were read in place of their tables and traces, but for some ranks; --exact reads all."""
+    """For most ranks, summaries were read instead of tables and traces; --exact reads all."""
 
     num_ranks: int
     """That have a summary."""
@@ -243,7 +245,7 @@ class ReadSummaries(Remark, frozen=True):
 
 
 class ExecutionTraces(Remark, frozen=True):
-    """Execution traces, as Megatron writes them for Chakra, lie beside the timelines of their ranks."""
+    """There are execution traces, as Megatron writes them for Chakra, next to the timelines of their ranks."""
 
     files: tuple[str, ...]
     """The first few."""
@@ -254,7 +256,7 @@ class ExecutionTraces(Remark, frozen=True):
 
 
 class RanksFromNames(Remark, frozen=True):
-    """Ranks are from file names, not from the traces."""
+    """Ranks are taken from file names, not from the traces."""
 
     names: Literal["rank", "mesh"]
     """mesh: tp, pp and dp in the names."""
@@ -263,7 +265,7 @@ class RanksFromNames(Remark, frozen=True):
 
 
 class WorldSizeFromRanks(Remark, frozen=True):
-    """The world size is the highest rank plus one."""
+    """The world size is assumed to be the highest rank plus one."""
 
     world_size: int
     contradicted: bool
@@ -271,7 +273,7 @@ class WorldSizeFromRanks(Remark, frozen=True):
 
 
 class MatchingInferred(Remark, frozen=True):
-    """Traces do not show which collectives of several ranks are one."""
+    """Traces do not show which calls of several ranks are the same collective."""
 
     what: Inferred
     num_rows: int
@@ -279,7 +281,7 @@ class MatchingInferred(Remark, frozen=True):
 
 
 class EarlierAttempts(Remark, frozen=True):
-    """torchrun restarted the job: an attempt before the one that is shown."""
+    """torchrun restarted the job: an earlier attempt than the one shown."""
 
     attempt: int
     shown: int
@@ -289,14 +291,14 @@ class EarlierAttempts(Remark, frozen=True):
 
 
 class ScriptProfiled(Remark, frozen=True):
-    """The script ran its own torch.profiler, and nothing was recorded in these steps."""
+    """The script ran its own torch.profiler, so nothing was recorded in these steps."""
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
 
 
 class RecordedLightly(Remark, frozen=True):
-    """Only some ranks have a timeline and counts: --ranks chose them."""
+    """Only the ranks selected by --ranks have a timeline and counts."""
 
     full: tuple[int, ...]
     """Ranks that were recorded fully."""
@@ -308,17 +310,17 @@ class RecordedLightly(Remark, frozen=True):
 
 
 class ScriptInterrupted(Remark, frozen=True):
-    """The user ended the script after everything had been recorded."""
+    """The user ended the script after the recording was complete."""
 
 
 class StepsUneven(Remark, frozen=True):
-    """The longest timed step took several times the median one."""
+    """The longest timed step took several times as long as the median."""
 
     ratio: float
 
 
 class CountedUnlike(Remark, frozen=True):
-    """The counted step worked through more or less data than the others: means over ranks."""
+    """The counted step processed more or less data than the others: means over ranks."""
 
     unit: Literal["samples", "forward_calls"]
     counted: float
@@ -326,7 +328,7 @@ class CountedUnlike(Remark, frozen=True):
 
 
 class FirstStepLeftOut(Remark, frozen=True):
-    """The first traced step does not count: the profiler warms up in it."""
+    """The first traced step does not count, because the profiler warms up in it."""
 
     step: int
 

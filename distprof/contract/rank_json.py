@@ -244,12 +244,12 @@ def read(path: Path, kind: type[Content]) -> Content:
         content = read_small(path)
         version = msgspec.json.decode(content, type=_Versioned).format
         if version > FORMAT:
-            raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",
+            raise FormatError(f"this distprof reads format {FORMAT} and older, but {path} has format {version}",
                               hint="install a newer distprof")
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise DataError(f"expected {path.name} as distprof writes it, found in {path}: {error}",
-                        hint="the file was changed or cut") from error
+        raise DataError(f"{path} is not as distprof wrote it: {error}",
+                        hint="the file was modified or truncated") from error
 
 
 def write(path: Path, content: RankJson | RunJson) -> None:

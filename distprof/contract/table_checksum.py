@@ -53,9 +53,9 @@ def check(file: BinaryIO) -> None:
     if mark.startswith(MARK) and len(mark) == SIZE:
         found = _crc(file, at, size, _crc(file, 0, at - SIZE))
         if found != (written := int.from_bytes(mark[len(MARK):], "little")):
-            raise DamagedTableError(f"its checksum should be {written:08x}, and is {found:08x}")
+            raise DamagedTableError(f"its checksum should be {written:08x} but is {found:08x}")
     elif _is_anywhere(file, size):
-        raise DamagedTableError("its checksum is not where it should be")
+        raise DamagedTableError("its checksum is missing")
     file.seek(0)
 
 

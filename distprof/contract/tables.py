@@ -112,7 +112,7 @@ PHASES = ("forward", "backward", "recompute")
 STEP_PHASES = (*PHASES, "optimizer", EVALUATION)
 """All parts of a step."""
 TAGS = (
-    int64("rank", "Global rank of the process, as torch has it."),
+    int64("rank", "Global rank of the process, as in torch."),
     int64("mp_size", f"Product of the model-parallel mesh sizes ({', '.join(MODEL_PARALLEL)})."),
     int64("dp_size", "Product of the data-parallel mesh sizes; mp_size x dp_size = world size."),
 )
@@ -120,78 +120,88 @@ TAGS = (
 
 _MODULE_PATH = text(
     "module_path",
-    "Path of the module from its root; the root is '', a second root model starts with 'model1:'. "
-    "Null: outside of every module.",
+    "Path of the module from the root; the root itself is '', and paths in a second root model start with 'model1:'. "
+    "Null: outside all modules.",
     nullable=True,
 )
 TIME_COLUMNS = (
-    spent("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
-          "where the module was not called.", nullable=True),
-    spent("fwd_self_time_ns", "The same without submodules: over all modules it adds up to fwd_time_ns of the root.",
+    spent("fwd_time_ns", "Measured forward time per step, including submodules (time pass). Null if the module was "
+                         "not called.", nullable=True),
+    spent("fwd_self_time_ns", "The same, excluding submodules: summed over all modules, it equals fwd_time_ns of the "
+                              "root.",
           nullable=True),
-    spent("bwd_time_ns", "Measured time in which autograd ran nodes that the module made, and accumulated its "
-          "gradients, per step, submodules included, recomputation apart; time pass. Null where no gradient passed.",
+    spent("bwd_time_ns", "Measured time per step in which autograd ran nodes created by the module and accumulated "
+                         "its gradients, including submodules, excluding recomputation (time pass). Null if no "
+                         "gradient flowed through it.",
           nullable=True),
-    spent("bwd_self_time_ns", "The same without submodules: over all modules it adds up to bwd_time_ns of the root.",
+    spent("bwd_self_time_ns", "The same, excluding submodules: summed over all modules, it equals bwd_time_ns of the "
+                              "root.",
           nullable=True),
-    spent("recompute_time_ns", "Measured time of forward calls repeated in backward (activation checkpointing), per "
-          "step, submodules included; time pass. Null where nothing was repeated.", nullable=True),
-    spent("recompute_self_time_ns", "The same without submodules.", nullable=True),
+    spent("recompute_time_ns", "Measured time per step of forward calls repeated during backward (activation "
+                               "checkpointing), including submodules (time pass). Null if nothing was "
+                               "repeated.", nullable=True),
+    spent("recompute_self_time_ns", "The same, excluding submodules.", nullable=True),
 )
 """Latency of a module."""
 
 MODULES = Table(
     file="modules.parquet",
-    doc="One row per module, averaged over the steps of the pass a number comes from.",
+    doc="One row per module. Each number is averaged over the steps of the pass it comes from.",
     columns=(
         *TAGS,
-        Column(name="module_path", type="string", doc="Path of the module from its root; the root is ''."),
+        Column(name="module_path", type="string", doc="Path of the module from the root; the root itself is ''."),
         text("class_name", "Class of the module."),
-        int64("depth", "Number of modules above this one."),
-        int64("params", "Parameters this rank must hold for its model-parallel part, submodules included, shared "
-             "ones once; a data-parallel shard counts with its unsharded size. Null here and in the next six where "
-             "the script had dropped the module before it was looked at.", nullable=True),
-        int64("own_params", "The same without submodules.", nullable=True),
-        int64("stored_params", "Parameters that lie on this rank, shards as shards, submodules included.",
+        int64("depth", "Depth: number of modules above this one."),
+        int64("params", "Parameters that this rank needs for its model-parallel part, including submodules; shared "
+                        "ones count once, and a data-parallel shard counts with its unsharded size. Null here and in "
+                        "the next six columns if the script had dropped the module before distprof inspected "
+                        "it.", nullable=True),
+        int64("own_params", "The same, excluding submodules.", nullable=True),
+        int64("stored_params", "Parameters stored on this rank (shards as shards), including submodules.",
               nullable=True),
         int64("trainable_params", "Those of `params` with requires_grad.", nullable=True),
         int64("param_bytes", "Bytes of `stored_params`.", nullable=True),
-        int64("buffers", "Elements of buffers on this rank, submodules included.", nullable=True),
+        int64("buffers", "Elements of buffers on this rank, including submodules.", nullable=True),
         int64("buffer_bytes", "Bytes of `buffers`.", nullable=True),
         text("dtype", "Element type of most of `params`, like float32.", nullable=True),
-        real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
-        work("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass. Null "
-             "here and in the next four for a module that came after it.", nullable=True),
-        work("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
+        real("calls", "Forward calls per step, excluding recomputation (time pass, else count pass).", nullable=True),
+        work("fwd_macs", "Multiply-accumulates of one step's forward calls, including submodules (count pass). Null "
+                         "here and in the next four columns for a module that first appeared after the "
+                         "count pass.", nullable=True),
+        work("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), including submodules (count pass).",
              nullable=True),
-        work("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
-        work("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
+        work("bwd_flops", "FLOPs of one step's backward, including submodules (count pass).", nullable=True),
+        work("recompute_flops", "FLOPs of forward calls repeated during backward (activation checkpointing; count "
+                                "pass).",
              nullable=True),
-        work("evaluation_flops", "FLOPs of one step's evaluation, in no other; count pass.", nullable=True),
+        work("evaluation_flops", "FLOPs of one step's evaluation, not included in the other columns (count "
+                                 "pass).", nullable=True),
         *TIME_COLUMNS,
     ),
 )
 
 PARAMETERS = Table(
     file="parameters.parquet",
-    doc="One row per parameter of this rank, a shared one once; those of all ranks say how they divide the model.",
+    doc="One row per parameter on this rank (a shared one once). Together, the tables of all ranks show how the model "
+        "is divided.",
     columns=(
         *TAGS,
-        Column(name="module_path", type="string", doc="Path of the module that has it; the root is ''."),
+        Column(name="module_path", type="string", doc="Path of the module that owns it; the root is ''."),
         Column(name="name", type="string", doc="Name in that module: weight, bias, ..."),
-        text("shape", "Shape on this rank as a JSON list; that before flattening where FSDP flattened it, and the "
-             "global one of a DTensor."),
+        text("shape", "Shape on this rank as a JSON list: the shape before flattening if FSDP flattened it, and the "
+                      "global shape of a DTensor."),
         text("dtype", "Element type, like float32."),
-        int64("params", "Elements the rank must hold for its model-parallel part, as in the table of modules."),
-        int64("stored_params", "Elements that lie on this rank."),
-        int64("whole_params", "Elements that all ranks of the pipeline stage have together. Null for a plain tensor, "
-              "which may be a part of one that is divided over ranks.", nullable=True),
-        Column(name="trainable", type="bool", doc="True where it takes part in training (requires_grad)."),
-        number("checksum", "Hash of up to 4,096 of its values after the first pass: equal on ranks that hold the same "
-              "ones. Null where it would say nothing: for shards of FSDP and DTensor, and where all values are equal.",
+        int64("params", "Elements that the rank needs for its model-parallel part, as in the table of modules."),
+        int64("stored_params", "Elements stored on this rank."),
+        int64("whole_params", "Elements on all ranks of the pipeline stage together. Null for a plain tensor, which "
+                              "may be one part of a tensor that is divided over ranks.", nullable=True),
+        Column(name="trainable", type="bool", doc="True if it is trained (requires_grad)."),
+        number("checksum", "Hash of up to 4,096 of its values after the first pass; the same on ranks that hold the "
+                           "same values. Null where it would be meaningless: for FSDP and DTensor shards, and if all "
+                           "values are equal.",
               nullable=True),
-        real("active_ratio", "Experts that a token goes to / experts, for parameters of routed experts. Null for "
-             "others, and for experts that do not say.", nullable=True),
+        real("active_ratio", "Experts per token / number of experts, for parameters of routed experts. Null for other "
+                             "parameters and if the model does not state it.", nullable=True),
     ),
 )
 
@@ -203,41 +213,43 @@ OPS = Table(
         _MODULE_PATH,
         text("op", "Operator, like aten::mm."),
         text("phase", "forward, backward, recompute, optimizer, or evaluation: root forward calls without gradient "
-             "that not every step of a job that trains has, and what the script marks; it is in no total.",
+                      "that only some steps of a training job have, and whatever the script marks as such; totals "
+                      "exclude it.",
              among=STEP_PHASES),
-        text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
+        text("shapes", "Shapes of the input tensors on this rank, as a JSON list."),
         text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
-        real("calls", "Calls a step."),
-        real("macs", "Multiply-accumulates a step of contractions (products, convolutions, attention, recurrent)."),
-        real("flops", "FLOPs a step, 2 per MAC."),
-        real("causal_macs", "`macs` without the (query, key) pairs that a causal mask hides."),
-        real("recompute_macs", "Part of `macs`: scores that a fused attention backward computes once more."),
-        real("elements", "Elements a step that an op which is no contraction works on."),
-        real("estimate_flops", "Rough FLOPs a step of FFTs, factorisations and distances; never part of `flops`."),
-        real("io_bytes", "Bytes read and written a step, each tensor of a call once; 0 for views."),
-        real("read_bytes", "Bytes read a step."),
-        real("write_bytes", "Bytes written a step."),
+        real("calls", "Calls per step."),
+        real("macs", "Multiply-accumulates per step of contractions (products, convolutions, attention, recurrent)."),
+        real("flops", "FLOPs per step, 2 per MAC."),
+        real("causal_macs", "`macs` excluding the (query, key) pairs that a causal mask hides."),
+        real("recompute_macs", "Part of `macs`: scores that a fused attention backward recomputes."),
+        real("elements", "Elements processed per step, for ops other than contractions."),
+        real("estimate_flops", "Rough FLOPs per step of FFTs, factorisations and distances; never part of `flops`."),
+        real("io_bytes", "Bytes read and written per step, each tensor once per call; 0 for views."),
+        real("read_bytes", "Bytes read per step."),
+        real("write_bytes", "Bytes written per step."),
         text("kind", "contraction, norm, activation, pool, softmax, loss, elementwise, ..., other."),
-        Column(name="counted", type="bool", doc="True where it is known what the op does."),
-        Column(name="view", type="bool", doc="True where the op returns a view and computes nothing."),
-        text("note", "What the count is based on, where that is not plain from the shapes.", nullable=True),
+        Column(name="counted", type="bool", doc="True if distprof knows what the op does."),
+        Column(name="view", type="bool", doc="True if the op returns a view and computes nothing."),
+        text("note", "What the count is based on, if not on shapes alone.", nullable=True),
     ),
 )
 
 TENSORS = Table(
     file="tensors.parquet",
-    doc="One row per tensor that the rank was seen to hold: at the start of the memory pass, before each optimizer "
-        "step and at the end of each step; what the timeline of the pass does not tell about an allocation.",
+    doc="One row per tensor that the rank held at the start of the memory pass, before each optimizer step, or at the "
+        "end of each step. It adds what the timeline of the pass does not show about an allocation.",
     columns=(
         *TAGS,
-        time("time_ns", "When it was seen; ns since the epoch, this rank's clock."),
+        time("time_ns", "When it was observed; ns since the epoch, this rank's clock."),
         text("device", "cpu, cuda:0, ..."),
         number("address", "Address of its storage."),
         int64("size_bytes", "Bytes of its storage."),
         text("category", "parameter, buffer, gradient, optimizer_state or input (of a root forward call).",
              among=("parameter", "buffer", "gradient", "optimizer_state", "input")),
         _MODULE_PATH,
-        Column(name="name", type="string", doc="Name in that module: weight; of an optimizer's state: weight.exp_avg.",
+        Column(name="name", type="string", doc="Name in that module, like weight; for optimizer state, like "
+                                               "weight.exp_avg.",
                nullable=True),
         text("shape", "Shape on this rank as a JSON list."),
         text("dtype", "Element type, like float32."),
@@ -246,14 +258,14 @@ TENSORS = Table(
 
 USES = Table(
     file="uses.parquet",
-    doc="One row per allocation of the memory pass: the last operator that used it, as far as operators tell.",
+    doc="One row per allocation of the memory pass: the last operator that used it, as far as operators show.",
     columns=(
         *TAGS,
         text("device", "cpu, cuda:0, ..."),
-        number("address", "Where it lies."),
-        time("made_ns", "When it was made; ns since the epoch, this rank's clock."),
-        time("last_used_ns", "End of the last operator that had it as an input, or that made it."),
-        text("used_by", "That operator, as the script or autograd called it.", nullable=True),
+        number("address", "Its address."),
+        time("made_ns", "When it was allocated; ns since the epoch, this rank's clock."),
+        time("last_used_ns", "End of the last operator that took it as an input or created it."),
+        text("used_by", "That operator, as called by the script or autograd.", nullable=True),
     ),
 )
 
@@ -268,37 +280,38 @@ COLLECTIVES = Table(
         text("group", "Name of the process group."),
         text("group_description", "Description of the process group: default_pg, mesh_tp, ..."),
         text("group_ranks", "Global ranks of the group, in its order: `0-3`, `0, 2, 5-7`, `0-24 by 8`."),
-        int64("group_size", "How many ranks these are."),
-        int64("sequence", "Number of the collective in its group, from 0 at the start of the trace pass (or of the "
-             "arrivals pass, where nothing is traced); point-to-point ops are numbered apart."),
-        number("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),
+        int64("group_size", "Number of ranks in the group."),
+        int64("sequence", "Index of the collective within its group, from 0 at the start of the trace pass (or of the "
+                          "arrivals pass if there is no trace pass); point-to-point ops are numbered separately."),
+        number("group_sequence", "Torch's sequence number in the group (gloo counts send and receive too)."),
         int64("num_elements", "Elements of the input on this rank."),
         int64("size_bytes", "Bytes of the input on this rank (of the output for receive)."),
         text("dtype", "Element type of the first tensor, like float32.", nullable=True),
-        int64("peer", "Global rank of the other side of a send or receive, else the root of a rooted op.",
+        int64("peer", "Global rank of the peer of a send or receive, or the root of a rooted op.",
              nullable=True),
         number("tag", "Tag of a send or receive.", nullable=True),
         Column(name="split_bytes", type="list<int64>", doc="Bytes that go to each rank of the group in an all_to_all.",
                nullable=True),
-        Column(name="asynchronous", type="bool", doc="True where the caller did not ask to wait at once."),
+        Column(name="asynchronous", type="bool", doc="True if the call was asynchronous (async_op)."),
         time("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
-        time("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
-             "began. Null where the timeline does not show it.", nullable=True),
-        time("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend nor a wait "
-             "show it.", nullable=True),
-        text("timed_by", "What `end_ns` comes from: timeline (exact); future (a callback, late by the time that the "
-              "interpreter was busy with other things); or wait (`wait_end_ns`, where that was earlier than the "
-              "callback or there was none).", nullable=True, among=("timeline", "future", "wait")),
-        time("wait_start_ns", "When a thread of this rank began to wait for the op; ns since the epoch, this rank's "
-              "clock. Of several waits the first counts. Null: no thread is known to have waited.", nullable=True),
-        time("wait_end_ns", "When that wait ended. A thread that works with a GPU goes on at once, and its stream "
-              "waits.", nullable=True),
+        time("start_ns", "When the backend started it: a gloo thread took it off its queue, or an NCCL kernel "
+                         "started. Null if the timeline does not show it.", nullable=True),
+        time("end_ns", "When the op completed on this rank. Null if neither the timeline, the backend nor a wait "
+                       "shows it.", nullable=True),
+        text("timed_by", "Source of `end_ns`: timeline (exact); future (a callback, late by however long the "
+                         "interpreter was busy); or wait (`wait_end_ns`, if earlier than the callback or if there was "
+                         "none).", nullable=True, among=("timeline", "future", "wait")),
+        time("wait_start_ns", "When a thread of this rank first began to wait for the op; ns since the epoch, this "
+                              "rank's clock. Null: no thread is known to have waited.", nullable=True),
+        time("wait_end_ns", "When that wait ended. With a GPU, the thread continues at once and its stream waits "
+                            "instead.", nullable=True),
         _MODULE_PATH,
-        text("phase", "forward, backward, recompute, optimizer or evaluation: what the rank was doing. Null: none of "
-             "them.", nullable=True, among=STEP_PHASES),
-        Column(name="in_autograd", type="bool", doc="Whether gradients pass the result, in forward calls with "
-               "gradients: they do not where ranks only join a number to look at, like the mean of their losses. Null: "
-               "not known.", nullable=True),
+        text("phase", "What the rank was doing: forward, backward, recompute, optimizer or evaluation. Null: none of "
+                      "these.", nullable=True, among=STEP_PHASES),
+        Column(name="in_autograd", type="bool", doc="In forward calls with gradients: whether gradients flow through "
+                                                    "the result. They do not if ranks only combine a number for "
+                                                    "display, like the mean of their losses. Null: "
+                                                    "unknown.", nullable=True),
     ),
 )
 
@@ -311,115 +324,121 @@ STEPS = Table(
         text("pass", " ".join(f"{row.name}: {row.doc[0].lower()}{row.doc[1:]}" for row in PASSES), among=PASS_NAMES),
         time("start_ns", "Start; ns since the epoch, this rank's clock."),
         time("end_ns", "End; ns since the epoch, this rank's clock."),
-        span("duration_ns", "end_ns - start_ns, by a clock that is never set."),
-        span("before_forward_ns", "From the start of the step to the first forward call: data loading and what "
-             "else the script does there; time pass.", nullable=True),
-        span("fwd_ns", "Time inside root forward calls, evaluation apart; time pass.", nullable=True),
-        span("bwd_ns", "From the first gradient of a root module's output to the end of backward, without optimizers "
-             "that step in it; time pass.", nullable=True),
-        span("optimizer_ns", "Time inside optimizer.step(), without what its closure does; time pass.", nullable=True),
-        span("evaluation_ns", "Time inside root forward calls of evaluation; time pass.", nullable=True),
-        int64("forward_calls", "Root forward calls of modules with parameters that ended in this step, evaluation "
-             "apart.", nullable=True),
-        int64("evaluation_calls", "The same in evaluation.", nullable=True),
-        int64("samples", "What went into the root module that got most: over its forward calls, evaluation apart, the "
-             "sum of the first dimension of the first tensor; a tensor that goes in again is not counted again. Null "
-             "where no tensor was passed, and in a wait pass that did not listen.", nullable=True),
-        span("cpu_ns", "Time that the thread of the steps was on a processor; trace and arrivals pass.",
+        span("duration_ns", "end_ns - start_ns, by a monotonic clock."),
+        span("before_forward_ns", "From the start of the step to the first forward call: data loading and anything "
+                                  "else the script does there (time pass).", nullable=True),
+        span("fwd_ns", "Time inside root forward calls, excluding evaluation (time pass).", nullable=True),
+        span("bwd_ns", "From the first gradient of a root module's output to the end of backward, excluding "
+                       "optimizers that step in it (time pass).", nullable=True),
+        span("optimizer_ns", "Time inside optimizer.step(), excluding its closure (time pass).", nullable=True),
+        span("evaluation_ns", "Time inside root forward calls of evaluation (time pass).", nullable=True),
+        int64("forward_calls", "Root forward calls of modules with parameters that ended in this step, excluding "
+                               "evaluation.", nullable=True),
+        int64("evaluation_calls", "The same, in evaluation.", nullable=True),
+        int64("samples", "Samples passed to the root module that received the most: the first dimension of the first "
+                         "tensor, summed over its forward calls, excluding evaluation; a tensor passed again counts "
+                         "once. Null if no tensor was passed, and in wait passes that were not "
+                         "observed.", nullable=True),
+        span("cpu_ns", "CPU time of the thread that runs the steps (trace and arrivals passes).",
              nullable=True),
-        int64("switched_out", "How often it lost its processor to another thread while it could have gone on; trace "
-             "and arrivals pass.", nullable=True),
-        span("run_queue_ns", "Time that it could have run and had no processor; trace and arrivals pass. Null where "
-             "the kernel does not tell.", nullable=True),
+        int64("switched_out", "How often that thread was preempted while it could still run (trace and arrivals "
+                              "passes).", nullable=True),
+        span("run_queue_ns", "Time that it was runnable but had no processor (trace and arrivals passes). Null if the "
+                             "kernel does not report it.", nullable=True),
     ),
 )
 
 WAITS = Table(
     file="waits.parquet",
-    doc="Calls of the sync pass that make the host wait, or would on a device: one row per step, line, call, module, "
+    doc="Calls in the sync pass that make the host wait, or would on a device: one row per step, line, call, module, "
         "phase and thread.",
     columns=(
         *TAGS,
         step("Step of the run, from 0."),
-        text("op", "What waits: aten::item, aten::nonzero, Tensor.cpu, cuda.synchronize, Work.wait, Queue.get, ..."),
-        text("waits_for", "device, communication, data (workers of a data loader), thread or process.",
+        text("op", "The call that waits: aten::item, aten::nonzero, Tensor.cpu, cuda.synchronize, Work.wait, "
+                   "Queue.get, ..."),
+        text("waits_for", "What it waits for: device, communication, data (data loader workers), thread or process.",
              among=("device", "communication", "data", "thread", "process")),
-        text("device", "Type of the device whose tensors it is about. Null: it is about none.", nullable=True),
-        text("file", "File of the innermost line on the stack that is not of torch, of Python's library or ours."),
-        int64("line", "Number of that line, from 1."),
-        text("function", "Function that the line is in."),
-        text("library_call", "Function of torch or of Python's library that the line calls. Null: the line makes the "
-             "call itself.", nullable=True),
+        text("device", "Type of the device whose tensors are involved. Null: none.", nullable=True),
+        text("file", "File of the innermost stack frame outside torch, the Python standard library and distprof."),
+        int64("line", "Line number there, from 1."),
+        text("function", "Function that contains the line."),
+        text("library_call", "Function of torch or the standard library that the line calls. Null: the line makes the "
+                             "call itself.", nullable=True),
         _MODULE_PATH,
-        text("phase", "forward, backward, recompute, optimizer, evaluation or data. Null: none of them.",
+        text("phase", "forward, backward, recompute, optimizer, evaluation or data. Null: none of these.",
              nullable=True, among=(*STEP_PHASES, "data")),
-        text("thread", "steps: the thread that runs the steps; autograd: one of its threads; else the name."),
-        Column(name="blocking", type="bool", doc="False where the call waits for nothing because its tensors are on "
-               "the host; on a device it would."),
+        text("thread", "steps: the thread that runs the steps; autograd: one of autograd's threads; otherwise the "
+                       "thread's name."),
+        Column(name="blocking", type="bool", doc="False if the call waits for nothing because its tensors are on the "
+                                                 "host; on a device it would wait."),
         int64("calls", "Calls in this step."),
-        span("blocked_ns", "Time in these calls; 0 where they wait for nothing."),
-        span("longest_ns", "Time in the longest of them; likewise."),
+        span("blocked_ns", "Time in these calls; 0 if they wait for nothing."),
+        span("longest_ns", "Time in the longest of them; 0 if it waits for nothing."),
     ),
 )
 
 LINES = Table(
     file="lines.parquet",
-    doc="Where the thread of the steps was in steps of the trace and arrivals passes: a row every 10 ms, or less often "
-        "if they take long, where a line of the script was on its stack.",
+    doc="Which line of the script the thread that runs the steps was in, during the trace and arrivals passes: one row "
+        "every 10 ms, or less often in long passes, if a line of the script was on its stack.",
     columns=(
         *TAGS,
         step("Step of the run, from 0."),
-        time("at_ns", "When it was there; ns since the epoch, this rank's clock."),
-        text("file", "File of the innermost line on the stack that is of no library."),
-        int64("line", "Number of that line, from 1."),
-        text("function", "Function that the line is in."),
-        text("library_call", "Function of a library that the line calls. Null: none.", nullable=True),
+        time("at_ns", "Time of the sample; ns since the epoch, this rank's clock."),
+        text("file", "File of the innermost line on the stack that is not in a library."),
+        int64("line", "Line number, from 1."),
+        text("function", "Function that contains the line."),
+        text("library_call", "Library function that the line calls. Null: none.", nullable=True),
     ),
 )
 
 COMPILATIONS = Table(
     file="compilations.parquet",
-    doc="What torch.compile did in this process, from the begin of the recording to the end of the script: one row per "
-        "compilation and graph break, in the order in which they were over.",
+    doc="What torch.compile did in this process from the start of the recording to the end of the script: one row per "
+        "compilation and graph break, in the order in which they finished.",
     columns=(
         *TAGS,
-        step("Step of the run, from 0. Null: before the first or behind the last recorded one.",
+        step("Step of the run, from 0. Null: before the first or after the last recorded step.",
               nullable=True),
-        text("event", "compile: a function for the first time; recompile: again, as its guards failed; backward: the "
-             "graph of backward, where that is compiled later; graph_break: a line at which a graph had to end.",
+        text("event", "compile: first compilation of a function; recompile: again, because its guards failed; "
+                      "backward: the backward graph, if it is compiled later; graph_break: a line at which a graph "
+                      "had to end.",
              among=("compile", "recompile", "backward", "graph_break")),
-        text("compile_id", "torch's number of the compilation, like 0/1: function / how often before. A graph of "
-             "backward has that of its forward graph, a graph break that of the compilation in which it was met."),
+        text("compile_id", "Torch's id of the compilation, like 0/1: function / number of earlier compilations. A "
+                           "backward graph has the id of its forward graph, and a graph break that of the compilation "
+                           "in which it occurred."),
         time("start_ns", "Start of the compilation; ns since the epoch, this rank's clock."),
-        span("duration_ns", "Time it took, while the thread waited. Null for a graph break.", nullable=True),
-        text("file", "File of the compiled function, or of the line at which the graph ends.", nullable=True),
-        int64("line", "First line of that function, or the line at which the graph ends, from 1.", nullable=True),
-        text("function", "Name of the function; torch_dynamo_resume_in_... is what follows a graph break in it.",
+        span("duration_ns", "How long it took while the thread waited. Null for a graph break.", nullable=True),
+        text("file", "File of the compiled function or of the line at which the graph ends.", nullable=True),
+        int64("line", "First line of that function or the line at which the graph ends, from 1.", nullable=True),
+        text("function", "Name of the function; torch_dynamo_resume_in_... is the part that follows a graph break.",
              nullable=True),
-        text("caller_file", "File of the innermost line on the stack that is not of torch, of Python's library or "
-             "ours: it called the function.", nullable=True),
-        int64("caller_line", "Number of that line, from 1.", nullable=True),
-        text("caller_function", "Function that the line is in.", nullable=True),
-        text("module_path", "Path of the innermost module that was being called. Null: none, or one that was not "
-             "called while modules were watched.", nullable=True),
-        text("reason", "Which guard failed, in torch's words, with the compilation that it is of; of several the one "
-             "that torch names first. Why a graph breaks. Why a compilation failed, where no guard did. Null for a "
-             "first one.",
+        text("caller_file", "File of the innermost stack frame outside torch, the Python standard library and "
+                            "distprof: the caller of the function.", nullable=True),
+        int64("caller_line", "Line number there, from 1.", nullable=True),
+        text("caller_function", "Function that contains the line.", nullable=True),
+        text("module_path", "Path of the innermost module that was being called. Null: none, or a module that was not "
+                            "called while distprof watched modules.", nullable=True),
+        text("reason", "For a recompilation, the guard that failed, in torch's words, with its compilation (if "
+                       "several failed, the one that torch names first). For a graph break, why the graph breaks. If "
+                       "compilation failed, why. Null for a first compilation.",
              nullable=True),
-        text("error", "Type of the exception where the compilation failed, and the function runs as it was written.",
+        text("error", "Type of the exception if compilation failed; the function then runs uncompiled.",
              nullable=True),
-        span("backend_ns", "Part of `duration_ns` in the backend: AOTAutograd, and the compiler that it calls.",
+        span("backend_ns", "Part of `duration_ns` spent in the backend: AOTAutograd and the compiler that it calls.",
               nullable=True),
-        span("inductor_ns", "Part of that in Inductor.", nullable=True),
-        span("fake_ns", "Part of `duration_ns` in which dynamo ran operators on tensors without data, for shapes. "
-              "Null where torch does not time it.", nullable=True),
-        span("guards_ns", "Part of `duration_ns` in which it made guards. Null likewise.", nullable=True),
+        span("inductor_ns", "Part of that spent in Inductor.", nullable=True),
+        span("fake_ns", "Part of `duration_ns` in which dynamo ran operators on fake tensors to infer shapes. Null if "
+                        "torch does not time it.", nullable=True),
+        span("guards_ns", "Part of `duration_ns` in which dynamo built guards. Null if torch does not time "
+                          "it.", nullable=True),
     ),
 )
 
-EXTERNAL_ID = number("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
-CORRELATION = number("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
-SEQUENCE_NUMBER = number("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
+EXTERNAL_ID = number("external_id", "Links an operator to the kernels it launched, within a rank.", nullable=True)
+CORRELATION = number("correlation", "Links a kernel to the call that launched it, within a rank.", nullable=True)
+SEQUENCE_NUMBER = number("sequence_number", "Links a forward operator to its backward, within a rank and thread.",
                         nullable=True)
 
 EVENTS = Table(
@@ -428,18 +447,19 @@ EVENTS = Table(
     columns=(
         *TAGS,
         text("name", "Name of the event."),
-        text("category", "Category as the profiler gives it: cpu_op, user_annotation, kernel, ...", nullable=True),
+        text("category", "Category, as the profiler gives it: cpu_op, user_annotation, kernel, ...", nullable=True),
         time("start_ns", "Start; ns since the epoch, this rank's clock."),
         span("duration_ns", "Duration; null for an instant.", nullable=True),
-        text("process", "Process or device id as the profiler gives it."),
-        text("thread", "Thread or stream id as the profiler gives it."),
-        text("thread_name", "Name of the thread, where it has one.", nullable=True),
-        step("Step in which the event starts; null outside of the recorded steps.", nullable=True),
+        text("process", "Process or device id, as the profiler gives it."),
+        text("thread", "Thread or stream id, as the profiler gives it."),
+        text("thread_name", "Name of the thread, if it has one.", nullable=True),
+        step("Step in which the event starts; null outside the recorded steps.", nullable=True),
         EXTERNAL_ID,
         CORRELATION,
         SEQUENCE_NUMBER,
-        number("forward_thread", "Thread on which forward ran, as the profiler numbers threads for itself; 0 for what "
-              "is no backward work. A backward operator has the sequence_number of its forward one.", nullable=True),
+        number("forward_thread", "Thread on which forward ran, by the profiler's own numbering; 0 for anything but "
+                                 "backward work. A backward operator has the sequence_number of its forward "
+                                 "operator.", nullable=True),
     ),
 )
 

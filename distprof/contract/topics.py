@@ -54,11 +54,11 @@ def parse_topics(text: str) -> Topic:
     for word in filter(None, re.split(r"[,|\s]+", text.lower())):
         if word not in (*NAMES, "all"):
             near = difflib.get_close_matches(word, (*NAMES, "all"), n=1)
-            raise UsageError(f"expected topics {', '.join(NAMES)} or all in --topics, found {word!r}",
+            raise UsageError(f"unknown topic {word!r} in --topics; choose from {', '.join(NAMES)} or all",
                              hint=f"did you mean {near[0]!r}?" if near else EXAMPLE)
         found |= Topic[word.upper()]
     if not found:
-        raise UsageError(f"expected topics {', '.join(NAMES)} or all in --topics, found {text!r}", hint=EXAMPLE)
+        raise UsageError(f"no topics in --topics {text!r}; choose from {', '.join(NAMES)} or all", hint=EXAMPLE)
     return found
 
 

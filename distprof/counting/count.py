@@ -28,13 +28,13 @@ ONE_PROCESS = Topology(sizes={}, coordinates={}, source="one process", basis="gi
 def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
     """Counts the work of one model call exactly, on any device (on the meta device without memory).
 
-    Random state, buffers, gradients, training flags, hooks and compiled code stay as they were. While counting,
+    Random state, buffers, gradients, training flags, hooks and compiled code are left unchanged. While counting,
     `nn.MultiheadAttention` and `nn.TransformerEncoder` never take their fused path for inference: FLOPs are the same,
     bytes are those of the single operators, and the padding that the fused path of an encoder skips (eval mode, no
     gradients, a padding mask) is computed and counted. On other threads of the script only work inside modules counts.
 
     Args:
-        model: A module, a bound method of one like `model.generate`, or a function that calls modules.
+        model: A module, a bound method of a module such as `model.generate`, or a function that calls modules.
         *args: Positional arguments of the call.
         backward: Also runs and counts backward, with ones as the gradient of every output.
         **kwargs: Keyword arguments of the call.
@@ -44,7 +44,7 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
 
     Raises:
         UsageError: The model cannot be called, or no output has a gradient for backward.
-        FormulaError: A formula given to `register_flops` raised or returned no int >= 0.
+        FormulaError: A formula given to `register_flops` raised or did not return an int >= 0.
         Exception: What the model raises, with a note that names the module.
 
     Example:
@@ -81,8 +81,8 @@ def run_counted(invocation: Invocation, flow: DataFlow | None = None) -> tuple[C
             flow.end(result)
         counting.next_step()
     if root is None and not modules.models and not counting.sums:
-        raise UsageError("expected a call that runs operators, found none",
-                         hint="give a model and its inputs, or a function that calls one")
+        raise UsageError("the call ran no operators",
+                         hint="pass a model and its inputs, or a function that calls one")
     return counting, modules
 
 

@@ -43,7 +43,7 @@ from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
 from distprof.shape_formulas.operator_cost import Cost
 
-NOT_SEEN = "no operator in it is seen; bytes are those that go in and come out"
+NOT_SEEN = "operators inside are not visible; bytes are those of its inputs and outputs"
 
 
 class _RunningKernel(threading.local):
@@ -152,7 +152,7 @@ class CountPass(TorchDispatchMode):
         if self._error is not None:
             raise self._error
         if threading.get_ident() != self._thread:
-            raise RuntimeError("steps end on different threads, and what counts them is bound to one")
+            raise RuntimeError("steps end on different threads, but the counter is bound to one")
         self._sums.next_step()
         for key, calls in self._step_calls.items():
             self._calls[key] += calls
@@ -208,7 +208,7 @@ class CountPass(TorchDispatchMode):
             if result is not None and isinstance(frame.module, torch.jit.ScriptModule):
                 for name, calls in hidden_operators(frame.module).items():
                     self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result),
-                                        "hidden in TorchScript; bytes are those of the whole script")
+                                        "hidden inside TorchScript; bytes are those of the whole script")
             if result is not None and call.computed == self._computed and frame.site not in self._hides_nothing:
                 self._look_for_hidden_work(frame, args, kwargs, result)
             if self.functions is not None and frame.site not in self.shapes:

@@ -105,7 +105,7 @@ class Counts:
     """Everything that ran in one call of a model.
 
     FLOPs are 2 x MACs of contractions (matrix products, convolutions, attention, recurrent layers) on the shapes of
-    this process; attention masks reduce nothing. Elementwise work is listed separately, by kind.
+    this process; attention masks do not reduce them. Elementwise work is listed separately, by kind.
     """
 
     ops: tuple[OpCount, ...]
@@ -115,7 +115,7 @@ class Counts:
     """Calls of torch functions, from which `distprof.peers` computes the totals of other counters."""
     params: ParamCount
     unused: Mapping[FunctionCall, int] = field(default_factory=dict, repr=False)
-    """Calls among `functions` whose results nothing used, if `count_with_unused` looked for them."""
+    """Calls among `functions` with unused results, if `count_with_unused` looked for them."""
 
     def total(self, quantity: str = "flops", phase: str | None = None) -> int:
         """Sum of a quantity of `OpCount` over all operators, of one phase or all."""
@@ -138,17 +138,17 @@ class Counts:
 
     @property
     def backward_flops(self) -> int:
-        """FLOPs of backward, recomputation apart."""
+        """FLOPs of backward, excluding recomputation."""
         return self.total("flops", "backward")
 
     @property
     def recompute_flops(self) -> int:
-        """FLOPs of forward calls that activation checkpointing repeats in backward."""
+        """FLOPs of forward calls that activation checkpointing repeats during backward."""
         return self.total("flops", "recompute")
 
     @property
     def causal_flops(self) -> int:
-        """FLOPs of all phases without what causal attention masks hide."""
+        """FLOPs of all phases, excluding what causal attention masks hide."""
         return 2 * self.total("causal_macs") + self.flops - 2 * self.macs
 
     @property
@@ -158,7 +158,7 @@ class Counts:
             op.recompute_macs for op in self.ops if op.phase != "recompute")
 
     def by_module(self, quantity: str = "flops") -> dict[str, int]:
-        """Module path -> sum over its operators, submodules included; 0 for modules that did nothing."""
+        """Module path -> sum over its operators, including submodules; 0 for modules that did nothing."""
         sums = dict.fromkeys((module.path for module in self.modules), 0)
         for op in self.ops:
             for path in op.within:
@@ -166,7 +166,7 @@ class Counts:
         return sums
 
     def by_op(self, quantity: str = "flops") -> dict[str, int]:
-        """Operator, like aten::mm -> sum, largest first, zeros left out."""
+        """Operator, like aten::mm -> sum, largest first, without zeros."""
         return _sums(self.ops, lambda op: op.op, quantity)
 
     def by_kind(self, quantity: str = "elements") -> dict[str, int]:
@@ -174,7 +174,7 @@ class Counts:
         return _sums(self.ops, lambda op: op.kind, quantity)
 
     def by_module_and_op(self, quantity: str = "flops") -> dict[str, dict[str, int]]:
-        """Module path -> operator -> sum, submodules included."""
+        """Module path -> operator -> sum, including submodules."""
         inside: dict[str, list[OpCount]] = {module.path: [] for module in self.modules}
         for op in self.ops:
             for path in op.within:
@@ -183,7 +183,7 @@ class Counts:
 
     @cached_property
     def uncounted(self) -> tuple[Uncounted, ...]:
-        """Operators without formula or kind, most bytes first."""
+        """Operators with neither a formula nor a kind, most bytes first."""
         found: dict[str, list[OpCount]] = defaultdict(list)
         for op in self.ops:
             if not op.counted:
@@ -194,7 +194,7 @@ class Counts:
 
     @property
     def coverage_ratio(self) -> float:
-        """Share of the moved bytes that counted operators moved; 1.0 if every operator is counted."""
+        """Fraction of all bytes moved that counted operators moved; 1.0 if every operator is counted."""
         moved, unknown = self.total("io_bytes"), sum(one.io_bytes for one in self.uncounted)
         return 1 - unknown / moved if moved else float(not self.uncounted)
 
@@ -213,7 +213,7 @@ class Counts:
         Args:
             depth: Levels below the root; None for all.
             top: Only this many modules, the largest by `sort`.
-            sort: path (the order of the model), params, macs or flops; of a profile also fwd, bwd or time.
+            sort: path (the order of the model), params, macs or flops; for a profile also fwd, bwd or time.
             columns: Keys of `distprof.reporters.tree_columns.TREE_COLUMNS`; None for all that are informative.
 
         Raises:
@@ -235,7 +235,7 @@ class Counts:
                 f"modules={len(self.modules)}, coverage_ratio={self.coverage_ratio:.3f})")
 
     def to_dict(self) -> dict[str, Any]:
-        """Totals, uncounted operators, modules and operators, all of it plain JSON types.
+        """Totals, uncounted operators, modules and operators, as plain JSON types.
 
         `distprof.reporters.count_schema` documents every key.
         """

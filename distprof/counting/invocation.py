@@ -43,7 +43,7 @@ class Invocation:
         """
         if isinstance(function, type) or not callable(function):
             found = f"the class {function.__name__}" if isinstance(function, type) else repr(type(function).__name__)
-            raise UsageError(f"expected a model or a function, found {found}",
+            raise UsageError(f"expected a model or a function, not {found}",
                              hint="pass an instance of the class" if isinstance(function, type) else None)
         function = _not_lazy(function)
         parameters = list(module.parameters()) if (module := _owner(function)) is not None else []
@@ -71,7 +71,7 @@ class Invocation:
                 error.add_note(f"distprof: raised in {where.path or 'the root module'} ({where.class_name})")
             if self._on_meta() and (reason := why_not_on_meta(error)) is not None:
                 error.add_note(f"distprof: {reason.cause}; " + (
-                    "the CPU counts it" if reason.cpu_can else "this torch has no such kernel for the CPU either"))
+                    "count it on the CPU" if reason.cpu_can else "this torch has no CPU kernel for it either"))
             raise
         if self.backward:
             ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
@@ -118,13 +118,13 @@ def _no_gradient(result: Any) -> UsageError:
     outputs = tensors(result)
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in outputs})
     if not torch.is_grad_enabled():
-        hint = "gradients are off: call it outside of torch.no_grad() and torch.inference_mode()"
+        hint = "gradients are off: call it outside torch.no_grad() and torch.inference_mode()"
     elif any(tensor.is_floating_point() or tensor.is_complex() for tensor in outputs):
-        hint = "no parameter or input that the output depends on requires gradients"
+        hint = "no parameter or input of the output requires gradients"
     elif outputs:
         hint = "only floating-point tensors have gradients"
     else:
         hint = "return a tensor, or a tuple, list, dict or dataclass of tensors"
-    return UsageError("expected an output with a gradient for backward, found "
+    return UsageError("backward needs an output with a gradient, but found "
                       f"{f'tensors of {chr(44).join(dtypes)} without one' if outputs else type(result).__name__}",
                       hint=hint)

@@ -77,7 +77,7 @@ class KnownCalls:
         """A call that has returned.
 
         Raises:
-            FormulaError: A formula of a user raised or returned no int >= 0.
+            FormulaError: A formula of a user raised or did not return an int >= 0.
         """
         key = call_key(operator.func, args, kwargs, output) if operator.follows_from_shapes else None
         try:

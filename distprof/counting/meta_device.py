@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 READS_VALUES = "the model reads tensor values, which do not exist on the meta device"
-GROUPED = "torch's grouped matrix product takes no float32 on the meta device"
+GROUPED = "torch's grouped matrix product does not support float32 on the meta device"
 """Of experts: `torch._grouped_mm` runs in any precision on the CPU, where torch has a kernel for it."""
 
 NO_FLOAT32 = ("Expected inputs of BF16 type", "Expected mat_a to be BFloat16")

@@ -62,7 +62,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) ->
         The cost.
 
     Raises:
-        FormulaError: A formula of a user raised or returned no int >= 0.
+        FormulaError: A formula of a user raised or did not return an int >= 0.
     """
     found = _contraction(func, args, kwargs, output)
     kind: OperatorKind = "contraction"

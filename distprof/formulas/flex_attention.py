@@ -14,7 +14,7 @@ from distprof.model.tensors import has_data
 from distprof.shape_formulas.attention import AttentionPairs, attention_backward, attention_forward
 from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
 
-NO_DATA = "at most: the block mask is unknown without data"
+NO_DATA = "upper bound: the block mask is unknown without data"
 
 
 def block_mask_pairs(call: OperatorCall) -> AttentionPairs:

@@ -58,7 +58,8 @@ def _at_most(call: OperatorCall, sequences: int, longest: tuple[str, str]) -> At
     rows, columns = (call.arguments.get(name) or BEYOND for name in longest)
     together = _rows(query) * _rows(key)
     full = int(query.shape[-2]) * min(sequences * int(rows) * int(columns), together)
-    return AttentionPairs(full=full, causal=full, note="at most: lengths of packed sequences are unknown without data")
+    return AttentionPairs(full=full, causal=full,
+                          note="upper bound: lengths of packed sequences are unknown without data")
 
 
 def _rows(tensor: Any) -> int:

@@ -37,34 +37,33 @@ def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> An
     Args:
         op: `"mylib::op"` for all overloads, `"mylib::op.overload"` for one, `torch.ops.mylib.op`, one of its
             overloads, a higher-order operator, or a Triton kernel: the object that `@triton.jit` or
-            `@triton.autotune` made, or `"triton::kernel_name"`. The operator need not exist yet.
+            `@triton.autotune` made, or `"triton::kernel_name"`. The operator does not have to exist yet.
         formula: `formula(*args, **kwargs, out) -> int`. It gets the arguments as torch's dispatcher passes them:
-            those before the `*` of the schema by position, keyword-only ones by name, trailing ones left out if they
-            have their defaults (so give the formula the same defaults). Tensors have the shapes of this rank (the
-            local part of a DTensor), and no data on a meta or fake device. `out` is the result of the call. The
-            formula must not change any of them.
-            The formula of a Triton kernel gets the arguments of the kernel by name, constexpr ones included, and
-            `grid`, a tuple of launch sizes if it is concrete, but no `out`: kernels return nothing.
+            those before the `*` of the schema by position, keyword-only ones by name, trailing ones omitted if they
+            have their defaults (so give the formula the same defaults). Tensors have the shapes of this rank (the local
+            part of a DTensor), and no data on a meta or fake device. `out` is the result of the call. The formula must
+            not change any of them. The formula of a Triton kernel gets the arguments of the kernel by name, constexpr
+            ones included, and `grid`, a tuple of launch sizes if it is concrete, but no `out`: kernels return nothing.
             It returns FLOPs, an int >= 0, 2 per multiply-accumulate. They are part of the total FLOPs.
-        replace: Replaces the formula that the operator has, from distprof or registered.
+        replace: Replaces the operator's existing formula, whether from distprof or registered.
 
     Returns:
-        The formula, or without one a decorator that registers a formula.
+        The formula, or a decorator if none was given.
 
     Raises:
-        UsageError: The name is malformed, `op` is no operator, the formula cannot be called, or the operator has a
-            formula.
-        FormulaError: Later, when a call is counted: the formula raised or returned no int >= 0.
+        UsageError: The name is malformed, `op` is not an operator, the formula cannot be called, or the operator
+            already has a formula.
+        FormulaError: Later, when a call is counted: the formula raised or did not return an int >= 0.
     """
     key = _key(op)
     if formula is None:
         return lambda function: register_flops(op, function, replace=replace)
     if not callable(formula):
-        raise UsageError(f"expected a function as formula of {key}, found {formula!r}",
+        raise UsageError(f"the formula of {key} must be a function, not {formula!r}",
                          hint="formula(*args, **kwargs, out) -> FLOPs of the call")
     if not replace and _known(key):
-        raise UsageError(f"expected an operator without a formula, found one for {key}",
-                         hint="register_flops(..., replace=True) replaces it")
+        raise UsageError(f"{key} already has a formula",
+                         hint="replace it with register_flops(..., replace=True)")
     REGISTERED[key] = formula
     return formula
 
@@ -78,7 +77,7 @@ def _known(key: str) -> bool:
 def _key(op: Any) -> str:
     if isinstance(op, str):
         if not NAME.fullmatch(op):
-            raise UsageError(f"expected the name of an operator like 'mylib::op', found {op!r}",
+            raise UsageError(f"{op!r} is not an operator name like 'mylib::op'",
                              hint="torch.ops.mylib.op is called 'mylib::op', a Triton kernel 'triton::kernel_name'")
         return op
     if isinstance(op, torch._ops.OpOverload):
@@ -89,7 +88,7 @@ def _key(op: Any) -> str:
         return name_of(op._opoverload)
     kernel = kernel_name(op)
     if kernel is None:
-        raise UsageError(f"expected an operator, its name or a Triton kernel, found {op!r}",
+        raise UsageError(f"expected an operator, its name or a Triton kernel, not {op!r}",
                          hint="'mylib::op', torch.ops.mylib.op or a @triton.jit function")
     return f"triton::{kernel}"
 
@@ -151,8 +150,8 @@ def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwarg
         if isinstance(answer, bool) or (flops := operator.index(answer)) < 0:
             raise TypeError
     except TypeError:
-        raise FormulaError(f"expected FLOPs, an int >= 0, from the formula registered for {name}, found {answer!r}",
-                           hint="return an int, 2 per multiply-accumulate") from None
+        raise FormulaError(f"the formula registered for {name} must return an int >= 0, not {answer!r}",
+                           hint="return FLOPs as an int, 2 per multiply-accumulate") from None
     return flops
 
 

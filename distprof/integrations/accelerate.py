@@ -37,7 +37,7 @@ def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
             where.mkdir(parents=True, exist_ok=True)
             write_whole(where / f"rank{rank}_trace.json.gz", lambda path: _write(profiler, path))
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
-            say(f"rank {rank}: the trace could not be written to {where}: {error}")
+            say(f"rank {rank}: could not write the trace to {where}: {error}")
 
     return on_trace_ready
 

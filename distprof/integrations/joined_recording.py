@@ -32,10 +32,10 @@ class JoinedRecording:
             steps: The plan, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
             topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
             step_every: What ends a step, as in `distprof.record`.
-            force: Replaces a run that is there.
+            force: Replaces an existing run.
 
         Raises:
-            UsageError: `steps` and `topics` make no plan, or `step_every` is neither a class nor a number.
+            UsageError: `steps` and `topics` do not form a plan, or `step_every` is neither a class nor a number.
         """
         self._given = os.fspath(out) if out is not None else None
         self._every, self._force = step_every, force
@@ -90,7 +90,7 @@ class JoinedRecording:
                 recorder.close(error)
             self._recording.close()
         except Exception as ours:  # noqa: BLE001 (the training ends as it would have)
-            say(f"rank {os.environ.get('RANK', '0')}: the recording could not be closed: {ours}")
+            say(f"rank {os.environ.get('RANK', '0')}: could not close the recording: {ours}")
 
     def _at_exit(self) -> None:
         """An exception ended the script before the framework could say so."""

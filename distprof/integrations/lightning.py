@@ -33,10 +33,10 @@ class _Hooks:
             steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
             topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
             step_every: What ends a step, as in `distprof.record`; None: the pattern of the optimizers.
-            force: Replaces a run that is there.
+            force: Replaces an existing run.
 
         Raises:
-            UsageError: `steps` and `topics` make no plan, or `step_every` is neither a class nor a number.
+            UsageError: `steps` and `topics` do not form a plan, or `step_every` is neither a class nor a number.
         """
         self._recording = JoinedRecording(out, steps=steps, topics=topics, step_every=step_every, force=force)
 

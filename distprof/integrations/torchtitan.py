@@ -33,7 +33,7 @@ def trace_post_processor(trace_path: str) -> None:
         if about is not None:
             _add(Path(trace_path), {"distprof": about})
     except Exception as error:  # noqa: BLE001 (the training job always survives us)
-        say(f"the mesh could not be written into {trace_path}: {error}")
+        say(f"could not write the mesh into {trace_path}: {error}")
 
 
 def _topology() -> dict[str, object] | None:

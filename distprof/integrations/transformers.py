@@ -28,10 +28,10 @@ class DistprofCallback(TrainerCallback):
             out: The run directory, the same on all ranks; None: DISTPROF_OUT.
             steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
             topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
-            force: Replaces a run that is there.
+            force: Replaces an existing run.
 
         Raises:
-            UsageError: `steps` and `topics` make no plan.
+            UsageError: `steps` and `topics` do not form a plan.
         """
         self._recording = JoinedRecording(out, steps=steps, topics=topics, force=force)
 

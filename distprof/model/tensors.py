@@ -122,8 +122,8 @@ def check_storage(tree: Any) -> None:
     for tensor in tensors(tree):
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             kind = "fake tensors" if isinstance(tensor, FakeTensor) else "tensors on the meta device"
-            raise UsageError(f"expected a model and inputs with storage, found {kind}",
-                             hint="distprof.count needs no storage")
+            raise UsageError(f"the model and its inputs need storage, but found {kind}",
+                             hint="distprof.count works without storage")
 
 
 def first_tensor(args: Any, kwargs: Any) -> torch.Tensor | None:

@@ -40,10 +40,10 @@ def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, p
     """
     for name, value in (("peak_flops", peak_flops), ("peak_bytes", peak_bytes)):
         if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"expected a positive number for {name}, found {value}")
+            raise UsageError(f"{name} must be positive, not {value}")
     for name, value in (("flops", flops), ("io_bytes", io_bytes), ("time_ns", time_ns)):
         if not (math.isfinite(value) and value >= 0):
-            raise UsageError(f"expected a number of at least 0 for {name}, found {value}")
+            raise UsageError(f"{name} must be at least 0, not {value}")
     compute_time, memory_time = flops / peak_flops, io_bytes / peak_bytes
     compute_bound = compute_time >= memory_time
     return Roofline(

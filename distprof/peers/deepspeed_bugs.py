@@ -17,35 +17,35 @@ from distprof.peers.einsum import printed_flops
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
 
 BUGS = {
-    "matmul_second_operand": "matmul multiplies the size of the first operand by the last dimension of the second: "
-                             "a batch of the second is lost, a vector counts as a matrix",
-    "conv_same_padding": "padding='same' with an even reach: the output is taken one shorter per dimension",
-    "conv_without_batch": "the first dimension is taken for the batch where there is none",
-    "interpolate_size": "size= counts as the product of its own numbers, without batch, channels and repetition",
+    "matmul_second_operand": "matmul multiplies the size of the first operand by the last dimension of the second: a "
+                             "batch of the second is lost, and a vector counts as a matrix",
+    "conv_same_padding": "padding='same' with an even reach: the output is assumed one shorter per dimension",
+    "conv_without_batch": "the first dimension is taken for the batch even if there is none",
+    "interpolate_size": "size= counts as the product of its own numbers, ignoring batch, channels and repetition",
     "upsample_twice": "F.upsample calls F.interpolate, and both are counted",
     "interpolate_scale": "scale factors multiply the size of the input; the output is rounded down per dimension",
-    "einsum": "einsum has no MACs, and its FLOPs are what numpy prints: four digits of an estimate",
+    "einsum": "einsum has no MACs, and its FLOPs are numpy's printed estimate, with four digits",
     "einops_twice": "einops.einsum calls torch.einsum, and both are counted",
-    "fused_attention": "multi-head attention in eval mode without gradients is one kernel that is not seen",
+    "fused_attention": "multi-head attention in eval mode without gradients is a single kernel, which it does not see",
     "rnn_macs": "recurrent layers have no MACs",
     "rnn_projection": "the projections of an LSTM with proj_size are not counted",
     "rnn_packed": "a packed sequence as input",
     "rnn_subclass": "recurrent layers are found by their exact type: subclasses and direct calls count nothing",
-    "attention_by_name": "query, key or value given by name",
-    "held_function": "functions are replaced by name: one that a module keeps in an attribute, like the activation "
-                     "of nn.TransformerEncoderLayer, is not counted",
-    "outside_modules": "calls outside of every profiled module are not counted",
+    "attention_by_name": "query, key or value passed by name",
+    "held_function": "functions are patched by name, so one stored in an attribute, like the activation of "
+                     "nn.TransformerEncoderLayer, is not counted",
+    "outside_modules": "calls outside all profiled modules are not counted",
 }
 """Bugs that exact counting reproduces: name -> what the package does."""
 
 NOT_REPRODUCED = {
     "imported_name": "a function imported by its own name (from torch.nn.functional import linear) is not counted",
-    "conv_alias": "torch.conv2d and the like are F.conv2d under another name, and not counted",
+    "conv_alias": "torch.conv2d and similar are F.conv2d under another name and are not counted",
     "fast_path": "nn.MultiheadAttention and nn.TransformerEncoder in eval mode without gradients run as one fused "
-                 "operator and count nothing; under our recording they run as Python",
+                 "operator and count nothing; while distprof records, they run as Python",
     "list_arguments": "stride, padding or dilation given as a list raises TypeError",
-    "pool_by_name": "F.adaptive_avg_pool2d(x, output_size=1) and the like raise TypeError; interpolate(input=x) "
-                    "raises IndexError",
+    "pool_by_name": "F.adaptive_avg_pool2d(x, output_size=1) and similar raise TypeError; interpolate(input=x) raises "
+                    "IndexError",
     "rnn_without_batch": "an unbatched sequence counts its features as time steps; an unbatched cell raises",
     "einops_names": "einops.einsum with axis names of several letters raises or is misread",
 }

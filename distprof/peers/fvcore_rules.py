@@ -101,14 +101,15 @@ FREE = frozenset(f"aten::{name}" for name in _FREE.split())
 """Operators that fvcore takes for free and does not list as unsupported."""
 
 BUGS: Mapping[str, str] = {
-    "aten::matmul": "batch dimensions that only the second operand has are forgotten",
-    "aten::bmm": "batch dimensions that only the second operand has are forgotten",
-    "aten::mm": "counted like matmul",
-    "aten::einsum": "flops of numpy's best order in four digits, halved; not the order that runs",
-    "aten::_convolution_mode": "padding given by name is another operator, which has no rule: 0",
-    "aten::grid_sampler": "4 per output element in every mode, nearest and bicubic too",
-    FUSED_ATTENTION: "fused multi-head attention (eval without gradients) has no rule: its projections are lost too",
+    "aten::matmul": "ignores batch dimensions that only the second operand has",
+    "aten::bmm": "ignores batch dimensions that only the second operand has",
+    "aten::mm": "counts it like matmul",
+    "aten::einsum": "takes numpy's FLOPs for the best order (four digits), halved; not the order that runs",
+    "aten::_convolution_mode": "padding given by name is a different operator without a rule: 0",
+    "aten::grid_sampler": "counts 4 per output element in every mode, including nearest and bicubic",
+    FUSED_ATTENTION: "fused multi-head attention (eval without gradients) has no rule, so its projections are lost "
+                     "too",
 }
 """Where fvcore departs from its own convention: operator -> how."""
 NO_RULE = "no rule: 0"
-UNUSED = "nothing uses the result: a trace drops such operators, which ran"
+UNUSED = "its result is unused: a trace drops such operators, although they ran"

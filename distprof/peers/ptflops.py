@@ -14,7 +14,7 @@ from distprof.shape_formulas.element_types import OF_COMPLEX, PART_OF_COMPLEX
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
 """The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
 BIAS = "adds the bias, once per output element"
-FUSED = "fused multi-head attention (eval without gradients) has no rule: its projections are lost too"
+FUSED = "fused multi-head attention (eval without gradients) has no rule, so its projections are lost too"
 CONVOLUTION = "torch.nn.functional.conv"
 
 

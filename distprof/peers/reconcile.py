@@ -82,9 +82,9 @@ class Reconciliation:
 
 
 def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) -> Reconciliation:
-    """Explains, to the last unit, why another counter gives another total for the same forward call.
+    """Explains, down to the last unit, why another counter gives a different total for the same forward call.
 
-    The peer need not be installed.
+    The peer does not have to be installed.
 
     Args:
         model: As for `distprof.count`.
@@ -106,7 +106,7 @@ def known_peer(name: str) -> Peer:
         UsageError: There is none.
     """
     if name not in PEERS:
-        raise UsageError(f"expected a peer, found {name!r}", hint=f"one of {', '.join(PEERS)}")
+        raise UsageError(f"unknown counter {name!r}", hint=f"one of {', '.join(PEERS)}")
     return PEERS[name]
 
 
@@ -145,5 +145,5 @@ def _function(op: OpCount, theirs: Mapping[str, int]) -> str:
 
 def _reason(ours: int, theirs: int, peer: str) -> str:
     if not theirs:
-        return f"contractions that {peer} does not count"
-    return f"elementwise work that {peer} adds" if not ours else f"{peer} has another formula"
+        return f"contractions not counted by {peer}"
+    return f"elementwise work added by {peer}" if not ours else f"{peer} uses a different formula"

@@ -106,8 +106,8 @@ def _from_mesh(mesh: Any, unnamed: Sequence[str]) -> Topology:
         coordinates[axis] = coordinates.get(axis, 0) * mesh.size(index) + mesh.get_coordinate()[index]
         sizes[axis] = sizes.get(axis, 1) * mesh.size(index)
     unknown = [name for name, axis in zip(mesh.mesh_dim_names or (), axes, strict=False) if axis is None]
-    names = ", ".join(mesh.mesh_dim_names or [f"{mesh.ndim} without names, taken for {', '.join(unnamed)}"])
-    guessed = f"; {', '.join(unknown)} taken for data parallel" if unknown else ""
+    names = ", ".join(mesh.mesh_dim_names or [f"{mesh.ndim} unnamed, assumed to be {', '.join(unnamed)}"])
+    guessed = f"; {', '.join(unknown)} assumed to be data parallel" if unknown else ""
     return Topology(sizes=in_rank_order(sizes), coordinates=in_rank_order(coordinates),
                     source=f"DeviceMesh ({names}){guessed}", basis="mesh")
 
@@ -140,7 +140,7 @@ def _of_wrappers(known: Topology | None, live: Sequence[Any], *, rank: int, worl
     others = "all" if known.basis == "assumed" else "the other"
     source = "no device mesh" if known.basis == "assumed" else known.source
     said = f"{others} ranks are data parallel by {wrapper}" if wrapper else \
-        f"{others} ranks are taken for data parallel"
+        f"assuming {others} ranks are data parallel"
     return Topology(sizes=in_rank_order({**known.sizes, "dp": dp_size}), source=f"{source}: {said}",
                     coordinates=in_rank_order({**known.coordinates, "dp": rank // (world_size // dp_size)}),
                     basis="wrapper" if wrapper else "assumed")

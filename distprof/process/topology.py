@@ -47,7 +47,7 @@ def requested(environ: Mapping[str, str]) -> dict[str, int]:
     for axis in GIVEN_AXES:
         text = environ.get(f"DISTPROF_{axis.upper()}", "")
         if text and (not text.isdecimal() or int(text) < 1):
-            raise UsageError(f"expected a number above 0 in DISTPROF_{axis.upper()}, found {text!r}")
+            raise UsageError(f"DISTPROF_{axis.upper()} must be a number above 0, not {text!r}")
         if text:
             sizes[axis] = int(text)
     return sizes
@@ -63,14 +63,14 @@ def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topol
     if world_size % product or ("dp" in sizes and product != world_size):
         given = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
         wanted = "make up" if "dp" in sizes else "divide"
-        raise UsageError(f"expected sizes that {wanted} {counted(world_size, 'rank')}, found {given} = {product}",
+        raise UsageError(f"the sizes must {wanted} {counted(world_size, 'rank')}, but {given} = {product}",
                          hint=f"dp_size x mp_size is the number of ranks; mp_size is the product of {SIZE_FLAGS}")
     full = {"dp": world_size // product, **sizes}
     coordinates, rest = {}, rank
     for axis, size in reversed(in_rank_order(full).items()):
         coordinates[axis] = rest % size
         rest //= size
-    order = f"given sizes, ranks in the order {', '.join(GIVEN_AXES)} ({AXES[-1]} fastest)"
+    order = f"given sizes, with ranks in the order {', '.join(GIVEN_AXES)} ({AXES[-1]} fastest)"
     return Topology(sizes=in_rank_order(full), coordinates=in_rank_order(coordinates),
-                    source=order if sizes else "no device mesh: all ranks are taken for data parallel",
+                    source=order if sizes else "no device mesh: assuming all ranks are data parallel",
                     basis="given" if sizes else "assumed")

@@ -75,7 +75,7 @@ class Profile(Counts):
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
         of_runs = f"mean of {counted(self.runs, 'run')} on {self.device}"
         if self.peak is None:
-            basis = f"unknown: no published peak of {self.device}; peak='measured' (--peak) measures it"
+            basis = f"unknown: no published peak for {self.device}; measure it with peak='measured' (--peak)"
         else:
             basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
                      f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
@@ -95,7 +95,7 @@ class Profile(Counts):
     def roofline(self, module: ModuleCount) -> Roofline | None:
         """Roofline of a module, forward and backward together; None if time or peak is unknown.
 
-        Bytes are those that its operators read and write; data that stays in a cache can give a ratio above 1.
+        Bytes are those read and written by its operators; data that stays in a cache can give a ratio above 1.
         """
         latency = self.latencies.get(module.path)
         time_ns = _sum(latency) if latency is not None else 0
@@ -119,7 +119,7 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         warmup: Number of calls before the timed ones.
         runs: Number of timed calls.
         peak: Peak rates of the device: published for exactly this device, measured now in the dtype of most FLOPs
-            (takes seconds), or given.
+            (takes a few seconds), or as given.
         **kwargs: Keyword arguments of the call.
 
     Raises:
@@ -128,9 +128,9 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         Exception: What the model raises.
     """
     if runs < 1 or warmup < 0:
-        raise UsageError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
+        raise UsageError(f"runs must be at least 1 and warmup at least 0, found runs={runs}, warmup={warmup}")
     if not isinstance(peak, Peak) and peak not in ("published", "measured"):
-        raise UsageError(f"expected a Peak, 'published' or 'measured' for peak, found {peak!r}")
+        raise UsageError(f"peak must be a Peak, 'published' or 'measured', not {peak!r}")
     invocation = Invocation.of(model, args, kwargs, backward=backward)
     root = invocation.model
     check_storage((list(root.parameters()) if root is not None else [], args, kwargs))

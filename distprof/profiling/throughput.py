@@ -98,7 +98,7 @@ def throughput(model: Callable[..., Any], inputs: Any, *, warmup: int = 50, runs
                samples: int | None = None, tokens: int | None = None, inference_mode: bool = False) -> Throughput:
     """Measures inference by calling the model repeatedly with the same inputs.
 
-    A module runs in eval mode without gradients; its training flags and the random state are restored. On CUDA runs
+    A module runs in eval mode without gradients; its training flags and the random state are restored. On CUDA, runs
     are not synchronised, and the peak statistics of the allocator are reset.
 
     Args:
@@ -107,7 +107,8 @@ def throughput(model: Callable[..., Any], inputs: Any, *, warmup: int = 50, runs
         warmup: Number of calls before the measured ones.
         runs: Number of measured calls.
         samples: Samples per call; by default the first dimension of the first tensor.
-        tokens: Tokens per call; by default batch x sequence if the first tensor is 2-D and of integers, else unknown.
+        tokens: Tokens per call; by default batch x sequence if the first tensor is 2-D with integers, otherwise
+            unknown.
         inference_mode: Use `torch.inference_mode` instead of `torch.no_grad`: a little faster, but tensors that the
             model keeps from a call cannot be used in training afterwards.
 
@@ -144,21 +145,21 @@ def throughput(model: Callable[..., Any], inputs: Any, *, warmup: int = 50, runs
 
 def _arguments(model: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not callable(model):
-        raise UsageError(f"expected a module or another callable, found {type(model).__name__}")
+        raise UsageError(f"expected a module or another callable, not {type(model).__name__}")
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if isinstance(inputs, tuple):
         return inputs, {}
     if isinstance(inputs, dict) and all(isinstance(name, str) for name in inputs):
         return (), inputs
-    raise UsageError("expected inputs to be a tensor, a tuple of arguments or a dict of keyword arguments, found "
-                     f"{type(inputs).__name__}", hint="for one argument that is a list: inputs=(the_list,)")
+    raise UsageError("inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, not "
+                     f"{type(inputs).__name__}", hint="for a single argument that is a list: inputs=(the_list,)")
 
 
 def _check(**given: tuple[int | None, int]) -> None:
     for name, (value, least) in given.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise UsageError(f"expected {name} to be a whole number of at least {least}, found {value!r}")
+            raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
@@ -169,7 +170,7 @@ def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.
     other = sorted({device.type for device in found} - {"cpu", "cuda"})
     gpus = sorted((device for device in found if device.type == "cuda"), key=str)
     if other or len(gpus) > 1:
-        raise UsageError("expected a model and inputs on the CPU or one CUDA device, found "
+        raise UsageError("the model and its inputs must be on the CPU or on one CUDA device, but are on "
                          f"{', '.join(sorted(map(str, found)))}")
     return gpus[0] if gpus else torch.device("cpu")
 

@@ -23,24 +23,25 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = "", topics: s
            ranks: str | None = None) -> Iterator[Recorder]:
     """Records this process into a run directory; every rank of a job calls it with the same path.
 
-    Inside `distprof run` the recorder that runs already is used, so a script may have both.
+    Inside `distprof run`, the recorder that is already running is used, so a script can have both.
 
     Args:
-        out: The run directory; made if it does not exist.
+        out: The run directory; created if it does not exist.
         steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6,arrivals=20".
-        topics: What is recorded, like "operator,sync"; with it `steps` says how long the passes of these topics are.
-        force: Replaces a run that is there.
+        topics: What is recorded, like "operator,sync"; `steps` then sets the length of the passes of these topics.
+        force: Replaces an existing run.
         sizes: Model-parallel sizes like {"tp": 2}; without them they come from the device mesh.
-        step_every: What ends a step: the class of an optimizer, like "Adam", or a number of optimizer steps. Without it
-            the pattern in which optimizers step is found.
-        ranks: Which ranks are recorded fully, like "0-7,leaders,sample:32"; the others lightly. All without it.
+        step_every: What ends a step: the class of an optimizer, like "Adam", or a number of optimizer steps. By
+            default, it is found from the pattern of optimizer steps.
+        ranks: Which ranks are recorded fully, like "0-7,leaders,sample:32"; the others are recorded lightly. Default:
+            all.
 
     Yields:
-        The recorder; `rec.step()` ends a step where no optimizer does.
+        The recorder; call `rec.step()` to end a step if no optimizer does.
 
     Raises:
-        UsageError: `steps` and `topics` make no plan, `step_every` is neither a class nor a number, `ranks` names no
-            ranks, or a DISTPROF_ variable is wrong.
+        UsageError: `steps` and `topics` do not form a plan, `step_every` is neither a class nor a number, `ranks` names
+            no ranks, or a DISTPROF_ variable is wrong.
     """
     if _active:
         yield _active[-1]
@@ -70,14 +71,14 @@ def begin(out: str, *, steps: str, topics: str, force: bool, tentative: bool) ->
         out: The run directory.
         steps: Steps of each pass.
         topics: As in `record`.
-        force: Replaces a run that is there.
+        force: Replaces an existing run.
         tentative: Nothing is written if the process turns out not to train.
 
     Returns:
         The recorder; None where the script records itself already.
 
     Raises:
-        UsageError: `steps` and `topics` make no plan, or a DISTPROF_ variable gives no size.
+        UsageError: `steps` and `topics` do not form a plan, or a DISTPROF_ variable gives no size.
     """
     if _active:
         return None

@@ -34,6 +34,6 @@ def asked_plan(steps: str | StepPlan = "", topics: str = "", *, default: StepPla
     for name in given:
         needed_by = needing(asked, name)
         if not given[name] and needed_by:
-            raise UsageError(f"expected steps of the {name} pass for --topics {needed_by[0]}, found {name}=0",
-                             hint=f"leave {name} out of --steps, or {needed_by[0]} out of --topics")
+            raise UsageError(f"--topics {needed_by[0]} needs steps of the {name} pass, but --steps has {name}=0",
+                             hint=f"remove {name} from --steps, or {needed_by[0]} from --topics")
     return StepPlan(**numbers)

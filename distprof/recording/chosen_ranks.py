@@ -90,5 +90,5 @@ def _leads(own: Identity, topology: Topology | None) -> bool:
 
 
 def _wrong(part: str, where: str) -> UsageError:
-    return UsageError(f"expected ranks like 0-7, leaders, sample:32 or all for {where}, found {part!r}",
-                      hint="--ranks 0-7,leaders,sample:32 records these fully, and the others lightly")
+    return UsageError(f"{where} takes ranks like 0-7, leaders, sample:32 or all, not {part!r}",
+                      hint="--ranks 0-7,leaders,sample:32 records these ranks fully and the others lightly")

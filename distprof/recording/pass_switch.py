@@ -108,7 +108,7 @@ class PassSwitch:
         self.scopes.next_step()
         compiled, self._compilations = self.scopes.compilations - self._compilations, self.scopes.compilations
         if compiled and self.current.slowed_by_compilation:
-            self._note(f"torch.compile was at work in a step of the {self.running} pass, and that step is in the means "
+            self._note(f"torch.compile compiled during a step of the {self.running} pass, so means include that time "
                        "(distprof waits shows why)")
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:

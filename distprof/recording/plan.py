@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, USUAL, WAIT
 from distprof.errors import UsageError
-from distprof.units import counted
 
 EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in USUAL)
 OPTIONAL = tuple(row.name for row in PASSES if row.optional)
@@ -18,7 +17,7 @@ class StepPlan:
     """Number of steps spent in each pass; passes follow each other in the order of the contract."""
 
     steps: dict[str, int]
-    """By pass, in that order; without those that depend on a number of ranks which is not known."""
+    """By pass, in that order; without passes that depend on an unknown number of ranks."""
 
     def __init__(self, **steps: int) -> None:
         """Takes steps by pass; passes that are not named keep their default.
@@ -34,14 +33,14 @@ class StepPlan:
         object.__setattr__(self, "steps", {row.name: steps.get(row.name, row.steps) for row in known})
         negative = [name for name, number in self.steps.items() if number < 0]
         if negative:
-            raise UsageError(f"expected steps of 0 or more, found {negative[0]}={self.steps[negative[0]]}")
+            raise UsageError(f"numbers of steps must be 0 or more, found {negative[0]}={self.steps[negative[0]]}")
         if self.num_steps == self.steps[WAIT]:
             zeros = ", ".join(f"{name}=0" for name in self._shown() if name != WAIT)
-            raise UsageError(f"expected at least one recorded step, found {zeros}", hint=f"for example {EXAMPLE}")
+            raise UsageError(f"nothing to record: {zeros}", hint=f"for example {EXAMPLE}")
 
     @classmethod
     def parse(cls, text: str) -> StepPlan:
-        """Reads `wait=2,count=1`; passes that are not named keep their default.
+        """Parses `wait=2,count=1`; passes that are not named keep their defaults.
 
         Raises:
             UsageError: A part is not `pass=number`.
@@ -94,7 +93,7 @@ def parse_steps(text: str) -> dict[str, int]:
         name, _, number = part.partition("=")
         _check_name(name)
         if not number.isdecimal():
-            raise UsageError(f"expected a number of steps after {name!r} in --steps, found {number!r}",
+            raise UsageError(f"{name!r} in --steps needs a number of steps, not {number!r}",
                              hint=f"--steps {name}=1")
         steps[name] = int(number)
     return steps
@@ -102,7 +101,7 @@ def parse_steps(text: str) -> dict[str, int]:
 
 def default_plan() -> str:
     """The plan if the user gives none, in words."""
-    few = [f"up to {counted(most, 'rank')} {row.name}={steps}"
+    few = [f"with {'1 rank' if most == 1 else f'up to {most} ranks'} {row.name}={steps}"
            for row in PASSES for most, steps in reversed(row.with_few_ranks)]
     return "; ".join((EXAMPLE.removeprefix("--steps "), *few))
 
@@ -110,5 +109,5 @@ def default_plan() -> str:
 def _check_name(name: str) -> None:
     if name not in PASS_NAMES:
         near = difflib.get_close_matches(name, PASS_NAMES, n=1)
-        raise UsageError(f"expected passes {', '.join(PASS_NAMES)} in --steps, found {name!r}",
+        raise UsageError(f"unknown pass {name!r} in --steps; choose from {', '.join(PASS_NAMES)}",
                          hint=f"did you mean {near[0]!r}?" if near else EXAMPLE)

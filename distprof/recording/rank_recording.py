@@ -156,7 +156,7 @@ class RankRecording:
                     replace(from_sizes(self._sizes, rank=rank, world_size=world_size), unnamed_axes=unnamed_axes())
                     if self._sizes else detect(rank=rank, world_size=world_size))
             except UsageError as error:
-                self.note(f"{error.args[0]}; the device mesh is used instead")
+                self.note(f"{error.args[0]}; using the device mesh instead")
                 self._topology = detect(rank=rank, world_size=world_size)
         return self._topology
 
@@ -200,8 +200,8 @@ class RankRecording:
         missed, self.progress.missed = self.progress.missed, Counter()
         lost = ", ".join(f"{number} of {name}" for name, number in missed.items() if name != WAIT)
         if lost:
-            self.note(f"the script ran its own torch.profiler here, and not on all ranks, which recorded meanwhile; "
-                      f"missing steps: {lost}")
+            self.note("the script ran its own torch.profiler on this rank but not on all, so these steps are missing "
+                      f"here: {lost}")
 
     def _writers(self, folder: RankFolder, switch: PassSwitch, *, ended: bool,
                  elsewhere: bool) -> Iterator[Callable[[], None]]:
@@ -267,7 +267,7 @@ class RankRecording:
             if folder is not None:
                 self._helper.call("distprof.summaries.maker:add_summary", self._run.absolute(), folder.absolute())
         except Exception as error:  # noqa: BLE001 (the recording is whole without it)
-            self.say(f"this rank has no summary, and commands read its tables instead: {error}")
+            self.say(f"no summary for this rank, so commands read its tables instead: {error}")
 
     def stop(self) -> None:
         """Ends threads and connections, closes files."""

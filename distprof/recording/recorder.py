@@ -91,7 +91,7 @@ class Recorder:
         self._watch.resume()
 
     def step(self) -> None:
-        """Ends a step by hand; from then on optimizer steps end none."""
+        """Ends a step explicitly; from then on, optimizer steps do not."""
         if self.recording:
             self._guarded(self._walk.explicit_step)()
         elif self._later.is_on and self._finder.rule == "explicit":
@@ -99,7 +99,7 @@ class Recorder:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """What runs inside is evaluation, with gradients too."""
+        """Marks everything inside as evaluation, even with gradients."""
         phases = self._passes.phases
         phases.num_evaluations += 1
         try:
@@ -108,10 +108,10 @@ class Recorder:
             phases.num_evaluations -= 1
 
     def close(self, error: BaseException | None = None) -> None:
-        """Writes what there is, and ends all watching.
+        """Writes what has been recorded, and stops recording.
 
         Args:
-            error: What ended the script; None: it came to its end.
+            error: What ended the script; None: it ran to its end.
         """
         self._later.stop()
         failure = failure_of(error)
@@ -169,8 +169,8 @@ class Recorder:
         return found
 
     def _say_no_step(self, found: str, what: str) -> None:
-        hint = (f"say with {VARIABLE if self._tentative else '--step-every'} which optimizer, or how many optimizer "
-                "steps, make one" if self._finder.num_turns else
+        hint = (f"set {VARIABLE if self._tentative else '--step-every'} to the optimizer class or the number of "
+                "optimizer steps that make a step" if self._finder.num_turns else
                 "call rec.step() at the end of each step, with distprof.record(...) as rec")
         self._rank.say(f"{what}: expected optimizer.step() to end each step, {found}  hint: {hint}")
 
@@ -205,7 +205,7 @@ class Recorder:
             with self._writing.at_the_end():
                 self._finish_early(reason, on_main_thread)
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
-            self._rank.say(f"what was recorded could not be written: {error}")
+            self._rank.say(f"could not write the recording: {error}")
         return Flush.DONE
 
     def _finish_early(self, reason: str, on_main_thread: bool) -> None:  # noqa: FBT001 (as `_on_termination`)
@@ -241,7 +241,7 @@ class Recorder:
     def _fail(self, error: Exception) -> None:
         self.recording = False
         what, hint = in_words(error)
-        self._rank.say(f"recording stopped, training goes on: {what}{f'  hint: {hint}' if hint else ''}")
+        self._rank.say(f"recording stopped, training continues: {what}{f'  hint: {hint}' if hint else ''}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
         for undo in (self._remove, self._compilations.stop, lambda: self._rank.fail(what), self._rank.stop,

@@ -88,7 +88,7 @@ def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None
         rank_json.write(directory / RUN_JSON, launch)
     except OSError as error:
         raise OutputError(f"cannot write the run directory {directory}: {error.strerror}",
-                          hint="choose another --out, or make room there") from error
+                          hint="choose another --out, or free some space there") from error
 
 
 def refuse_file(directory: Path) -> None:
@@ -98,7 +98,7 @@ def refuse_file(directory: Path) -> None:
     except OSError:
         return  # making it will tell
     if is_file:
-        raise OutputError(f"expected a directory at {directory}, found a file", hint="choose another --out")
+        raise OutputError(f"{directory} is a file, not a directory", hint="choose another --out")
 
 
 def _is_of_run(child: Path, run_id: str) -> bool:
@@ -108,11 +108,11 @@ def _is_of_run(child: Path, run_id: str) -> bool:
 
 def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
     if not force:
-        raise OutputError(f"expected a new or empty directory, found {directory} with files in it",
+        raise OutputError(f"{directory} is not empty",
                           hint="choose another --out, or pass --force (DISTPROF_FORCE=1) to replace the run")
     if not (directory / RUN_JSON).exists():
-        raise OutputError(f"expected a run in {directory}, found other files and no {RUN_JSON}",
-                          hint="--force replaces runs only; choose another --out")
+        raise OutputError(f"{directory} has files but no {RUN_JSON}: not a run",
+                          hint="--force replaces only runs; choose another --out")
     for path in others:
         ours = path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES) or path.name.startswith(("rank", "attempt"))
         if path.is_dir() and ours:
@@ -185,16 +185,17 @@ class RankFolder:
                 if force and run_id_in(folder / RANK_JSON) != run_id and folder.exists():
                     shutil.rmtree(folder)
             if self.final.exists():
-                raise OutputError(f"expected no folder {self.final}, found one",
-                                  hint="record into another directory, or replace the run: --force, force=True")
+                raise OutputError(f"{self.final} exists already",
+                                  hint="record to another directory, or replace the run with --force (force=True)")
             self._make()
 
     def _make(self) -> None:
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:
-            raise OutputError(f"expected no folder {self.path}, found one: two processes with the same rank?",
-                              hint="record into another directory, or replace the run: --force, force=True") from None
+            raise OutputError(f"{self.path} exists already: do two processes have the same rank?",
+                              hint="record to another directory, or replace the run with --force "
+                                   "(force=True)") from None
 
     def add_step(self, row: TableRow) -> None:
         """Appends a step at once: it survives a killed process."""

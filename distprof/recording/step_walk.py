@@ -236,7 +236,7 @@ class StepWalk:
         """The script's own profiler begins, or runs on: in this step nothing of ours is on."""
         with self._writing.held():
             if not self._rank.progress.paused_steps:
-                self._rank.say("the script runs its own torch.profiler: nothing is recorded in its steps")
+                self._rank.say("the script is running its own torch.profiler, so distprof does not record those steps")
             if self._passes.running not in (None, WAIT):
                 self._passes.switch(WAIT)
                 self._passes.sessions.make_way()

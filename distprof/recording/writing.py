@@ -36,7 +36,7 @@ class Writing:
             TimeoutError: It does not end.
         """
         if not self._lock.acquire(timeout=PATIENCE_S):
-            raise TimeoutError("a write into the run directory does not end")
+            raise TimeoutError("a write to the run directory does not return")
         try:
             yield
         finally:

@@ -79,11 +79,11 @@ def _work(counts: Counts) -> list[tuple[str, str]]:
     lines = [(title, f"{least}{_by_phase(counts, quantity, ran)}")
              for title, quantity in (("MACs", "macs"), ("FLOPs", "flops"))]
     if counts.model_flops != counts.flops:
-        lines.append(("model FLOPs", f"{least}{number(counts.model_flops)}: without recomputation and "
-                      "without the scores that a fused attention backward recomputes"))
+        lines.append(("model FLOPs", f"{least}{number(counts.model_flops)}: excluding recomputation and the scores "
+                                     "that a fused attention backward recomputes"))
     if counts.causal_flops != counts.flops:
-        lines.append(("causal FLOPs", f"{least}{number(counts.causal_flops)}: without what causal masks hide; the "
-                      "FLOPs above include it"))
+        lines.append(("causal FLOPs", f"{least}{number(counts.causal_flops)}: excluding what causal masks hide, which "
+                                      "the FLOPs above include"))
     return lines
 
 
@@ -98,17 +98,18 @@ def _other_work(counts: Counts) -> list[tuple[str, str]]:
     read, written = counts.total("read_bytes"), counts.total("write_bytes")
     split = f", read {size(read)}, written {size(written)}" if written else ""
     return [
-        *([("elements", f"{kinds}: processed by operators other than contractions, not FLOPs")] if kinds else []),
-        *([("estimated", f"about {si(estimate)} FLOPs of {', '.join(counts.by_op('estimate_flops'))}: roughly known, "
-            "not in the FLOPs above")] if estimate else []),
-        ("bytes moved", f"{size(read + written)}{split}: each tensor of a call once"),
+        *([("elements", f"{kinds}: processed by operators other than contractions; these are "
+                        "not FLOPs")] if kinds else []),
+        *([("estimated", f"about {si(estimate)} FLOPs of {', '.join(counts.by_op('estimate_flops'))}: a rough "
+                         "estimate, not in the FLOPs above")] if estimate else []),
+        ("bytes moved", f"{size(read + written)}{split}: each tensor once per call"),
     ]
 
 
 def _coverage(counts: Counts) -> list[tuple[str, str]]:
-    ratio = f"{percent(counts.coverage_ratio)} of the bytes are moved by counted operators"
+    ratio = f"{percent(counts.coverage_ratio)} of the bytes moved are moved by counted operators"
     if not counts.uncounted:
-        return [("coverage", f"{ratio}; no operator is uncounted")]
+        return [("coverage", f"{ratio}; every operator is counted")]
     number_of = f"{counted(len(counts.uncounted), 'operator')} {'is' if len(counts.uncounted) == 1 else 'are'}"
     lines = [("coverage", f"{ratio}; {number_of} uncounted:")]
     width = max(len(one.op) for one in counts.uncounted)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from distprof.contract.tables import Column, Table, int64, real, text
 
 COUNT_KEYS: dict[str, str] = {
-    "format": "1; increases when a key changes its meaning.",
-    "params": "Parameters: params (needed by the model on this rank), stored_params (stored there), "
-              "trainable_params, unique_params (replicas of other ranks once; null: unknown), param_bytes, buffers, "
-              "buffer_bytes, dtypes (element type -> params).",
-    "macs": "Multiply-accumulates of contractions: forward, backward, recompute, and all of them.",
-    "flops": "FLOPs of contractions, 2 per MAC: forward, backward, recompute, and all of them.",
-    "model_flops": "FLOPs without recomputation and without the scores that a fused attention backward recomputes.",
-    "causal_flops": "FLOPs without what causal attention masks hide.",
-    "elements_by_kind": "Kind of operator, contractions apart -> elements that its operators process.",
+    "format": "1; increases when the meaning of a key changes.",
+    "params": "Parameters: params (what the model needs on this rank), stored_params (stored there), "
+              "trainable_params, unique_params (replicas on other ranks counted once; null: unknown), param_bytes, "
+              "buffers, buffer_bytes, dtypes (element type -> params).",
+    "macs": "Multiply-accumulates of contractions: forward, backward, recompute and total.",
+    "flops": "FLOPs of contractions, 2 per MAC: forward, backward, recompute and total.",
+    "model_flops": "FLOPs excluding recomputation and the scores that a fused attention backward recomputes.",
+    "causal_flops": "FLOPs excluding what causal attention masks hide.",
+    "elements_by_kind": "Kind of operator (other than contractions) -> elements that its operators process.",
     "estimate_flops": "Rough FLOPs of FFTs, factorisations and distances; never part of flops.",
-    "read_bytes": "Bytes read, each tensor of a call once.",
-    "write_bytes": "Bytes written, each tensor of a call once.",
-    "coverage_ratio": "Share of the moved bytes that counted operators move.",
-    "uncounted": "Operators without formula or kind: op, calls, io_bytes; most bytes first.",
-    "modules": "A row per module, with the columns of COUNT_MODULES.",
-    "ops": "A row per (module, operator, function, shapes, dtype, phase), with the columns of COUNT_OPS.",
+    "read_bytes": "Bytes read, each tensor once per call.",
+    "write_bytes": "Bytes written, each tensor once per call.",
+    "coverage_ratio": "Fraction of all bytes moved that counted operators move.",
+    "uncounted": "Operators with neither a formula nor a kind: op, calls, io_bytes; most bytes first.",
+    "modules": "One row per module, with the columns of COUNT_MODULES.",
+    "ops": "One row per (module, operator, function, shapes, dtype, phase), with the columns of COUNT_OPS.",
 }
 """Keys of `Counts.to_dict()`."""
 COUNT_FORMAT = 1
@@ -28,32 +28,33 @@ JSON_COLUMNS = ("input_shapes", "output_shapes", "shapes", "within", "dtypes")
 """Columns that are lists or mappings in JSON and JSON text in tables."""
 
 MEASURED_COLUMNS = {
-    "fwd_time_ns": "Mean forward time, submodules included. Measured columns are null in a count.",
-    "fwd_self_time_ns": "The same without submodules.",
-    "bwd_time_ns": "Mean backward time, recomputation apart.",
-    "bwd_self_time_ns": "The same without submodules.",
-    "recompute_time_ns": "Mean time of forward work repeated in backward (activation checkpointing).",
+    "fwd_time_ns": "Mean forward time, including submodules. Measured columns are null in a count.",
+    "fwd_self_time_ns": "The same, excluding submodules.",
+    "bwd_time_ns": "Mean backward time, excluding recomputation.",
+    "bwd_self_time_ns": "The same, excluding submodules.",
+    "recompute_time_ns": "Mean time of forward work repeated during backward (activation checkpointing).",
     "mfu": "Model FLOPs / (time x peak FLOP/s). Null if the peak is unknown.",
-    "achieved_ratio": "Least time by the roofline / measured time; above 1 if bytes came from a cache.",
+    "achieved_ratio": "Minimum time by the roofline / measured time; above 1 if bytes came from a cache.",
 }
 """Columns of a profile."""
 
 COUNT_MODULES = Table(
     file="modules.parquet",
-    doc="One row per module of the model, in tree order; numbers include submodules.",
+    doc="One row per module of the model, in tree order. Numbers include submodules.",
     columns=(
-        Column(name="module_path", type="string", doc="Path of the module from its root; the root is ''."),
+        Column(name="module_path", type="string", doc="Path of the module from the root; the root itself is ''."),
         text("class_name", "Class of the module."),
-        int64("depth", "Number of modules above this one."),
-        Column(name="shared", type="bool", doc="True if the module has another path too."),
-        int64("calls", "Forward calls, recomputation apart. 0 for containers like ModuleList, whose work is that of "
-              "their children."),
-        Column(name="input_shapes", type="string", doc="Shapes of the tensors of the first call, as a JSON list."),
+        int64("depth", "Depth: number of modules above this one."),
+        Column(name="shared", type="bool", doc="True if the module has more than one path."),
+        int64("calls", "Forward calls, excluding recomputation. 0 for containers like ModuleList, whose children do "
+                       "the work."),
+        Column(name="input_shapes", type="string", doc="Shapes of the input tensors of the first call, as a JSON "
+                                                       "list."),
         Column(name="output_shapes", type="string",
                doc="Shapes of the tensors that the first call returned, as a JSON list."),
-        int64("params", "Parameters, submodules included, shared ones once."),
-        int64("own_params", "Parameters without those of submodules."),
-        int64("stored_params", "Parameters stored on this rank; of a sharded one its shard."),
+        int64("params", "Parameters, including submodules; shared ones count once."),
+        int64("own_params", "Parameters, excluding submodules."),
+        int64("stored_params", "Parameters stored on this rank; for a sharded one, its shard."),
         int64("trainable_params", "Those of `params` with requires_grad."),
         int64("param_bytes", "Bytes of `stored_params`."),
         int64("buffers", "Elements of buffers."),
@@ -63,7 +64,7 @@ COUNT_MODULES = Table(
         int64("bwd_macs", "Multiply-accumulates of backward."),
         int64("fwd_flops", "FLOPs of forward, 2 per MAC."),
         int64("bwd_flops", "FLOPs of backward."),
-        int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing)."),
+        int64("recompute_flops", "FLOPs of forward calls repeated during backward (activation checkpointing)."),
         int64("elements", "Elements that operators other than contractions process."),
         int64("io_bytes", "Bytes read and written."),
         *(real(name, doc, nullable=True) for name, doc in MEASURED_COLUMNS.items()),
@@ -74,25 +75,25 @@ COUNT_OPS = Table(
     file="ops.parquet",
     doc="One row per (module, operator, function, input shapes, element type, phase).",
     columns=(
-        text("module_path", "Innermost module that ran the operator. Null: outside of all modules.", nullable=True),
-        Column(name="within", type="string", doc="All modules that were running, as a JSON list."),
+        text("module_path", "Innermost module that ran the operator. Null: outside all modules.", nullable=True),
+        Column(name="within", type="string", doc="All modules that were active, as a JSON list."),
         text("op", "Operator, like aten::mm."),
         text("phase", "forward, backward or recompute."),
         Column(name="shapes", type="string", doc="Shapes of the tensor inputs, as a JSON list."),
         text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
-        text("function", "The torch function that called the operator; null in backward.", nullable=True),
+        text("function", "Torch function that called the operator; null in backward.", nullable=True),
         text("kind", "contraction, norm, activation, pool, softmax, loss, elementwise, ..., other."),
-        Column(name="counted", type="bool", doc="False if the operator has neither formula nor kind."),
+        Column(name="counted", type="bool", doc="False if the operator has neither a formula nor a kind."),
         int64("calls", "Number of calls."),
         int64("macs", "Multiply-accumulates of contractions."),
         int64("flops", "FLOPs, 2 per MAC."),
-        int64("causal_macs", "`macs` without what a causal attention mask hides."),
+        int64("causal_macs", "`macs` excluding what a causal attention mask hides."),
         int64("recompute_macs", "Part of `macs`: scores that a fused attention backward recomputes."),
-        int64("elements", "Elements that an operator other than a contraction processes."),
+        int64("elements", "Elements processed, for operators other than contractions."),
         int64("estimate_flops", "Rough FLOPs of FFTs, factorisations and distances; not part of flops."),
         int64("read_bytes", "Bytes read."),
         int64("write_bytes", "Bytes written."),
         int64("io_bytes", "Bytes read and written."),
-        text("note", "What the count is based on besides shapes.", nullable=True),
+        text("note", "What the count is based on, besides shapes.", nullable=True),
     ),
 )

@@ -32,7 +32,7 @@ Note: 1. Work of a module outside of its submodules, like a loss computed by a f
 2. FLOPs follow a counting convention, so a rate can lie above the peak of the device.
 3. The latency of the root is the time of its forward call; with an engine the summary above has the engine's timer.
 """
-NOTHING_RAN = "no forward call of the model was seen between start_profile and stop_profile"
+NOTHING_RAN = "the model's forward was not called between start_profile and stop_profile"
 DEFAULT_PRECISION = 2
 SCALES = {"u": 1e-6, "m": 1e-3, "": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 """Letter in front of a unit -> what a number is divided by, smallest first."""

@@ -90,5 +90,5 @@ def shown_columns(rows: Sequence[TreeRow], wanted: Sequence[str] | None) -> list
                 if key not in ON_DEMAND and any(column.is_informative(value(row, key)) for row in rows)]
     unknown = [key for key in wanted if key not in TREE_COLUMNS]
     if unknown:
-        raise UsageError(f"expected columns of {', '.join(TREE_COLUMNS)}, found {', '.join(unknown)}")
+        raise UsageError(f"unknown columns {', '.join(unknown)}; choose from {', '.join(TREE_COLUMNS)}")
     return list(wanted)

@@ -115,13 +115,12 @@ def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -
         every = counted(selection.num_modules, "module")
         remarks.append(("shown", f"{selection.num_shown} of {every}: {', '.join(limits)}"))
     if any(line.repeats > 1 for line in selection.lines):
-        remarks.append(("(N x)", "N neighbours with equal numbers, submodules included; each has the numbers of the "
-                        "line"))
+        remarks.append(("(N x)", "N identical neighbours, including submodules; the numbers are those of each one"))
     if any("shared" in line.row.marks for line in selection.lines):
-        remarks.append(("(shared)", "one module under several paths: work is listed where it was called, params in "
-                        "every line; totals have them once"))
+        remarks.append(("(shared)", "one module under several paths: work is listed where it was called, params on "
+                                    "every line; totals count them once"))
     if left_out:
-        remarks.append(("left out", f"{', '.join(TREE_COLUMNS[key].title for key in left_out)}: no room"))
+        remarks.append(("omitted", f"{', '.join(TREE_COLUMNS[key].title for key in left_out)}: no space"))
     return remarks
 
 

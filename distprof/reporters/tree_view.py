@@ -42,10 +42,10 @@ class TreeView:
             UsageError: A number is out of range, or there is no such order.
         """
         if self.sort not in SORTS:
-            raise UsageError(f"expected sort to be one of {', '.join(SORTS)}, found {self.sort!r}")
+            raise UsageError(f"unknown sort {self.sort!r}; choose from {', '.join(SORTS)}")
         for name, number, least in (("depth", self.depth, 0), ("top", self.top, 1)):
             if number is not None and number < least:
-                raise UsageError(f"expected {name} to be at least {least}, found {number}")
+                raise UsageError(f"{name} must be at least {least}, not {number}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def select_modules(rows: Sequence[TreeRow], view: TreeView) -> ShownModules:
         UsageError: No module has a value to sort by.
     """
     if rows and not _known(rows, view.sort):
-        raise UsageError(f"expected modules with a known {view.sort} for sort={view.sort!r}, found none",
+        raise UsageError(f"sort={view.sort!r} is not possible: no module has a known {view.sort}",
                          hint=f"known: {', '.join(name for name in SORTS if _known(rows, name))}")
     roots = build_trees(rows)
     deepest = max((depth for root in roots for _, depth, _ in root.walk()), default=0)

@@ -14,8 +14,8 @@ TWO_IN_ONE = ("float4_e2m1fn_x2",)
 SPLIT = frozenset({"aten::convolution", "aten::convolution_backward", "aten::convolution_overrideable",
                    "aten::convolution_backward_overrideable"})
 """torch runs a complex one as three real ones: of the real parts, of the imaginary parts, and of the sums of both."""
-OF_COMPLEX = "of complex numbers: 8 FLOPs a multiply-accumulate"
-PART_OF_COMPLEX = "one of three real products of a complex one, which has 8 FLOPs a multiply-accumulate"
+OF_COMPLEX = "complex numbers: 8 FLOPs per multiply-accumulate"
+PART_OF_COMPLEX = "one of three real products of a complex one, which has 8 FLOPs per multiply-accumulate"
 
 
 def numbers_in(tensor: Any) -> int:

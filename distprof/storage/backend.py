@@ -119,7 +119,7 @@ class Backend(Writable):
         def get() -> bytes:
             content: bytes = self._get(self.key(url), start, end, entry)
             if len(content) != end - start:
-                raise ConnectionError(f"{len(content)} of {end - start} bytes came")
+                raise ConnectionError(f"only {len(content)} of {end - start} bytes arrived")
             return content
 
         return persistently(url, get, num_bytes=end - start)
@@ -142,7 +142,7 @@ class Backend(Writable):
         """
         now = self.info(url)
         if (now.tag, now.size) != (entry.tag, entry.size if entry.size is not None else now.size):
-            raise RemoteError(NUMBERS[Kind.REPLACED], "it was replaced while it was read", url, CHANGED)
+            raise RemoteError(NUMBERS[Kind.REPLACED], "it was replaced while being read", url, CHANGED)
 
     def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:
         return self.filesystem.cat_file(key, start=start, end=end)

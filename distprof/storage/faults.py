@@ -11,13 +11,13 @@ from typing import NamedTuple
 from distprof.errors import StorageError
 from distprof.hidden import hidden
 
-KEYS = "are the keys there and not expired? docs/object-storage.md says where each storage looks for them"
-RIGHTS = "may these keys read and list there? docs/object-storage.md lists the rights"
-NETWORK = "is the network up and the endpoint right? the same command goes on, once it answers"
-HOST = ("is it the right host? `ssh` to it once asks, and notes its key in ~/.ssh/known_hosts; where the key has "
-        "changed, ask who runs the host")
-LIES = "is it the right URL? a server that answers so cannot be read"
-CHANGED = "is something still writing there? run the command again"
+KEYS = "are credentials set and not expired? see docs/object-storage.md for where each storage looks for them"
+RIGHTS = "may these credentials read and list there? see docs/object-storage.md for the permissions needed"
+NETWORK = "is the network up and the endpoint right? repeat the command to continue"
+HOST = ("is it the right host? run `ssh` to it once to add its key to ~/.ssh/known_hosts; if the key has changed, ask "
+        "the administrator")
+LIES = "is it the right URL? distprof cannot read from a server that answers like this"
+CHANGED = "is something still writing there? try again"
 BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
 BUSY_CODES = frozenset(("SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling",
                         "ThrottlingException", "TooManyRequests", "OperationAborted", "BadDigest", "IncompleteBody"))
@@ -85,22 +85,22 @@ def fault_of(error: BaseException) -> Fault:
     names = {type(one).__name__ for one in _chain(error)}
     said = f"{status} {code}".strip() if status and not code.startswith(str(status)) else code
     if code == "PreconditionFailed" or status == 412 or "FileExpired" in names:
-        return Fault(Kind.REPLACED, "it was replaced while it was read", CHANGED)
+        return Fault(Kind.REPLACED, "it was replaced while being read", CHANGED)
     if "HostKeyNotVerifiable" in names:
-        return Fault(Kind.REFUSED, f"its host key is not known ({_words(error)})", HOST)
+        return Fault(Kind.REFUSED, f"its host key is unknown ({_words(error)})", HOST)
     if code in KEY_CODES or status == 401 or names & KEY_ERRORS:
-        return Fault(Kind.REFUSED, f"the keys were refused ({said or _words(error)})", KEYS)
+        return Fault(Kind.REFUSED, f"the credentials were refused ({said or _words(error)})", KEYS)
     if status in BUSY_STATUS or code in BUSY_CODES:
-        return Fault(Kind.AGAIN, f"it answers {said}", NETWORK)
+        return Fault(Kind.AGAIN, f"the server answered {said}", NETWORK)
     if names & NETWORK_ERRORS or any(isinstance(one, TimeoutError | ConnectionError) for one in _chain(error)):
         return Fault(Kind.AGAIN, f"the connection failed ({_words(error)})", NETWORK)
     if status == 403 or isinstance(error, PermissionError) or names & DENIALS or _is_forbidden(error):
         return Fault(Kind.DENIED, f"access was denied ({said or _words(error)})", RIGHTS)
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return Fault(Kind.MISSING, "there is no such bucket", "is its name right, and the endpoint?")
+        return Fault(Kind.MISSING, "there is no such bucket", "are its name and the endpoint right?")
     if status == 404 or isinstance(error, FileNotFoundError) or names & ABSENCES:
-        return Fault(Kind.MISSING, "it is not there (any more)", "was it removed meanwhile?")
-    return Fault(Kind.OTHER, said or _words(error), "`distprof --debug ...` shows where")
+        return Fault(Kind.MISSING, "it does not exist (any more)", "was it removed in the meantime?")
+    return Fault(Kind.OTHER, said or _words(error), "`distprof --debug ...` shows the traceback")
 
 
 def raised(error: BaseException, place: str) -> Exception:

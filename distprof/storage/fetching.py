@@ -33,8 +33,8 @@ def copied(path: RemotePath) -> Nameless:
     """A file without a name, of which nothing is left when it is closed or the process ends, however that goes."""
     size, free = path.stat().st_size, shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
-        raise RemoteError(errno.ENOSPC, f"it has {size:,} bytes, and a copy of it no room in {tempfile.gettempdir()}",
-                          str(path), "TMPDIR names another folder for copies")
+        raise RemoteError(errno.ENOSPC, f"it has {size:,} bytes, too many for a copy in {tempfile.gettempdir()}",
+                          str(path), "set TMPDIR to another folder for copies")
     with tempfile.TemporaryFile() as copy:
         with path.open("rb", buffering=0) as file:
             while piece := file.read(PIECE_BYTES):

@@ -36,9 +36,9 @@ def place(text: str | os.PathLike[str]) -> Path:
     if scheme.lower() in LOCAL:
         return Path(rest)
     if not rest.strip("/"):
-        raise UsageError(f"expected a URL like s3://bucket/run, found {text}")
+        raise UsageError(f"{text} is not a URL like s3://bucket/run")
     if "@" not in rest.partition("/")[0] and PASSWORD_WITH_SLASH.match(str(text)):
-        raise UsageError(f"expected a password without a slash, found one in {hidden(str(text))}",
+        raise UsageError(f"the password in {hidden(str(text))} contains a slash",
                          hint="write it as %2F")
     return RemotePath.given(f"{scheme.lower()}://{rest}")
 

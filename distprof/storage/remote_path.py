@@ -193,8 +193,8 @@ class RemotePath(PosixPath):
         listing, inside = LISTINGS.of(self.url)
         found = listing.entries[inside] = backend_of(self.url).info(self.url)
         if found.size is None:
-            raise RemoteError(errno.EIO, "it does not tell how long it is", str(self), "a server that sends "
-                              "Content-Length is needed")
+            raise RemoteError(errno.EIO, "its length is unknown", str(self), "the server must send "
+                                                                                       "Content-Length")
         return found
 
     def _fail(self, number: int) -> NoReturn:

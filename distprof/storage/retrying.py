@@ -76,7 +76,7 @@ def persistently(place: str, work: Callable[[], Result], *, num_bytes: int = 0) 
                 raise raised(error, place) from error
             if passed > LONG_S and not told:
                 told = True
-                say(f"{place}: {fault.what}; trying for up to {patience_s():g} s")
+                say(f"{place}: {fault.what}; retrying for up to {patience_s():g} s")
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, LONGEST_S)
 
@@ -90,7 +90,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
     if wait([done], min(WAITED_S, seconds)).not_done:
         _TOLD.say(f"{place}: waiting for an answer, up to {seconds:.3g} s")
         if wait([done], max(seconds - WAITED_S, 0)).not_done:
-            raise TimeoutError(f"no whole answer within {seconds:.3g} s")
+            raise TimeoutError(f"no complete answer within {seconds:.3g} s")
     return done.result()
 
 

@@ -61,5 +61,5 @@ class Tally:
 
     def endless(self) -> RemoteError:
         """What is raised where it is known to have no end."""
-        return RemoteError(errno.EIO, f"its listing has no end: {self._objects:,} objects in {self._folders:,} folders "
-                           "so far", self._url, LIES)
+        return RemoteError(errno.EIO, f"its listing does not end: {self._objects:,} objects in {self._folders:,} "
+                                      "folders so far", self._url, LIES)

@@ -184,8 +184,8 @@ def head_of(frame: Frame, content: bytes) -> RankSummary:
 
 def _refuse_newer(frame: Frame, version: int) -> None:
     if version > SUMMARY_FORMAT:
-        raise FormatError(f"expected summaries of format {SUMMARY_FORMAT} or older, found format {version} in "
-                          f"{frame.path}", hint="install a newer distprof")
+        raise FormatError(f"this distprof reads summaries of format {SUMMARY_FORMAT} and older, but {frame.path} has "
+                          f"format {version}", hint="install a newer distprof")
 
 
 def arrivals_of(frame: Frame, content: bytes) -> Arrivals | None:

@@ -44,7 +44,7 @@ def distprof_regression(record_property: Callable[[str, object], None]) -> Regre
         from distprof.merge.text.difference.document import limit_line
 
         if unsure not in ("skip", "fail", "pass"):
-            raise ValueError(f"expected skip, fail or pass for unsure, found {unsure!r}")
+            raise ValueError(f"unsure must be skip, fail or pass, not {unsure!r}")
         answer = diff(_paths(baseline), _paths(run), DiffView(fail_if=fail_if, noise=noise))
         for one in answer.limits:
             record_property("distprof", limit_line(one))

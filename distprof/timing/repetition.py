@@ -61,7 +61,7 @@ def measure_latency(call: Callable[[], Any], *, warmup: int = 0, runs: int = 1,
         ValueError: `runs` is less than 1 or `warmup` less than 0.
     """
     if runs < 1 or warmup < 0:
-        raise ValueError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
+        raise ValueError(f"runs must be at least 1 and warmup at least 0, found runs={runs}, warmup={warmup}")
     for _ in range(warmup):
         call()
     scopes = ModuleScopes(modules if modules is not None else ModuleMap(), lambda function: function, lambda _: None,

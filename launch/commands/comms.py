@@ -26,10 +26,10 @@ from distprof.terminal import show
 @click.option("--group", metavar="NAME", help="Show only this process group, by name or description.")
 @click.option("--step", type=int, metavar="N", help="Show only this step.")
 @click.option("--slowest", type=click.IntRange(min=1), metavar="N",
-              help="List the N collectives that took longest, waiting included.")
+              help="List the N longest collectives, including waiting.")
 @click.option("--timeline", is_flag=True,
               help="Draw each collective on a time axis: arrival, waiting and transfer of every rank.")
-@click.option("--matrix", is_flag=True, help="Show the bytes that each pair of ranks exchanged.")
+@click.option("--matrix", is_flag=True, help="Show the bytes exchanged by each pair of ranks.")
 @worker_options
 @mesh_sizes
 @ATTEMPT
@@ -41,9 +41,9 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
           workers: int | None, scheduler: str | None, **sizes: int | None) -> None:
     """Show communication: waiting, transfer, bandwidth, late ranks.
 
-    RUN is a run directory, traces that torch.profiler wrote, or dumps of torch's flight recorder. Several are run
-    directories of one job, from hosts without a common folder. --workers and --scheduler read traces and
-    timelines; the tables of collectives of a run directory are read here.
+    RUN is a run directory, traces from torch.profiler, or dumps from torch's flight recorder. Several RUNs are run
+    directories of one job whose hosts share no folder. --workers and --scheduler apply to traces and timelines; the
+    collectives tables of a run directory are always read locally.
     """
     from distprof.launch.merge_memory import reuse_memory
 

@@ -22,9 +22,9 @@ def count(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: s
           top: int | None, sort: str, as_json: bool) -> None:
     """Count FLOPs, MACs, bytes and parameters of one model call.
 
-    MODULE:FACTORY is a class or function without arguments, such as torchvision.models:resnet50 or
-    path/to/file.py:build. It returns a model, (model, inputs) or (model, args, kwargs): inputs are a tensor, a tuple of
-    positional arguments or a dict of arguments by name, args a tensor or a tuple, kwargs a dict.
+    MODULE:FACTORY is a class or function callable without arguments, such as torchvision.models:resnet50 or
+    path/to/file.py:build. It returns a model, (model, inputs) or (model, args, kwargs). inputs is a tensor, a tuple of
+    positional arguments or a dict of keyword arguments; args is a tensor or a tuple; kwargs is a dict.
     """
     import_torch("count")
     from distprof.counting.count import count as count_call

@@ -13,8 +13,8 @@ from distprof.terminal import show
 @click.command("critical-path")
 @RUNS
 @click.option("--step", "steps", multiple=True, type=int, metavar="N",
-              help="Only this step; several of these: the mean of them. With --json its chain is listed link by link.  "
-                   "[default: all with a timeline]")
+              help="Show only this step; repeat it for the mean of several. With --json, its chain is listed link by "
+                   "link.  [default: all steps with a timeline]")
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Rows of each table.  [default: 15; all with --json]")
 @mesh_sizes
@@ -23,11 +23,11 @@ from distprof.terminal import show
 @STRICT
 def critical_path(runs: tuple[Path, ...], *, steps: tuple[int, ...], top: int | None, as_json: bool, strict: bool,
                   attempt: int | None, **sizes: int | None) -> None:
-    """Show the longest chain of a step over all ranks.
+    """Show the critical path of a step across all ranks.
 
-    Work, collectives and queues that follow each other without a gap from the begin of a step to its end: only if
-    something on the chain gets shorter does the step end earlier. The slack of a module is by how much it could take
-    longer. RUN is a run directory, or traces that torch.profiler wrote.
+    The critical path is the chain of work, collectives and queues that leads without a gap from the start of a step to
+    its end. A step ends earlier only if something on this path gets shorter. The slack of a module is how much longer
+    it could take without delaying any step. RUN is a run directory or traces from torch.profiler.
     """
     from distprof.launch.merge_memory import reuse_memory
 

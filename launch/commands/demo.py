@@ -12,16 +12,16 @@ from distprof.needs import expect_linux, import_torch
 
 
 @click.command()
-@click.option("--ranks", default=4, type=int, metavar="N", show_default=True, help="Ranks of the job, 2 or more.")
+@click.option("--ranks", default=4, type=int, metavar="N", show_default=True, help="Number of ranks, 2 or more.")
 @click.option("--out", default=None, type=PLACE, metavar="DIR",
               help="Run directory, new or empty.  [default: runs/demo-<time>]")
 @click.option("--force", is_flag=True, help="Replace the run in --out.")
 def demo(*, ranks: int, out: Path | None, force: bool) -> None:
     """Record a small job with a late rank, and find it.
 
-    The job trains a small transformer on the CPUs of this machine, one process per rank. One layer of rank 2 (of two
-    ranks: of rank 1) sleeps in every step. The last lines name the rank and the layer, what fixing it gains, and the
-    report.
+    The job trains a small transformer on the CPUs of this machine, with one process per rank. One layer of rank 2 (rank
+    1 if there are only two) sleeps in every step. The last lines show the rank and the layer, what fixing it would
+    gain, and the report.
     """
     expect_linux("record")
     import_torch("record")

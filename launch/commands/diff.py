@@ -32,33 +32,33 @@ class SeveralValues(click.Command):
 @click.command(cls=SeveralValues)
 @click.argument("runs", nargs=-1, metavar="[A B]", type=PLACE, shell_complete=run_directories, callback=checked)
 @click.option("--base", multiple=True, metavar="RUN...", type=PLACE, shell_complete=run_directories, callback=checked,
-              help="Several runs in place of A. How much they differ is then the measure of noise.")
+              help="Several runs instead of A. The noise is then measured from how much they differ.")
 @click.option("--new", multiple=True, metavar="RUN...", type=PLACE, shell_complete=run_directories, callback=checked,
-              help="Several runs in place of B.")
+              help="Several runs instead of B.")
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
-              help="Exit with 1 where a change is beyond a limit like 'step_time > 5 %', with 3 where one cannot tell. "
-                   "Can be repeated. Also cpu_time, a part of the step (data, forward, backward, optimizer, exposed, "
-                   "other), memory, params, flops, mfu, samples_per_second, modules.PATH, or a path into what "
-                   "stats --json and comms --json print.")
+              help="Exit with 1 if a change exceeds a limit like 'step_time > 5 %', or with 3 if that cannot be "
+                   "decided. Can be repeated. Other quantities: cpu_time, a part of the step (data, forward, "
+                   "backward, optimizer, exposed, other), memory, params, flops, mfu, samples_per_second, "
+                   "modules.PATH, or a path into the output of stats --json or comms --json.")
 @click.option("--noise", default=None, metavar="PERCENT",
-              help="Standard deviation that is assumed between single runs of one program.  [default: 1, and 5 for "
-                   "jobs that compute on processors]")
+              help="Standard deviation to assume between single runs of the same program.  [default: 1, or 5 for jobs "
+                   "that compute on CPUs]")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, for MFU.  [default: the published rate]")
 @click.option("--top", default=10, type=click.IntRange(min=1), metavar="N", show_default=True,
               help="Rows of each table.")
 @click.option("--html", default=None, metavar="FILE", type=PLACE,
-              help="Write a page that needs nothing else as well.")
+              help="Also write a self-contained HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request.")
 @JSON
 @STRICT
 def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...], fail_if: tuple[str, ...],
          noise: str | None, peak: float | None, top: int, html: Path | None, markdown: bool, as_json: bool,
          strict: bool) -> None:
-    """Show what changed between runs, and what of it is noise.
+    """Show what changed between runs, and how much of it is noise.
 
-    Step time, its parts, modules, operators, collectives, memory, counts, topology, versions. A and B are run
-    directories, or traces that torch.profiler wrote.
+    Compares step time and its parts, modules, operators, collectives, memory, counts, topology and versions. A and B
+    are run directories or traces from torch.profiler.
 
     \b
     distprof diff runs/a runs/b
@@ -67,7 +67,7 @@ def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...
     """
     sides = _sides(runs, base, new)
     if markdown and as_json:
-        raise UsageError("expected --markdown or --json, found both")
+        raise UsageError("--markdown and --json cannot be combined")
     ratio = _ratio(noise)
     from distprof.launch.merge_memory import reuse_memory
 
@@ -89,7 +89,7 @@ def _sides(runs: tuple[Path, ...], base: tuple[Path, ...],
         return base, new
     if len(runs) == 2 and not base and not new:
         return runs[:1], runs[1:]
-    raise UsageError(f"expected two runs, or --base and --new with one or more each, found {len(runs)} runs, "
+    raise UsageError(f"diff takes two runs, or one or more each for --base and --new; found {len(runs)} runs, "
                      f"{len(base)} for --base and {len(new)} for --new",
                      hint="distprof diff A B, or distprof diff --base A1 A2 --new B1 B2")
 
@@ -98,4 +98,4 @@ def _ratio(noise: str | None) -> float | None:
     try:
         return None if noise is None else float(noise.strip().removesuffix("%")) / 100
     except ValueError:
-        raise UsageError(f"expected a number of percent for --noise, found {noise!r}") from None
+        raise UsageError(f"--noise must be a percentage, not {noise!r}") from None

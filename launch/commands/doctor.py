@@ -15,12 +15,12 @@ from distprof.terminal import show
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR",
               show_default=True, help="Directory in which runs would be written.")
 @click.option("--peak", is_flag=True,
-              help="Measure FLOP/s of matrix products and bytes/s of a copy; takes some seconds.")
+              help="Measure FLOP/s of matrix products and bytes/s of a copy; takes a few seconds.")
 @JSON
 def doctor(out: Path, *, as_json: bool, peak: bool) -> None:
-    """Check what this machine can record, and whether it can read runs.
+    """Check what this machine can record and whether it can read runs.
 
-    Exits with 1 where it cannot record.
+    Exits with code 1 if it cannot record.
     """
     from distprof.launch.doctor_checks import examine
 

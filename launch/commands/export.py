@@ -13,23 +13,23 @@ from distprof.terminal import show
 @click.command()
 @RUNS
 @click.option("--out", required=True, type=PLACE, metavar="DIR",
-              help="Folder for a file a rank, PREFIX.RANK.et.")
+              help="Folder for the files, PREFIX.RANK.et, one per rank.")
 @click.option("--format", "form", default="chakra", show_default=True,
               type=click.Choice(["chakra", "linked", "replay", "dot", "graphml", "svg"]),
-              help="chakra: for simulators and the tools of Chakra. linked: the JSON that chakra_converter reads. "
-                   "replay: communication as comm_replay reads it, rank-N.json. The others draw the graph.")
-@click.option("--prefix", default=None, metavar="NAME", help="How the names of the files begin.  [default: the run's]")
+              help="chakra: for simulators and Chakra tools. linked: JSON for chakra_converter. replay: communication "
+                   "for comm_replay, in rank-N.json. The others draw the graph.")
+@click.option("--prefix", default=None, metavar="NAME", help="Prefix of the file names.  [default: the run's]")
 @click.option("--target", default="astra-sim", type=click.Choice(["astra-sim", "replay"]), show_default=True,
-              help="Who reads it: to ASTRA-sim all communication is work of a device, also that of gloo; to others it "
-                   "is where it ran.")
+              help="The program that will read it. For astra-sim, all communication counts as device work, including "
+                   "gloo's; otherwise it is placed where it ran.")
 @click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
 @ATTEMPT
 @STRICT
 def export(runs: tuple[Path, ...], *, out: Path, form: str, prefix: str | None, target: str, ranks: tuple[int, ...],
            attempt: int | None, strict: bool) -> None:
-    """Write what ran on each rank and what depended on what.
+    """Export what ran on each rank and its dependencies.
 
-    RUN is a run directory, or the execution traces of torch's observer and the timelines of torch.profiler of the same
+    RUN is a run directory, or execution traces from torch's observer together with torch.profiler timelines of the same
     ranks. Nodes have times, tensors and dependencies; communication has its type, size and process group.
     """
     from distprof.launch.merge_memory import reuse_memory

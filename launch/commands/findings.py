@@ -17,11 +17,11 @@ from distprof.terminal import show
 @ATTEMPT
 @EXACT
 def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, exact: bool, **sizes: int | None) -> None:
-    """List what is wrong with RUN, the worst first.
+    """List what is wrong with RUN, worst first.
 
-    These are the findings of `distprof report`: at most 10, each with its evidence and the command that shows more.
-    RUN is a run directory, or traces that torch.profiler wrote. --json is short enough for a script or a coding agent
-    to read whole.
+    These are the findings of `distprof report`: at most 10, each with its evidence and a command that shows more.
+    RUN is a run directory, or traces written by torch.profiler. The output of --json is short enough for a script or a
+    coding agent to read all of it.
     """
     from distprof.launch.merge_memory import reuse_memory
 

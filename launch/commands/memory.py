@@ -13,26 +13,25 @@ from distprof.terminal import show
 @click.command()
 @RUNS
 @click.option("--by", "by", multiple=True, metavar="KEY",
-              help="Add up what has the same category, module, class, op, phase, rank or device; several of these keep "
-                   "more apart.  [default: category]  Of memory snapshots: line, stack, stream, rank or device.  "
-                   "[default: line]")
+              help="Group by category, module, class, op, phase, rank or device. Can be repeated.  [default: "
+                   "category]  For memory snapshots: line, stack, stream, rank or device.  [default: line]")
 @click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Rows and tensors shown.  [default: 20 and 10]")
 @click.option("--lifetimes", is_flag=True,
-              help="Show tensors that were kept longest after an operator last used them.")
+              help="Show the tensors that stayed allocated longest after their last use.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--parquet", default=None, type=PLACE, metavar="FILE",
-              help="Write all allocations to a new Parquet file as well.")
+              help="Also write all allocations to a new Parquet file.")
 @ATTEMPT
 @STRICT
 def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...], top: int | None, form: str | None,
            lifetimes: bool, parquet: Path | None, attempt: int | None, strict: bool) -> None:
-    """Show who holds the memory at the peak.
+    """Show what holds the memory at the peak.
 
-    RUN is a run directory with a memory pass (--steps memory=1), traces that torch.profiler wrote with
-    profile_memory=True, or snapshots that torch.cuda.memory._dump_snapshot wrote, one of each rank. Of snapshots
-    nothing is run: they are read as plain data.
+    RUN is a run directory with a memory pass (--steps memory=1), traces from torch.profiler with profile_memory=True,
+    or snapshots from torch.cuda.memory._dump_snapshot, one per rank. Snapshots are read as plain data: no code in them
+    is run.
     """
     from distprof.launch.merge_memory import reuse_memory
 

@@ -32,41 +32,42 @@ if TYPE_CHECKING:
 @RUNS
 @click.option("--ranks", metavar="0-7,64", help="Keep only these ranks.")
 @click.option("--steps", metavar="3,5-6", help="Keep only events of these steps.")
-@click.option("--window", metavar="1.2s:1.5s", help="Keep only events in this time, counted from the first event.")
+@click.option("--window", metavar="1.2s:1.5s", help="Keep only events in this time window, measured from the first "
+                                                    "event.")
 @click.option("--categories", metavar="kernel,cpu_op", help="Keep only events of these categories.")
 @click.option("--no-python-functions", "without_python", is_flag=True,
-              help="Leave out the Python frames that torch.profiler records with_stack.")
-@click.option("--min-duration", metavar="5us", help="Leave out shorter slices.")
+              help="Drop the Python frames that torch.profiler records with with_stack=True.")
+@click.option("--min-duration", metavar="5us", help="Drop shorter slices.")
 @click.option("--max-size", metavar="1GB",
-              help="Limit the uncompressed size of the trace. Keeps the slowest, the latest, the median and the "
-                   "fastest ranks and steps, and lists what was left out.")
+              help="Limit the uncompressed size of the trace. Keeps the slowest, the most often late, the median and "
+                   "the fastest ranks and steps, and lists what was dropped.")
 @click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="chrome",
               show_default=True,
               help=" ".join(f"{name}: {form.what}." for name, form in FORMATS.items()))
 @click.option("--out", type=PLACE, metavar="DIR",
               help="Output directory, new or empty. Required if RUN is a file.  [default: RUN/merged]")
 @click.option("--rank-pattern", metavar="REGEX",
-              help="Regular expression whose group is the rank in the path of a foreign trace, such as 'gpu(\\d+)'.")
-@click.option("--ranks-in-order", is_flag=True, help="Number foreign traces 0, 1, ... in the order of the files.")
+              help="Regular expression whose group matches the rank in the path of a foreign trace, such as "
+                   "'gpu(\\d+)'.")
+@click.option("--ranks-in-order", is_flag=True, help="Number foreign traces 0, 1, ... in file order.")
 @click.option("--align", default="auto", type=click.Choice(["auto", "samples", "collectives", "none"]),
               show_default=True,
               help="How to align the clocks of several hosts. samples: by clock samples taken while recording. "
-                   "collectives: by the ends of collectives. auto: samples if they connect all ranks, else "
+                   "collectives: by the ends of collectives. auto: samples if they connect all ranks, otherwise "
                    "collectives.")
 @click.option("--collectives/--no-collectives", "collectives", default=None,
-              help="Draw collectives with the ranks that waited, in threads of their own. Foreign traces are read a "
-                   "second time for it.  [default: drawn for runs of distprof]")
+              help="Draw collectives and the ranks that waited, as separate threads. Foreign traces are read a second "
+                   "time for this.  [default: drawn for runs recorded by distprof]")
 @click.option("--critical-path", is_flag=True,
-              help="Draw the longest chain of each step over all ranks, with arrows where it goes on on another rank.")
+              help="Draw the critical path of each step across ranks, with arrows where it moves to another rank.")
 @click.option("--tensors", is_flag=False, flag_value="1MB", default=None, metavar="[SIZE]",
-              help="Draw each tensor of at least this size while it lived, where the profiler recorded memory. Traces "
-                   "are read once more for it. Stands behind RUN.  [SIZE: 1MB]")
+              help="Draw the lifetime of each tensor of at least this size, if the profiler recorded memory. Traces "
+                   "are read a second time for this. Put it after RUN.  [SIZE: 1MB]")
 @click.option("--operators", is_flag=True,
-              help="Also add the operators of each rank up into a table: `distprof ops` then takes less than half the "
-                   "time.")
+              help="Also write a table of each rank's operators, which makes `distprof ops` more than twice as fast.")
 @click.option("--answer", is_flag=True,
-              help="Print the answer in ten lines in place of what was written: step time, MFU, communication, late "
-                   "ranks, what is missing.")
+              help="Print a ten-line summary instead of the files written: step time, MFU, communication, late ranks, "
+                   "missing data.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @worker_options
 @mesh_sizes
@@ -76,9 +77,8 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
           strict: bool, answer: bool, attempt: int | None, **chosen: Any) -> None:
     """Merge the ranks of RUN into one trace and reduced tables.
 
-    RUN is a run directory, a folder of traces that torch.profiler wrote, or such traces and tar archives of them.
-    Several run directories are joined: those of one job, from hosts without a common folder. Their merge goes into
-    the first.
+    RUN is a run directory, a folder of traces from torch.profiler, or such traces and tar archives of them. Several run
+    directories of one job, whose hosts share no folder, are joined; the merge goes into the first.
     """
     from distprof.launch.merge_memory import reuse_memory
 

@@ -23,7 +23,7 @@ from distprof.terminal import show
 @click.option("--runs", default=10, type=click.IntRange(min=1), metavar="N", show_default=True,
               help="Number of timed calls.")
 @click.option("--peak", "measured_peak", is_flag=True,
-              help="Measure the peak rate of the device for MFU instead of looking it up; takes some seconds.")
+              help="Measure the peak rate of the device for MFU instead of looking it up; takes a few seconds.")
 @module_tree(*SORTS)
 @JSON
 def profile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: str, backward: bool, depth: int,

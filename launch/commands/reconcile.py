@@ -16,11 +16,11 @@ from distprof.terminal import show
 @model_arguments
 @COUNT_DEVICE
 @click.option("--peer", default="deepspeed", metavar="NAME", show_default=True,
-              help="The other counter: deepspeed, fvcore or ptflops. It need not be installed.")
+              help="The other counter: deepspeed, fvcore or ptflops. It does not have to be installed.")
 @JSON
 def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: str, peer: str,
               as_json: bool) -> None:
-    """Explain why another FLOP counter gives another total.
+    """Explain why another FLOP counter gets a different total.
 
     Lists every difference with its amount. MODULE:FACTORY is explained in `distprof count --help`.
     """

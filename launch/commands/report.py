@@ -23,17 +23,17 @@ from distprof.terminal import show
 @click.command()
 @RUNS
 @click.option("--out", default=None, type=PLACE, metavar="FILE",
-              help="Where the page is written.  [default: report.html in RUN/merged, in RUN where it was not merged, "
-                   "here for traces of other programs]")
-@click.option("--json", "as_json", is_flag=True, help="Print the document of the page as JSON.")
+              help="File to write.  [default: RUN/merged/report.html; RUN/report.html if RUN is not merged; "
+                   "report.html here for foreign traces]")
+@click.option("--json", "as_json", is_flag=True, help="Print the contents of the page as JSON.")
 @click.option("--markdown", is_flag=True,
               help="Print the findings as Markdown, for a pull request or a chat.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, such as 1.2e12, for MFU and roofline.  [default: the published "
                    "rate]")
 @click.option("--bandwidth", default=None, type=float, metavar="BYTES/S",
-              help="Bandwidth of its memory.  [default: the published one]")
+              help="Memory bandwidth of that device.  [default: the published one]")
 @worker_options
 @mesh_sizes
 @ATTEMPT
@@ -41,19 +41,19 @@ from distprof.terminal import show
 def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,
            peak: float | None, bandwidth: float | None, attempt: int | None, exact: bool, workers: int | None,
            scheduler: str | None, **sizes: int | None) -> None:
-    """Write a page with all findings about RUN, for any browser.
+    """Write an HTML page with all findings about RUN.
 
-    It is one file that needs no network. RUN is a run directory, or traces that torch.profiler wrote. Several RUNs are
-    run directories of one job, from hosts without a common folder.
+    The page is a single file that needs no network. RUN is a run directory or traces from torch.profiler. Several RUNs
+    are run directories of one job whose hosts share no folder.
     """
     if as_json and markdown:
-        raise UsageError("expected --json or --markdown, found both", hint="call distprof report twice")
+        raise UsageError("--json and --markdown cannot be combined", hint="call distprof report twice")
     if out is not None and str(out) == "-":
-        raise UsageError("expected a file for --out, found -",
-                         hint="distprof report --markdown RUN prints the findings, --json all of the page")
+        raise UsageError("--out must be a file, not -",
+                         hint="distprof report --markdown RUN prints the findings; --json prints the whole page")
     form = "json" if as_json else "markdown" if markdown else None
     if form is not None and (out is not None or force):
-        raise UsageError(f"expected --{form} alone, found {'--out' if out is not None else '--force'}",
+        raise UsageError(f"--{form} cannot be combined with {'--out' if out is not None else '--force'}",
                          hint=f"distprof report --{form} RUN > FILE")
     from distprof.launch.merge_memory import reuse_memory
 

@@ -17,12 +17,12 @@ from distprof.terminal import quoted_all, show
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Number of modules shown.  [default: 10; all with --modules]")
 @click.option("--modules", is_flag=True, help="Show the modules as a tree.")
-@click.option("--passes", is_flag=True, help="Show how long steps of each pass take: what recording costs.")
+@click.option("--passes", is_flag=True, help="Show the step time of each pass, and so the cost of recording.")
 @click.option("--depth", default=None, type=click.IntRange(min=0), metavar="N",
-              help="Levels shown below the root, with --modules.  [default: 3; all with --json]")
+              help="With --modules, levels shown below the root.  [default: 3; all with --json]")
 @click.option("--sort", default=None, type=click.Choice(list(SORTS)),
-              help="Show the largest modules first, with --modules: by parameters, MACs, FLOPs, forward time, backward "
-                   "time or both times. path keeps the order of the model.  [default: path]")
+              help="With --modules, show the largest modules first: by parameters, MACs, FLOPs, forward time, "
+                   "backward time or both times. path keeps the order of the model.  [default: path]")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, such as 1.2e12, for MFU.  [default: the published rate]")
 @mesh_sizes
@@ -35,7 +35,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
           **sizes: int | None) -> None:
     """Show totals, steps, the slowest modules and the ranks of RUN.
 
-    Several RUNs are run directories of one job, from hosts without a common folder.
+    Several RUNs are run directories of one job whose hosts share no folder.
     """
     from distprof.launch.merge_memory import reuse_memory
 
@@ -47,7 +47,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
     from distprof.merge.commands.stats import stats_by_module
 
     if modules and passes:
-        raise UsageError("expected --modules or --passes, found both")
+        raise UsageError("--modules and --passes cannot be combined")
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
@@ -55,7 +55,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
                              exact=exact))
         return
     if depth is not None or sort is not None:
-        raise UsageError(f"expected {'--sort' if depth is None else '--depth'} together with --modules",
+        raise UsageError(f"{'--sort' if depth is None else '--depth'} needs --modules",
                          hint=f"distprof stats --modules {quoted_all(runs)}")
     show(stats_of(*runs, as_json=as_json, strict=strict, top=top or 10, peak=peak, sizes=given_sizes(sizes),
                   exact=exact, passes=passes))

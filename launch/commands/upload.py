@@ -21,11 +21,11 @@ from distprof.units import counted
 def upload(run: Path, url: Path) -> None:
     """Upload a run directory to URL, such as s3://bucket/runs/a.
 
-    What is there already is not moved again. A rank is there whole or not at all, and checked by SHA-256.
+    Files already uploaded are skipped. Each rank is either uploaded completely, verified by SHA-256, or not at all.
     """
     target = remote(url)
     if target is None:
-        raise UsageError(f"expected a URL like s3://bucket/runs/a, found {url}", hint="cp -r copies to a folder")
+        raise UsageError(f"{url} is not a URL like s3://bucket/runs/a", hint="use cp -r to copy to a folder")
     from distprof.launch.upload.report import lines_of
     from distprof.launch.upload.run_upload import upload_run
 
@@ -34,8 +34,8 @@ def upload(run: Path, url: Path) -> None:
     if done.failed:
         first = done.failed[0]
         parts = counted(len(done.failed) + len(done.uploaded), "part")
-        raise OutputError(f"{len(done.failed)} of {parts} of {run} did not arrive: "
-                          f"{first.part.name or run.name}: {first.why}",
-                          hint=f"{first.hint or 'mend it'}; the same command goes on")
+        raise OutputError(f"{len(done.failed)} of {parts} of {run} were not uploaded: {first.part.name or run.name}: "
+                          f"{first.why}",
+                          hint=f"{first.hint or 'fix that'}; repeat the command to continue")
     for line in lines_of(done, run, target):
         show(line)

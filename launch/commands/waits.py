@@ -13,16 +13,16 @@ from distprof.terminal import show
 @click.command()
 @RUNS
 @click.option("--by", "by", multiple=True, metavar="KEY",
-              help="Add up waits with the same line, op, module, phase, rank, step, thread, or what is waited for "
-                   "(for); several of these keep more apart.  [default: line and op]")
+              help="Group waits by line, op, module, phase, rank, step, thread or what they wait for (for). Can be "
+                   "repeated.  [default: line and op]")
 @click.option("--sort", default="blocked_ns", metavar="COLUMN",
-              help="Largest first: blocked_ns, calls, mean_ns or longest_ns.  [default: blocked_ns]")
+              help="Sort by blocked_ns, calls, mean_ns or longest_ns, largest first.  [default: blocked_ns]")
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Rows shown.  [default: 20; all with --json and --csv]")
 @click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
 @click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Only this step.")
-@click.option("--queues", is_flag=True, help="Also show the queues of devices: commands sent that have not begun.  "
-                                              "[default: where waits are those of timelines]")
+@click.option("--queues", is_flag=True, help="Also show device queues: commands sent but not yet started.  [default: "
+                                             "shown if waits come from timelines]")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
 @ATTEMPT
@@ -31,10 +31,10 @@ def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | 
           steps: tuple[int, ...], queues: bool, form: str | None, attempt: int | None, strict: bool) -> None:
     """Show what blocks the ranks, line by line.
 
-    Lines wait for a device, for other ranks, for data, for threads, for processes or for torch.compile. RUN is a run
-    directory, or traces that torch.profiler wrote. Lines of the script are known where the run was recorded with
-    --steps sync=2; else it is shown what timelines tell. What torch.compile did is known of any recording: what
-    it compiled, what again and why, and the lines at which graphs break.
+    Lines wait for a device, other ranks, data, threads, processes or torch.compile. RUN is a run directory or traces
+    from torch.profiler. Lines of the script are known if the run was recorded with --steps sync=2; otherwise the waits
+    visible in timelines are shown. Every recording shows what torch.compile did: what it compiled, what it recompiled
+    and why, and the lines at which graphs break.
     """
     from distprof.launch.merge_memory import reuse_memory
 

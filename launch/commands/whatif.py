@@ -13,17 +13,19 @@ from distprof.terminal import show
 @click.command()
 @RUNS
 @click.option("--scale", "scales", multiple=True, metavar="WHAT:FACTOR",
-              help="Work that takes FACTOR of its time, like 'rank=2,module=layers.1: 0.5'. WHAT is any of rank (2, "
-                   "2-5 or all), module (a pattern; with all in it), phase, step (7 or 7-9) and op (a pattern).")
+              help="Multiply the time of some work by FACTOR, like 'rank=2,module=layers.1: 0.5'. WHAT combines rank "
+                   "(2, 2-5 or all), module (a pattern; includes submodules), phase, step (7 or 7-9) and op (a "
+                   "pattern).")
 @click.option("--no-stragglers", is_flag=True,
-              help="Pieces of work that are longer than those of the peers of their rank take as long as theirs.")
+              help="Work that takes longer than on peer ranks takes only as long as there.")
 @click.option("--free-communication", is_flag=True, help="Collectives take no time; ranks still wait for each other.")
-@click.option("--bandwidth", metavar="2x", help="Transfer, as far as it grows with bytes, is so many times as fast.")
-@click.option("--defer-waits", is_flag=True, help="Ranks wait for a collective when they first use its tensors, by the "
-                                                  "execution trace of the run.")
+@click.option("--bandwidth", metavar="2x", help="Speed up transfers by this factor, for the part of their time that "
+                                                "grows with bytes.")
+@click.option("--defer-waits", is_flag=True, help="Ranks wait for a collective only when they first use its tensors, "
+                                                  "according to the execution trace of the run.")
 @click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Change and predict only this step.")
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
-              help="Ranks and steps that are listed.  [default: 20; all with --json]")
+              help="Number of ranks and steps listed.  [default: 20; all with --json]")
 @mesh_sizes
 @ATTEMPT
 @JSON
@@ -31,11 +33,11 @@ from distprof.terminal import show
 def whatif(runs: tuple[Path, ...], *, scales: tuple[str, ...], no_stragglers: bool, free_communication: bool,
            bandwidth: str | None, defer_waits: bool, steps: tuple[int, ...], top: int | None, as_json: bool,
            strict: bool, attempt: int | None, **sizes: int | None) -> None:
-    """Predict steps with something changed, by a replay.
+    """Predict step times after a change, by replaying the run.
 
-    The job is replayed with less work, without stragglers, with faster communication, or with waits that come later:
-    the step of the job and of each rank, beside what was measured and what a replay without any change gives. Changes
-    can be combined. RUN is a run directory, or traces that torch.profiler wrote.
+    The replay can have less work, no stragglers, faster communication or later waits. It shows the predicted step of
+    the job and of each rank next to the measured step and a replay without changes. Changes can be combined. RUN is a
+    run directory or traces from torch.profiler.
     """
     from distprof.launch.merge_memory import reuse_memory
 

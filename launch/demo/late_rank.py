@@ -45,11 +45,11 @@ def run_demo(num_ranks: int, out: Path | None, *, force: bool) -> int:
         DataError: Another rank or layer was named, or none.
     """
     if not 2 <= num_ranks <= MOST:
-        raise UsageError(f"expected 2 to {MOST} ranks, found --ranks {num_ranks}",
-                         hint="a rank is late compared with others: --ranks 4" if num_ranks < 2 else "--ranks 4")
+        raise UsageError(f"--ranks must be from 2 to {MOST}, not {num_ranks}",
+                         hint="a rank is late only compared with others: --ranks 4" if num_ranks < 2 else "--ranks 4")
     if out is not None and remote(out) is not None:
-        raise UsageError(f"expected a folder of this machine for --out, found {out}",
-                         hint="distprof upload RUN URL sends a run elsewhere")
+        raise UsageError(f"--out must be a local folder, not {out}",
+                         hint="use distprof upload RUN URL to send a run elsewhere")
     _prepare_environment()
     late, merged = min(LATE_RANK, num_ranks - 1), list[Path]()
     code = run_job(_arguments(num_ranks, late, out, force=force), after_merge=merged.append)
@@ -98,8 +98,8 @@ def show_answer(run: Path, late: int) -> None:
                              usual=step_time_of(summary["step"]))
     show("\n".join((*lines, f"report: {quoted(page)}", f"Next: {NEXT}")))
     if _named(found) != [(late, MODULE)]:
-        raise DataError(f"expected rank {late} and {MODULE} there, and no other rank",
-                        hint="other programs may keep this machine busy: try again, or with --ranks 2")
+        raise DataError(f"the answer should name rank {late} and {MODULE}, and no other rank",
+                        hint="this machine may be busy with other programs: try again, or with --ranks 2")
 
 
 def _named(communication: Mapping[str, Any]) -> list[tuple[int, str | None]]:

@@ -38,7 +38,7 @@ def make_call(spec: str, shapes: Sequence[str], dtypes: Sequence[str], device: s
     """
     inputs = _input_specs(shapes, dtypes)
     if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("expected a CUDA device for --device cuda, found none", hint="--device cpu")
+        raise UsageError("--device cuda: no CUDA device found", hint="--device cpu")
     factory = import_factory(spec)
     found = ModelCall.of(_made(factory, spec, device), spec)
     if inputs:
@@ -51,8 +51,8 @@ def make_call(spec: str, shapes: Sequence[str], dtypes: Sequence[str], device: s
 
 def _input_specs(shapes: Sequence[str], dtypes: Sequence[str]) -> list[tuple[tuple[int, ...], torch.dtype]]:
     if len(dtypes) > 1 and len(dtypes) != len(shapes):
-        raise UsageError("expected --dtype once or once per --input-shape, found "
-                         f"{len(dtypes)} --dtype and {len(shapes)} --input-shape")
+        raise UsageError(f"pass --dtype once, or once per --input-shape; found {len(dtypes)} --dtype and {len(shapes)} "
+                         "--input-shape")
     types = [_dtype(name) for name in dtypes] or [torch.float32]
     return list(zip(map(_shape, shapes), types * len(shapes) if len(types) == 1 else types, strict=True))
 
@@ -73,12 +73,12 @@ def import_factory(spec: str) -> Callable[[], Any]:
     """
     place, separator, name = spec.rpartition(":")
     if not (separator and place and name):
-        raise UsageError(f"expected module:factory, found {spec!r}", hint=FORM)
+        raise UsageError(f"{spec!r} is not module:factory", hint=FORM)
     found: Any = _module(place)
     for part in name.split("."):
         found = _attribute(found, part, spec)
     if not callable(found):
-        raise UsageError(f"expected a class or function in {spec}, found {type(found).__name__}", hint=FORM)
+        raise UsageError(f"{spec} is a {type(found).__name__}, not a class or function", hint=FORM)
     return found if not isinstance(found, nn.Module) else lambda: found
 
 
@@ -89,7 +89,7 @@ def _attribute(holder: Any, part: str, spec: str) -> Any:
         return getattr(holder, part)
     except AttributeError as error:
         near = difflib.get_close_matches(part, dir(holder), n=1)
-        raise UsageError(f"expected {name} in {place}, found no such name",
+        raise UsageError(f"{place} has no {name}",
                          hint=f"did you mean {place}:{near[0]}?" if near else FORM) from error
     except (Exception, SystemExit) as error:
         raise ModelError(f"{spec} cannot be imported: {first_line(error)}") from error
@@ -103,8 +103,8 @@ def _module(place: str) -> ModuleType:
         return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
-            raise UsageError(f"expected a module to import, found none named {place}",
-                             hint=f"{here} is searched; name a file as path/to/file.py:function") from error
+            raise UsageError(f"no module named {place}",
+                             hint=f"distprof looked in {here}; for a file, write path/to/file.py:function") from error
         raise ModelError(f"{place} cannot be imported: {first_line(error)}") from error
     except UsageError:
         raise
@@ -115,7 +115,7 @@ def _module(place: str) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"expected a Python file, found nothing at {path}")
+        raise UsageError(f"no Python file at {path}")
     folder = str(path.resolve().parent)  # as when the file is run, its neighbours can be imported
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -144,7 +144,7 @@ def _check_no_arguments(factory: Callable[[], Any], spec: str) -> None:
     try:
         inspect.signature(factory).bind()
     except TypeError as error:
-        raise UsageError(f"expected {spec} to be callable without arguments, found: {error}",
+        raise UsageError(f"{spec} must be callable without arguments: {error}",
                          hint="write a function that calls it with its arguments") from error
     except ValueError:  # some callables written in C have no signature
         pass
@@ -158,14 +158,14 @@ def _device_of(model: nn.Module, device: str) -> torch.device:
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.replace("x", ",").strip("()[] ").split(",")
     if not all(size.strip().isdecimal() for size in sizes):
-        raise UsageError(f"expected a shape like 1,3,224,224 for --input-shape, found {text!r}")
+        raise UsageError(f"--input-shape takes a shape like 1,3,224,224, not {text!r}")
     return tuple(map(int, sizes))
 
 
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
-        raise UsageError(f"expected an element type of torch like float32 or int64 for --dtype, found {name!r}")
+        raise UsageError(f"--dtype takes a torch dtype like float32 or int64, not {name!r}")
     return found
 
 
@@ -179,5 +179,5 @@ def hint_for(error: BaseException, device: str) -> str | None:
     """What to try, for errors with a known cause."""
     message = str(error)
     if device == "meta" and (reason := why_not_on_meta(error)) is not None:
-        return f"{reason.cause}: " + ("--device cpu" if reason.cpu_can else "make the model in that precision")
-    return "for indices: --dtype int64" if "Long" in message and "indices" in message else None
+        return f"{reason.cause}: " + ("--device cpu" if reason.cpu_can else "create the model in that precision")
+    return "for index inputs: --dtype int64" if "Long" in message and "indices" in message else None

@@ -11,7 +11,7 @@ from torch import nn
 from distprof.errors import UsageError
 
 RETURNS = "a model, (model, inputs) or (model, args, kwargs)"
-ALL_INPUTS = "a factory that returns (model, inputs) or (model, args, kwargs) gives all that the model takes"
+ALL_INPUTS = "or write a factory that returns (model, inputs) or (model, args, kwargs)"
 LACKS_INPUTS = (TypeError, AttributeError, KeyError, IndexError, ValueError, AssertionError)
 """What a model raises that got too few inputs."""
 
@@ -41,7 +41,7 @@ class ModelCall(NamedTuple):
             if len(parts) == 2 or (len(parts) == 3 and isinstance(parts[2], Mapping)):
                 return cls(parts[0], _positional(parts[1]), dict(*parts[2:]))
         found = f"({', '.join(type(part).__name__ for part in parts)})" if parts is made else type(made).__name__
-        raise UsageError(f"expected {spec} to return {RETURNS}, found {found}",
+        raise UsageError(f"{spec} must return {RETURNS}, not {found}",
                          hint="inputs are a tensor, a tuple or a dict, args a tensor or a tuple, kwargs a dict")
 
     def check(self) -> None:
@@ -55,7 +55,7 @@ class ModelCall(NamedTuple):
             if signature is not None:
                 signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
-            raise UsageError(f"expected the inputs of {type(self.model).__name__}.forward{signature}, found: {error}",
+            raise UsageError(f"wrong inputs for {type(self.model).__name__}.forward{signature}: {error}",
                              hint=f"--input-shape 1,3,224,224 per tensor; {ALL_INPUTS}") from error
 
     def hint_for(self, error: BaseException) -> str | None:
@@ -66,7 +66,7 @@ class ModelCall(NamedTuple):
         given = signature.bind(*self.args, **self.kwargs).arguments
         left = [_spelled(parameter) for name, parameter in signature.parameters.items() if name not in given]
         shown = ", ".join(left[:MOST_NAMES] + ["..."] * (len(left) > MOST_NAMES))
-        return f"{type(self.model).__name__}.forward takes {shown} too; {ALL_INPUTS}" if left else None
+        return f"{type(self.model).__name__}.forward also takes {shown}; {ALL_INPUTS}" if left else None
 
     def _signature(self) -> inspect.Signature | None:
         """That of `forward`; None if there is none to be had."""

@@ -38,7 +38,7 @@ class JobUpload:
 
     def __init__(self, directory: Path, target: RemotePath, *, meanwhile: bool) -> None:
         self._directory, self._target = directory, target
-        say(f"uploading to {target}: ranks as they are complete, by a process of its own")
+        say(f"uploading to {target}: each rank when it is complete, in a separate process")
         command = [sys.executable, "-c", PROGRAM, "\n".join(sys.path), os.fspath(directory.absolute()), target.url,
                    "meanwhile" if meanwhile else "at the end"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")
@@ -57,12 +57,12 @@ class JobUpload:
         with suppress(Exception):
             outcome = self._rest()
         if outcome is None:
-            say("not all of it was uploaded. Next:", f"    {self._again()}")
+            say("the upload is incomplete. Next:", f"    {self._again()}")
         elif outcome.missing:
             say(f"not uploaded: {', '.join(outcome.missing[:8])}{' and more' if len(outcome.missing) > 8 else ''}: "
                 f"{outcome.why}. Next:", f"    {self._again()}")
         else:
-            say(f"uploaded to {self._target}; {self._directory} holds the same")
+            say(f"uploaded to {self._target}; {self._directory} holds the same files")
 
     def _rest(self) -> Outcome | None:
         if self._process is None:
@@ -91,7 +91,7 @@ def check_target(target: RemotePath, *, force: bool) -> None:
     try:
         found = [name for name in LISTINGS.of(target.url)[0].entries if OF_RUN.fullmatch(name)]
         if found and not force:
-            raise OutputError(f"expected no earlier run, found one at {target}", hint="--force replaces it")
+            raise OutputError(f"there is already a run at {target}", hint="replace it with --force")
         backend_of(target.url).remove([f"{target.url}/{name}" for name in found])
     except StorageError as error:
         if error.__cause__ is None or fault_of(error.__cause__).kind is not Kind.AGAIN:

@@ -15,7 +15,7 @@ from distprof.storage.listing import LISTINGS
 from distprof.storage.writing.uploading import Moved
 from distprof.threads import thread_pool
 
-RIGHTS = "may these keys write there? docs/object-storage.md lists the rights"
+RIGHTS = "may these credentials write there? see docs/object-storage.md for the permissions needed"
 AT_ONCE = 8
 """Parts; most of their files are small."""
 
@@ -49,10 +49,10 @@ def upload_run(run: Path, url: str, moved: Moved = lambda _: None) -> RunUploade
         DataError: There is no run directory.
     """
     if not run.is_dir():
-        raise DataError(f"expected a run directory, found none at {run}", hint="distprof run prints the directory")
+        raise DataError(f"no run directory at {run}", hint="distprof run prints the directory")
     parts = parts_of(run)
     if not any(part.is_rank for part in parts):
-        raise DataError(f"expected a run directory with ranks, found none in {run}",
+        raise DataError(f"no ranks in {run}",
                         hint="distprof run prints the directory it writes")
     ranks = uploaded(filter(lambda part: part.is_rank, parts), url, moved)
     others = [uploaded([part], url, moved) for part in parts if not part.is_rank]

@@ -30,7 +30,7 @@ def place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Pla
     """
     one = _culprit(trace, number)
     if one.rank not in steps.ranks:
-        raise DataError(f"expected rank {one.rank}, of finding {number}, in {trace.file}, found it left out",
+        raise DataError(f"rank {one.rank}, of finding {number}, is not in {trace.file}",
                         hint=f"distprof merge --force {quoted(trace.run)}")
     lines = list(culprit_lines([one], steps.ranks))
     found = _longest(steps, one)
@@ -55,17 +55,17 @@ def _culprit(trace: MergedTrace, number: int) -> Culprit:
         every = msgspec.convert(communication["culprits"], list[Culprit]) if communication else []
         every = at_step_time(every, step_time_of(summary["step"]))
     except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise DataError(f"expected a summary of this version in {file}, found another",
+        raise DataError(f"{file} was written by another version of distprof",
                         hint=f"distprof merge --force {quoted(trace.run)}") from error
     certain = [one for one in every if one.certain]
     if not certain:
         why = next(lines_of_summary(communication, summary["ranks"],
                                     missing=summary["missing_ranks"]), None) if communication else None
-        raise DataError(f"expected a late rank for --finding, found none: {why or 'no communication was recorded'}",
+        raise DataError(f"there is no late rank for --finding: {why or 'no communication was recorded'}",
                         hint=f"distprof comms {quoted(trace.run)}")
     if number > len(certain):
-        raise UsageError(f"expected a number from 1 to {len(certain)} for --finding, found {number}",
-                         hint=f"distprof comms {quoted(trace.run)} names the late ranks in this order")
+        raise UsageError(f"--finding must be from 1 to {len(certain)}, not {number}",
+                         hint=f"distprof comms {quoted(trace.run)} lists the late ranks in this order")
     return certain[number - 1]
 
 

@@ -51,22 +51,22 @@ def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
         DataError: It is no folder, or its merge has no trace.
     """
     if not run.exists():
-        raise DataError(f"expected a run directory or a merge, found nothing at {run}",
+        raise DataError(f"no run directory or merge at {run}",
                         hint="distprof run prints the directory it writes")
     if not run.is_dir():
-        raise DataError(f"expected a run directory or a merge, found a file: {run}", hint=_folder_of(run))
+        raise DataError(f"{run} is a file, not a run directory or a merge", hint=_folder_of(run))
     is_merge = _is_merge(run)
     folder = run if is_merge else run / MERGED
     if not folder.exists():
-        say(f"{run} has no merge yet: writing {folder}, as `distprof merge {quoted(run)}` does")
+        say(f"{run} is not merged yet: writing {folder}, like `distprof merge {quoted(run)}`")
         merge(run)
     elif not is_merge and _is_older(folder, run):
         say(f"{folder} is older than the recording  hint: distprof merge --force {quoted(run)}")
     for name in (TRACE_JSON, TRACE_TAR):
         if (folder / name).is_file():
             return MergedTrace(run=run, folder=folder, file=folder / name)
-    raise DataError(f"expected {TRACE_JSON} in {folder}, found none: no rank has a timeline, or the merge is damaged",
-                    hint=f"distprof merge --force {quoted(run)} says which")
+    raise DataError(f"no {TRACE_JSON} in {folder}: no rank has a timeline, or the merge is damaged",
+                    hint=f"distprof merge --force {quoted(run)} tells you which of the two")
 
 
 def _is_merge(folder: Path) -> bool:
@@ -127,8 +127,8 @@ def trace_metadata(trace: Path) -> dict[str, Any]:
                 found = msgspec.json.decode(text[len(METADATA):-2])
                 about: dict[str, Any] = found["distprof"]
                 return about
-    raise DataError(f"expected what distprof merge writes at the end of {trace}, found none",
-                    hint="merge again; --rank, --step and --finding need it")
+    raise DataError(f"{trace} does not end like a trace from distprof merge",
+                    hint="merge again: --rank, --step and --finding need its end")
 
 
 def _last_member(tail: bytes) -> bytes | None:

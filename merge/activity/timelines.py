@@ -34,8 +34,8 @@ class Timelines(Mapping[int, pl.DataFrame]):
             found = slices_of(self._ranks[rank], self._clock.line(rank))
             if not isinstance(found, pl.DataFrame):
                 why = "none" if found is None else found.detail
-                raise DataError(f"expected the timeline of rank {rank} as it was read before, found {why}",
-                                hint="files changed while they were read: run the command again")
+                raise DataError(f"the timeline of rank {rank} changed while it was being read: {why}",
+                                hint="files changed while they were being read: try again")
             self._held[rank] = found
             while len(self._held) > 1 and sum(map(len, self._held.values())) > HELD:
                 del self._held[next(iter(self._held))]

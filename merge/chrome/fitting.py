@@ -34,14 +34,14 @@ def fitting(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOp
                 for rank in sizes}
     choice = within_budget(sizes, by_importance(slowness, _late(collectives)), shares, options.max_bytes)
     if not choice.ranks:
-        raise UsageError(f"expected a larger --max-size, found {size(options.max_bytes)}: not one step of a rank fits",
+        raise UsageError(f"--max-size {size(options.max_bytes)} is too small for even one step of a rank",
                          hint=f"all ranks are {size(sum(sizes.values()))} of text")
     important = ", ".join(f"{rank} ({why})" for rank, why in choice.ranks.items() if why != "fits")
-    remarks = [f"--max-size {size(options.max_bytes)} of {size(sum(sizes.values()))}: left out ranks "
+    remarks = [f"--max-size {size(options.max_bytes)} of {size(sum(sizes.values()))}: dropped ranks "
                f"{NumberRanges(tuple((rank, rank) for rank in choice.left_out)) if choice.left_out else 'none'}; kept "
-               f"{len(choice.ranks)}{f', among them {important}' if important else ''}; slowest by its longest step"]
+               f"{len(choice.ranks)}{f', including {important}' if important else ''}; slowest: by the longest step"]
     if choice.steps is not None:
-        remarks.append("of these only steps "
+        remarks.append("only these steps: "
                        + ", ".join(f"{step} ({why})" for step, why in sorted(choice.steps.items())))
     return choice, remarks
 

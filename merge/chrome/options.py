@@ -30,7 +30,7 @@ class NumberRanges:
             match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
             first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
             if first > last:
-                raise UsageError(f"expected numbers and spans for {flag}, found {text!r}", hint=f"{flag} 0-7,64")
+                raise UsageError(f"{flag} takes numbers and ranges, not {text!r}", hint=f"{flag} 0-7,64")
             spans.append((first, last))
         return cls(tuple(sorted(spans)))
 
@@ -83,7 +83,7 @@ def duration_ns(text: str, flag: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|ms|s|m|)\s*", text)
     if match is None:
-        raise UsageError(f"expected a duration for {flag}, found {text!r}", hint="like 1.2s, 300ms, 50us or 10ns")
+        raise UsageError(f"{flag} takes a duration, not {text!r}", hint="like 1.2s, 300ms, 50us or 10ns")
     return round(float(match[1]) * SECONDS[match[2]] * 1e9)
 
 
@@ -95,9 +95,9 @@ def window_ns(text: str, flag: str = "--window") -> tuple[int, int]:
     """
     first, colon, last = text.partition(":")
     if not colon:
-        raise UsageError(f"expected a start and an end for {flag}, found {text!r}", hint=f"{flag} 1.2s:1.5s")
+        raise UsageError(f"{flag} takes a start and an end, not {text!r}", hint=f"{flag} 1.2s:1.5s")
     start = duration_ns(first, flag) if first.strip() else 0
     end = duration_ns(last, flag) if last.strip() else 2**62
     if start >= end:
-        raise UsageError(f"expected an end behind the start for {flag}, found {text!r}", hint=f"{flag} 1.2s:1.5s")
+        raise UsageError(f"{flag} must end after its start, found {text!r}", hint=f"{flag} 1.2s:1.5s")
     return start, end

@@ -88,7 +88,7 @@ class _Text(io.RawIOBase):
         while len(self._held) < size:
             chunk = next(self._chunks, None)
             if chunk is None:
-                raise DataError(f"expected more text in {self._name}, found its end: it changed while it was merged",
+                raise DataError(f"{self._name} is shorter than before: it changed while it was being merged",
                                 hint="merge again when the job has ended")
             self._held += chunk
         out, self._held = self._held[:size], self._held[size:]

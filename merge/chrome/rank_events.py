@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from distprof.storage.writing.joined import Parts
 
 SENTENCES = {
-    "num_left_out": ("event", "left out, as the options say"),
-    "num_side": ("slice", "moved to a lane beside the thread, where another slice overlaps it in part"),
-    "num_cut": ("slice", "cut where it sticks out of another, by 1 us at most where a lane beside it is free"),
-    "num_hanging": ("end of an arrow", "left out: it lies in no slice, or its other end is missing"),
-    "num_without_duration": ("slice", "without a duration, which is taken as 0"),
-    "num_negative": ("slice", "with a duration below 0, which is taken as 0"),
-    "num_moved": ("event", "moved to the beginning: a day or more before all others"),
-    "num_repaired": ("event", "repaired: not JSON that every viewer reads"),
+    "num_left_out": ("event", "dropped, as requested by the options"),
+    "num_side": ("slice", "moved to an extra lane because they partly overlap another slice"),
+    "num_cut": ("slice", "shortened where they extend past the slice around them, by at most 1 us if an extra lane is "
+                         "free"),
+    "num_hanging": ("end of an arrow", "dropped: not inside a slice, or the other end is missing"),
+    "num_without_duration": ("slice", "without a duration, assumed to be 0"),
+    "num_negative": ("slice", "with a negative duration, set to 0"),
+    "num_moved": ("event", "moved to the beginning: at least a day before all others"),
+    "num_repaired": ("event", "repaired: not JSON that every viewer can read"),
 }
 """What `distprof merge` prints of a count that is not 0: of what, and what became of it."""
 IDS_PER_RANK = 1 << 32

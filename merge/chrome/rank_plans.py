@@ -118,13 +118,13 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
 def _check(options: MergeOptions) -> None:
     if (options.choose_events or options.max_bytes or options.tensor_bytes) and not FORMATS[
             options.format].chooses_events:
-        raise UsageError(f"expected whole ranks with --format {options.format}, found some that choose or add events",
-                         hint="only --ranks goes with it: the files are packed as they are")
+        raise UsageError(f"--format {options.format} cannot be combined with options that select or add events",
+                         hint="only --ranks can be used: the files are packed unchanged")
     if options.operators and not FORMATS[options.format].chooses_events:
-        raise UsageError(f"expected --format chrome with --operators, found {options.format}")
+        raise UsageError(f"--operators needs --format chrome, not {options.format}")
     if options.critical_path and not FORMATS[options.format].chooses_events:
-        raise UsageError(f"expected --format chrome with --critical-path, found {options.format}",
-                         hint="nothing can be drawn into files that are packed as they are")
+        raise UsageError(f"--critical-path needs --format chrome, not {options.format}",
+                         hint="the files are packed unchanged, so nothing can be drawn into them")
 
 
 def _traced_steps(rank: Rank, recorded: pl.DataFrame | None) -> Sequence[tuple[int, int, int]] | None:
@@ -140,8 +140,8 @@ def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
     needed = 1 << (most - 1).bit_length()
     highest = max((one.rank.number for one in read), default=0)
     if needed * (highest + 2) >= MOST_NUMBERS:
-        raise DataError(f"expected at most {MOST_NUMBERS // (highest + 2)} processes and threads in each trace, as "
-                        f"ranks go up to {highest} and all get numbers of 31 bits, found {most}",
+        raise DataError(f"too many processes and threads in a trace: {most}, and with ranks up to {highest} each trace "
+                        f"can have at most {MOST_NUMBERS // (highest + 2)} (ids have 31 bits)",
                         hint="merge fewer ranks at once: --ranks 0-63")
     return max(needed, NUMBERS_PER_RANK) if NUMBERS_PER_RANK * (highest + 2) < MOST_NUMBERS else needed
 

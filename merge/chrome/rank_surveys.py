@@ -117,8 +117,8 @@ def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
         return found
     chosen = [(rank, trace) for rank, trace in found if rank.number in options.ranks]
     if not chosen:
-        raise UsageError(f"expected ranks with a timeline for --ranks, found none in {options.ranks}",
-                         hint=f"there are {spans([rank.number for rank, _ in found])}")
+        raise UsageError(f"no rank in --ranks {options.ranks} has a timeline",
+                         hint=f"ranks with a timeline: {spans([rank.number for rank, _ in found])}")
     return chosen
 
 
@@ -128,7 +128,7 @@ def _survey(rank: int, trace: TraceFile, work: Path | None) -> Survey | DataErro
     except DataError as error:
         return error
     if is_merged(survey.metadata):
-        return DataError(f"expected the trace of one rank in {trace.name}, found a merged trace")
+        return DataError(f"{trace.name} is a merged trace, not the trace of one rank")
     return survey if work is None else survey.laid_in(work / f"rank{rank}.survey")
 
 

@@ -46,9 +46,9 @@ def wanted_steps(spans: NumberRanges | None, steps: Mapping[int, Steps],
              for rank, columns in steps.items()}
     if not any(found.values()):
         there = sorted({int(number) for columns in steps.values() for number in columns[2].tolist()})
-        raise UsageError(f"expected steps of the trace for --steps, found {spans}",
-                         hint=f"there are {NumberRanges(tuple((step, step) for step in there))}" if there
-                         else "no rank recorded its steps: choose by --window")
+        raise UsageError(f"no step of the trace is in --steps {spans}",
+                         hint=f"its steps are {NumberRanges(tuple((step, step) for step in there))}" if there
+                         else "no rank recorded its steps: use --window instead")
     return found
 
 

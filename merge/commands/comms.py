@@ -66,8 +66,8 @@ def comms(path: Path, *more: Path, choice: Choice, view: View, strict: bool = Fa
     found = findings_of(path, *more, choice=choice, sizes=sizes, exact=exact)
     if found.run.summaries is not None and (view.timeline or view.matrix):
         flag = "--timeline" if view.timeline else "--matrix"
-        raise UsageError(f"expected --exact together with {flag}, found a run of {len(found.run.ranks)} ranks, whose "
-                         "summaries are read", hint=f"distprof comms --exact {flag} reads the tables of all ranks")
+        raise UsageError(f"{flag} needs --exact for this run of {len(found.run.ranks)} ranks, because distprof reads "
+                         "only their summaries", hint=f"distprof comms --exact {flag} reads the tables of all ranks")
     fail_if_incomplete(problems_of(found.run, found.clock), strict=strict)
     if view.as_json:
         return json.dumps(comms_data(found), indent=1)

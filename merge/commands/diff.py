@@ -70,7 +70,7 @@ def diff(base: Sequence[Path], new: Sequence[Path], view: DiffView, *, strict: b
     """
     for option, rate in (("--peak", view.peak), ("--noise", view.noise)):
         if rate is not None and not (math.isfinite(rate) and rate >= 0):
-            raise UsageError(f"expected a positive number for {option}, found {rate}")
+            raise UsageError(f"{option} must be positive, not {rate}")
     limits = [limit_of(text) for text in view.fail_if]
     for option, side in (("--base", base), ("--new", new)):
         _fail_if_repeated(option, side)
@@ -90,7 +90,7 @@ def _fail_if_repeated(option: str, side: Sequence[Path]) -> None:
     known = [path.resolve() for path in side]
     for path in side:
         if known.count(path.resolve()) > 1:
-            raise UsageError(f"expected different runs for {option}, found {path} more than once")
+            raise UsageError(f"{option} has {path} more than once")
 
 
 def _printed(found: Difference, answers: Sequence[Judged], shown: Document, view: DiffView) -> str:

@@ -44,8 +44,7 @@ def dumps_alone(path: Path) -> Dumps | None:
         return None
     found, unreadable = read_dumps(path)
     if not found:
-        raise DataError(f"expected dumps of torch's flight recorder in {path}, found none that can be read: "
-                        f"{unreadable[0].file}: {unreadable[0].detail}")
+        raise DataError(f"no readable flight recorder dumps in {path}: {unreadable[0].file}: {unreadable[0].detail}")
     size = next(iter(found.values())).world_size
     missing = tuple(rank for rank in range(size) if rank not in found)
     problems: list[Problem] = [*unreadable, *([RanksMissing(ranks=missing, world_size=size)] if missing else [])]
@@ -70,6 +69,6 @@ def dumps_text(found: Dumps, *, as_json: bool) -> str:
 def _lines(found: Dumps) -> Iterator[str]:
     yield f"dumps of torch's flight recorder: {rank_list(found.ranks)}"
     if not found.hangs.hangs:
-        yield "no collective was left open in them"
+        yield "no collective was left unfinished"
     yield from hang_lines(found.hangs)
-    yield "how long ranks had waited is by when the files were written: copy them with their times (cp -p)"
+    yield "waiting times are derived from when the files were written: keep those times when copying (cp -p)"

@@ -97,11 +97,11 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
 def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank]:
     there = {one.number: one for one in ranks}
     if not there:
-        raise DataError(f"expected timelines or execution traces in {run.path}, found none",
-                        hint="distprof run --execution-trace records them")
+        raise DataError(f"no timelines or execution traces in {run.path}",
+                        hint="record them with distprof run --execution-trace")
     for one in wanted:
         if one not in there:
-            raise UsageError(f"expected one of {spans(sorted(there))} for --rank, found {one}")
+            raise UsageError(f"no rank {one}; --rank can be {spans(sorted(there))}")
     return [there[number] for number in sorted(set(wanted) or there)]
 
 

@@ -33,7 +33,7 @@ from distprof.terminal import quoted
 
 
 class RunFrames:
-    """A run, read when a part of it is first asked for. Times are on the common clock of all ranks, in ns."""
+    """A run whose parts are read when you first ask for them. Times are on the common clock of all ranks, in ns."""
 
     def __init__(self, path: str | Path, *more: str | Path) -> None:
         """Opens a run; see `read_run`."""
@@ -54,19 +54,20 @@ class RunFrames:
         return open_run(*self._paths)
 
     def scan(self, table: str, *, ranks: Collection[int] | None = None) -> pl.LazyFrame:
-        """A table that ranks write, of all ranks, as a lazy frame: a query reads the columns and rows that it needs.
+        """A table written by each rank, over all ranks, as a lazy frame: a query reads only the columns and rows that
+        it needs.
 
-        Nothing is opened before a result is asked for, so it begins at once with 10,000 ranks as well. Times are of
-        each rank's own clock; `steps()`, `collectives()` and `events()` bring them to the common one.
+        Nothing is opened until you ask for a result, so it starts at once even with 10,000 ranks. Times are on each
+        rank's own clock; `steps()`, `collectives()` and `events()` have them on the common clock.
 
         Args:
-            table: `steps`, `modules`, `ops`, `collectives`, `events`, `parameters`, or one of passes that were asked
-                for: `waits`, `tensors`, `uses`, `execution_collectives`, `compilations`. docs/run-directory.md
+            table: `steps`, `modules`, `ops`, `collectives`, `events`, `parameters`, or one from a pass that was
+                requested: `waits`, `tensors`, `uses`, `execution_collectives`, `compilations`. docs/run-directory.md
                 describes the columns; `rank` is one of them.
-            ranks: Only the files of these are opened; all without it.
+            ranks: Open only the files of these ranks. Default: all.
 
         Returns:
-            Without rows where no rank has the table.
+            A frame without rows if no rank has the table.
 
         Raises:
             UsageError: There is no such table.
@@ -77,7 +78,7 @@ class RunFrames:
 
     @property
     def ranks(self) -> list[int]:
-        """Numbers of the ranks that were found."""
+        """Numbers of the ranks found."""
         return [rank.number for rank in self._run.ranks]
 
     @cached_property
@@ -87,7 +88,7 @@ class RunFrames:
         return found
 
     def findings(self) -> pl.DataFrame:
-        """What is wrong with the run, the worst first: at most 10 rows, with the rank, module, cause and line of each.
+        """What is wrong with the run, worst first: at most 10 rows, with the rank, module, cause and line of each.
 
         Raises:
             DataError: The run cannot be read.
@@ -100,12 +101,12 @@ class RunFrames:
         return f"<b>{html.escape(self._paths[0].name)}</b><ul>{items}</ul>"
 
     def ops(self, *, stack: int = 0) -> pl.DataFrame:
-        """Operators of all ranks: a row for all calls of a rank that share operator, shapes, module, phase and step.
+        """Operators of all ranks: one row for all calls of a rank that share operator, shapes, module, phase and step.
 
         docs/operators.md describes the columns.
 
         Args:
-            stack: Keeps calls from other places apart: so many functions of Python are in the column `stack`.
+            stack: Also group calls by this many Python functions around them, in the column `stack`.
 
         Raises:
             DataError: No rank has a timeline.
@@ -146,7 +147,7 @@ class RunFrames:
         return self._measured.collectives
 
     def events(self) -> pl.DataFrame:
-        """The timelines of all ranks: those of a merge where there is one, else those that the ranks recorded.
+        """The timelines of all ranks: from the merge if there is one, otherwise those that the ranks recorded.
 
         Raises:
             DataError: There is neither.
@@ -155,12 +156,12 @@ class RunFrames:
         if merged.is_dir():
             return pl.concat([pl.read_parquet(readable(path), glob=False) for path in sorted(merged.iterdir())])
         if self._run.kind == "traces":
-            raise DataError(f"expected a merge with {EVENTS.file} in {self._run.path}, found none",
+            raise DataError(f"no merge with {EVENTS.file} in {self._run.path}",
                             hint=f"distprof merge {quoted(self._run.path)}")
         return on_common_clock(self._measured.clock, read_table(self._run, EVENTS).rows, ("start_ns",))
 
     def waits(self) -> pl.DataFrame:
-        """What blocks the ranks: a row per rank, step, line, call, module, phase and thread.
+        """What blocks the ranks: one row per rank, step, line, call, module, phase and thread.
 
         docs/waits.md describes the columns.
 
@@ -170,7 +171,7 @@ class RunFrames:
         return run_waits(self._run).rows
 
     def compilations(self) -> pl.DataFrame:
-        """What torch.compile did: a row per rank, compilation and graph break, from the begin of the recording on.
+        """What torch.compile did since the start of the recording: one row per rank, compilation and graph break.
 
         docs/run-directory.md describes the columns of `compilations.parquet`.
 
@@ -189,17 +190,16 @@ class RunFrames:
 
     def _recorded(self, what: str) -> Run:
         if self._run.kind == "traces":
-            raise DataError(f"expected {what} that distprof run recorded in {self._run.path}, found traces of another "
-                            f"program")
+            raise DataError(f"{self._run.path} has foreign traces without {what}, which distprof run records")
         return self._run
 
 
 def read_run(path: str | Path, *more: str | Path) -> RunFrames:
-    """Opens a run for a notebook: `distprof.read_run("runs/a").ops()`.
+    """Opens a run, for example in a notebook: `distprof.read_run("runs/a").ops()`.
 
     Args:
-        path: A run directory, or a folder of traces, a trace or an archive of traces of other programs.
-        *more: Run directories that other hosts wrote for the same job, or further traces.
+        path: A run directory, or foreign traces: a folder, a single trace or an archive.
+        *more: Run directories written by other hosts for the same job, or more traces.
 
     Returns:
         Its parts as polars frames: `findings()`, `ops()`, `modules()`, `steps()`, `collectives()`, `events()`,

@@ -13,4 +13,4 @@ def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
     """Raises IncompleteError where something is missing and that matters."""
     if strict and problems:
         raise IncompleteError(f"incomplete: {'; '.join(problem_lines(problems))}",
-                              hint="without --strict this exits with 0")
+                              hint="without --strict, this exits with 0")

@@ -61,8 +61,8 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
     files = find_snapshots((path, *more))
     if files:
         if view.lifetimes:
-            raise UsageError("expected a run with a memory pass for --lifetimes, found memory snapshots",
-                             hint="snapshots do not tell when tensors were last used")
+            raise UsageError("--lifetimes needs a run with a memory pass, not memory snapshots",
+                             hint="snapshots do not show when tensors were last used")
         return snapshots(files, by=view.by, ranks=view.ranks, top=view.top, as_json=view.form == "json",
                          parquet=view.parquet, strict=strict)
     run = open_run(path, *more)
@@ -71,8 +71,8 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
     fail_if_incomplete(problems, strict=strict)
     found = _of_ranks(found, view.ranks)
     if view.lifetimes and all(peak.unused_bytes is None for peak in found.peaks):
-        raise DataError(f"expected a memory pass that shows when tensors were last used in {path}, found none",
-                        hint="--steps memory=1 records it; traces of torch.profiler do not tell")
+        raise DataError(f"{path} has no memory pass that shows when tensors were last used",
+                        hint="record one with --steps memory=1; torch.profiler traces do not show it")
     by = tuple(dict.fromkeys(view.by)) or ("category",)
     table = grouped(found.rows, found.peaks, by)
     if view.parquet is not None:
@@ -88,7 +88,7 @@ def _of_ranks(found: RunMemory, ranks: Sequence[int]) -> RunMemory:
     known = sorted({peak.rank for peak in found.peaks})
     for rank in ranks:
         if rank not in known:
-            raise UsageError(f"expected --rank of a rank with allocations ({spans(known)}), found {rank}")
+            raise UsageError(f"rank {rank} has no allocations; --rank can be {spans(known)}")
     if not ranks:
         return found
     return replace(found, peaks=[peak for peak in found.peaks if peak.rank in ranks],

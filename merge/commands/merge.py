@@ -61,8 +61,8 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     """
     run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
     if brief and run.kind != "distprof":
-        raise DataError(f"expected a run that distprof recorded in {run.path} for --answer, found traces of another "
-                        "program", hint="without --answer they are merged")
+        raise DataError(f"--answer needs a run recorded by distprof, but {run.path} has foreign "
+                        "traces", hint="merge them without --answer")
     merged = out if out is not None else beside(paths)
     elsewhere, by_workers = remote(merged), None
     if elsewhere is None:

@@ -96,7 +96,7 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
         found = found.noting(trace.problems)
     elif tables is None:
         reasons = "; ".join(sentences(found.run.problems))
-        raise DataError(f"expected a trace that can be read in {run.path}, found none: {reasons}")
+        raise DataError(f"no readable trace in {run.path}: {reasons}")
     if tables is None:
         summary = _write_few_tables(found, folder)
     else:
@@ -122,8 +122,8 @@ def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
     if run.kind != "traces":
         chosen = [rank for rank in chosen if timeline_pass(rank) == MEMORY]
         if not chosen:
-            raise DataError(f"expected timelines with allocations for --tensors in {run.path}, found those of the "
-                            f"trace pass", hint="--steps trace=0,memory=2 records them")
+            raise DataError(f"--tensors needs timelines with allocations, and those in {run.path} are from the trace "
+                            "pass", hint="record them with --steps trace=0,memory=2")
     return run_memory(replace(run, ranks=chosen)).rows.filter(pl.col("size_bytes") >= options.tensor_bytes)
 
 
@@ -198,9 +198,9 @@ def summary_text(written: MergeResult, merged: Path) -> str:
     """What was written, and what is not in it."""
     page, run, trace = Page(), written.run, written.trace
     if trace is None:
-        page.line(f"{merged}: tables of {counted(len(run.ranks), 'rank')}; no rank has a timeline that can be read")
+        page.line(f"{merged}: tables of {counted(len(run.ranks), 'rank')}; no rank has a readable timeline")
     else:
-        slices = counted(trace.num_slices, "slice") if trace.counts else "as they are"
+        slices = counted(trace.num_slices, "slice") if trace.counts else "unchanged"
         page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {counted(run.world_size, 'rank')}, {slices}, "
                   f"{size(trace.num_bytes)}")
         _remark(trace, page)

@@ -65,7 +65,7 @@ def beside(paths: Sequence[Path]) -> Path:
     """
     if paths[0].is_dir() and (len(paths) == 1 or is_recorded(paths[0])):
         return paths[0] / MERGED
-    raise UsageError("expected --out DIR, found none: only a folder has a place for its merge", hint="add --out merged")
+    raise UsageError("--out DIR is required: only a folder has a default place for its merge", hint="add --out merged")
 
 
 def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
@@ -80,7 +80,7 @@ def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
     if merged.exists() and not _is_merge(merged):
         raise others(merged)
     if any(merged == path.resolve() or merged in path.resolve().parents for path in paths):
-        raise OutputError(f"expected another folder than that of the traces, found {merged}",
+        raise OutputError(f"the output folder {merged} must not be the folder of the traces",
                           hint="choose another --out")
     if merged.exists() and not force:
         raise earlier(merged)
@@ -89,13 +89,13 @@ def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
 
 def others(merged: Path) -> OutputError:
     """There is something that is no merge."""
-    return OutputError(f"expected a new or empty folder or an earlier merge, found other files at {merged}",
+    return OutputError(f"{merged} has other files: --out must be new, empty or an earlier merge",
                        hint="choose another --out")
 
 
 def earlier(merged: Path) -> OutputError:
     """There is a merge, which nobody said to replace."""
-    return OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
+    return OutputError(f"{merged} already holds a merge", hint="replace it with --force")
 
 
 def _beneath(merged: Path) -> Path:

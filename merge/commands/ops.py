@@ -63,7 +63,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     """
     for option, rate in (("--peak", view.peak), ("--bandwidth", view.bandwidth)):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError(f"expected a positive number for {option}, found {rate}")
+            raise UsageError(f"{option} must be positive, not {rate}")
     check_words(selection)
     check_new(view.parquet)
     opened = run_of_merge(path, *more)
@@ -73,8 +73,8 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
                           num_frames=view.num_frames if by_stack else 0,
                           asked=Asked(selection=selection, keys=columns_of(view.by)))
     if by_stack and not any(one.has_stacks for one in found.shares):
-        raise DataError(f"expected calls of Python in the timelines of {run.path} for --by stack, found none",
-                        hint="torch.profiler notes them with with_stack=True; passes of distprof do not")
+        raise DataError(f"--by stack needs Python calls, and the timelines of {run.path} have none",
+                        hint="torch.profiler records them with with_stack=True; distprof's passes do not")
     check(selection, found.ranks, found.all("steps"), found.all("phases"))
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)

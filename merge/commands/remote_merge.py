@@ -34,7 +34,7 @@ def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
         OutputError: Something else is there, or a merge without `force`.
     """
     if merged in paths or any(merged in path.parents for path in paths):
-        raise OutputError(f"expected another folder than that of the traces, found {merged}",
+        raise OutputError(f"the output folder {merged} must not be the folder of the traces",
                           hint="choose another --out")
     names = {path.name for path in merged.iterdir()} if merged.is_dir() else set[str]()
     if merged.is_file() or any(name not in OURS and not name.startswith(".") for name in names):

@@ -40,7 +40,7 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
     """
     for option, rate in (("--peak", given.peak), ("--bandwidth", given.bandwidth)):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError(f"expected a positive number for {option}, found {rate}")
+            raise UsageError(f"{option} must be positive, not {rate}")
     if form == "json":
         return json.dumps(document(path, *more, given=given), separators=(",", ":"))
     if form == "markdown":
@@ -49,8 +49,8 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
         return render(document(path, *more, given=given))
     place = out if out is not None else place_of((path, *more))
     if place.exists() and not force and not (out is None and _is_page(place)):
-        raise OutputError(f"expected a new file, found {place}", hint="--force replaces it, --out FILE.html chooses "
-                                                                      "another")
+        raise OutputError(f"{place} exists already", hint="replace it with --force, or choose another "
+                                                                      "with --out FILE.html")
     from distprof.merge.report.page.render import page
 
     text = page(document(path, *more, given=given))

@@ -49,7 +49,7 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
         UsageError: `peak`, in FLOP/s, is not a positive number.
     """
     if peak is not None and not (math.isfinite(peak) and peak > 0):
-        raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
+        raise UsageError(f"--peak must be a positive number of FLOP/s, not {peak}")
     paths = (path, *more)
     summary = (_computed(paths, peak, sizes, exact=exact) if peak is not None or sizes else
                summary_of_merge(paths) or _computed(paths, exact=exact))
@@ -106,5 +106,5 @@ def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_
 
 def _refuse_traces(kind: str, path: Path, what: str) -> None:
     if kind == "traces":
-        raise DataError(f"expected {what} that distprof run recorded in {path}, found traces of another program",
-                        hint="distprof merge shows them on one timeline")
+        raise DataError(f"{path} has foreign traces without {what}, which distprof run records",
+                        hint="use distprof merge to see them on one timeline")

@@ -22,7 +22,7 @@ def check_new(path: Path | None) -> None:
         UsageError: The file exists.
     """
     if path is not None and path.exists():
-        raise UsageError(f"expected a new file for --parquet, found {path}")
+        raise UsageError(f"--parquet {path} exists already")
 
 
 def write_parquet(table: pl.DataFrame, path: Path) -> None:

@@ -34,12 +34,12 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, num_fra
     run = with_timelines(open_run(*run_of_merge(path, *more).paths))
     traced = {one.number: one for one in run.ranks if one.trace is not None}
     if rank is None and len(traced) > 1:
-        raise UsageError(f"expected --rank with --torch, found {len(traced)} ranks", hint="--torch --rank 0")
+        raise UsageError(f"--torch needs --rank: there are {len(traced)} ranks", hint="--torch --rank 0")
     if rank is not None and rank not in traced:
-        raise UsageError(f"expected --rank of a rank with a timeline ({spans(sorted(traced))}), found {rank}")
+        raise UsageError(f"rank {rank} has no timeline; --rank can be {spans(sorted(traced))}")
     if sort is not None and sort not in SORTS:
-        raise UsageError(f"expected one of {', '.join(SORTS)} for --sort with --torch, found {sort!r}")
+        raise UsageError(f"unknown --sort {sort!r} for --torch; choose from {', '.join(SORTS)}")
     if not traced:
-        raise DataError(f"expected a timeline in {run.path}, found none")
+        raise DataError(f"no timeline in {run.path}")
     session = read_session(traced[min(traced) if rank is None else rank])
     return torch_table(torch_averages(session, by_shape=by_shape, num_frames=num_frames), sort=sort, rows=top or ROWS)

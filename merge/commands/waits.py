@@ -91,7 +91,8 @@ def _chosen(found: RunWaits, view: WaitsView) -> tuple[pl.DataFrame, pl.DataFram
                                           ("--step", view.steps, known, "step")):
         for one in wanted:
             if one not in there:
-                raise UsageError(f"expected one of {spans(there) or 'none'} for {option}, found {one}")
+                raise UsageError(f"{option} {one} is not in this run; "
+                                 + (f"choose from {spans(there)}" if there else "it has none"))
         if wanted:
             rows, steps = (frame.filter(pl.col(column).is_in(wanted)) for frame in (rows, steps))
     return rows, steps

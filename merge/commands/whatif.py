@@ -55,12 +55,12 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
         IncompleteError: Something is missing and `strict` is set.
     """
     if changes == Changes():
-        raise UsageError("expected something to change, found nothing",
+        raise UsageError("nothing to change",
                          hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication, --bandwidth 2x "
                               "or --defer-waits")
     if changes.free_communication and changes.bandwidth is not None:
-        raise UsageError("expected --free-communication or --bandwidth, found both",
-                         hint="what takes no time has no bandwidth")
+        raise UsageError("--free-communication and --bandwidth cannot be combined",
+                         hint="communication that takes no time has no bandwidth")
     found = open_replayable(path, *more, sizes=sizes)
     problems = problems_of(found.run, found.clock)
     fail_if_incomplete(problems, strict=strict)

@@ -53,8 +53,9 @@ def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     if choice.step is not None:
         steps = rows["step"].unique().drop_nulls().sort().to_list()
         if choice.step not in steps:
-            raise UsageError(f"expected a step in which something was communicated for --step, found {choice.step}",
-                             hint=f"there are {spans(steps)}" if steps else "no step is known: leave --step out")
+            raise UsageError(f"step {choice.step} has no communication",
+                             hint=f"steps with communication: {spans(steps)}" if steps else
+                             "steps are unknown: leave out --step")
         rows = rows.filter(pl.col("step") == choice.step)
     return rows
 
@@ -87,9 +88,9 @@ def _check(flag: str, value: str, known: Sequence[str]) -> None:
     if value in known:
         return
     if not known:
-        raise UsageError(f"expected no {flag}, found {value}: nothing was communicated that has one")
+        raise UsageError(f"{flag} {value} matches nothing: no communication has one")
     near = difflib.get_close_matches(value, known, n=1)
     names = list(dict.fromkeys(known))
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    hint = f"did you mean {flag} {near[0]!r}?" if near else f"there are {', '.join(names[:LISTED])}{more}"
-    raise UsageError(f"expected something that was recorded for {flag}, found {value!r}", hint=hint)
+    hint = f"did you mean {flag} {near[0]!r}?" if near else f"choose from {', '.join(names[:LISTED])}{more}"
+    raise UsageError(f"{flag} {value!r} matches nothing that was recorded", hint=hint)

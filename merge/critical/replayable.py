@@ -59,8 +59,8 @@ def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES
     """
     paths = (path, *more) if more else origin_of(path)
     if paths == (path,) and is_merge(path):
-        raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
-                        hint="give the run directory that it was made of")
+        raise DataError(f"{path} holds only a merge, not a run with its ranks",
+                        hint="pass the run directory that it was made from")
     measured = measured_run(open_run(*paths, sizes=sizes))
     if measured.run.kind != "distprof":
         return replayable(measured, None)
@@ -100,8 +100,8 @@ def checked(measured: MeasuredRun, program: RunProgram, job: Job, steps: pl.Data
     if run.light_ranks:
         program = program.of_even_steps()
         if not program.arrivals:
-            raise DataError(f"expected steps that were recorded alike on all ranks in {run.path}, found none",
-                            hint="--steps arrivals=20 records some, or record all ranks fully")
+            raise DataError(f"no step in {run.path} was recorded the same way on all ranks",
+                            hint="record some with --steps arrivals=20, or record all ranks fully")
         job = program.job()
     _check(run, clock, job)
     return Replayable(run=run.noting(program.problems), clock=clock, program=program, job=job,
@@ -109,17 +109,17 @@ def checked(measured: MeasuredRun, program: RunProgram, job: Job, steps: pl.Data
 
 
 def _check(run: Run, clock: Clock, job: Job) -> None:
-    what = f"in which ranks meet in {run.path}"
+    what = f"in {run.path}"
     if not len(job.graph.parts):
-        raise DataError(f"expected collectives {what}, found none with known times",
-                        hint="distprof comms RUN says what was recorded")
+        raise DataError(f"no collectives with known times {what}",
+                        hint="distprof comms RUN shows what was recorded")
     if not len(job.steps):
-        raise DataError(f"expected steps {what}, found none")
+        raise DataError(f"no steps with collectives {what}")
     if len(job.ranks) > 1 and not (job.graph.events.kind == WAIT).any():
-        raise DataError(f"expected waits for collectives {what}, found none: what ranks waited for is not known")
+        raise DataError(f"no waits for collectives {what}: what ranks waited for is unknown")
     if len(job.ranks) > 1 and clock.pair_uncertainty_ns() is None:
-        raise DataError(f"expected clocks that were compared {what}, found some that were not",
-                        hint="without them times of two ranks cannot be put in order")
+        raise DataError(f"some clocks {what} were never compared",
+                        hint="without that, times of different ranks cannot be ordered")
 
 
 def chosen_steps(found: Replayable, wanted: Sequence[int]) -> list[int]:
@@ -130,7 +130,7 @@ def chosen_steps(found: Replayable, wanted: Sequence[int]) -> list[int]:
     """
     for one in wanted:
         if one not in found.steps:
-            raise UsageError(f"expected one of {spans(found.steps)} for --step, found {one}")
+            raise UsageError(f"no step {one}; --step can be {spans(found.steps)}")
     there = set(found.steps)
     usual = [step for step in found.program.traced or found.program.arrivals if step in there]
     return sorted(set(wanted)) or usual or found.steps

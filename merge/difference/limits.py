@@ -78,8 +78,8 @@ def limit_of(text: str) -> Limit:
     except ValueError:
         number = None
     if found is None or number is None or (found["unit"] != "%" and found["unit"] not in UNITS):
-        raise UsageError(f"expected a limit like 'step_time > 5 %' for --fail-if, found {text!r}",
-                         hint="QUANTITY > or < a change in %, ns, us, ms, s, B, KB, MB, GB or a plain number")
+        raise UsageError(f"--fail-if takes a limit like 'step_time > 5 %', not {text!r}",
+                         hint="write QUANTITY > or < a change in %, ns, us, ms, s, B, KB, MB, GB or a plain number")
     is_ratio = found["unit"] == "%"
     _check_unit(found["what"], found["unit"])
     value = number / 100 if is_ratio else number * UNITS[found["unit"]]
@@ -91,7 +91,7 @@ def _check_unit(what: str, unit: str) -> None:
     is_time, is_size = bool(OF_TIME.search(what)), what == "memory" or "bytes" in what
     if (unit in TIMES and not is_time) or (unit in SIZES and not is_size) or (unit in NUMBERS and is_time):
         usual = "ns, us, ms or s" if is_time else "B, KB, MB or GB" if is_size else "plain numbers, K, M or G"
-        raise UsageError(f"expected a change of {what} in % or in {usual} for --fail-if, found the unit {unit!r}")
+        raise UsageError(f"--fail-if takes a change of {what} in % or in {usual}, not {unit!r}")
 
 
 def judged(limits: Sequence[Limit], found: Difference, communication: Callable[[Observed], Mapping[str, Any]],
@@ -167,7 +167,7 @@ def _by_path(what: str, found: Difference, communication: Callable[[Observed], M
     """A number of `stats --json`, else of `comms --json`."""
     values = [_number(what, run, communication) for run in found.runs]
     if all(isinstance(value, KeyError) for value in values):
-        raise UsageError(f"expected a quantity for --fail-if, found {what!r}",
+        raise UsageError(f"unknown quantity {what!r} for --fail-if",
                          hint=f"one of {', '.join(NAMES)}, modules.PATH, or a path like step.mfu in what stats --json "
                               "or comms --json prints")
     known = [value for value in values if isinstance(value, float)]

@@ -202,8 +202,8 @@ def observe(path: Path, *, peak: float | None = None) -> Observed:
     """
     paths = origin_of(path)
     if paths == (path,) and is_merge(path):
-        raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
-                        hint="give the run directory that it was made of")
+        raise DataError(f"{path} holds only a merge, not a run with its ranks",
+                        hint="pass the run directory that it was made from")
     measured = measured_run(open_run(*paths))
     tables = read_tables(measured.run) if measured.run.kind == "distprof" else None
     assert measured.collectives is not None

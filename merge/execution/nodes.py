@@ -122,8 +122,8 @@ class NodeFile:
                     yield node, own
         self.metadata = file.metadata
         if self.num_bad and not found:
-            raise DataError(f"expected nodes with an id and a name in {self.trace.name}, found none",
-                            hint="it is no execution trace")
+            raise DataError(f"no nodes with an id and a name in {self.trace.name}",
+                            hint="it is not an execution trace")
 
 
 def node_of(text: bytes) -> Node | None:

@@ -82,7 +82,7 @@ def rank_graph(table: NodeTable | None, timeline: RankTimeline | None,
     launcher = _launchers(timeline)
     slices = _slices(timeline, launcher, window)
     if not len(slices):
-        raise DataError("expected calls in the timeline of the step, found none")
+        raise DataError("no calls in the timeline of the step")
     return _joined(timeline, slices, launcher, table, links)
 
 
@@ -192,7 +192,7 @@ def _inside_until(parent: Any, kind: Any) -> Any:
 def _untimed(table: NodeTable, timeline: RankTimeline | None, links: Links | None) -> RankGraph:
     rows = np.flatnonzero(is_call(table))
     if not len(rows):
-        raise DataError(f"expected calls in {table.file.trace.name}, found none")
+        raise DataError(f"no calls in {table.file.trace.name}")
     place = np.full(len(table.id), -1, np.int64)
     place[rows] = np.arange(len(rows))
     above = table.parent[rows]

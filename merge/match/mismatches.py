@@ -136,11 +136,11 @@ def _add_absent(odd: pl.DataFrame, ended: set[int], last: Mapping[tuple[int, int
         pl.col("rank").alias("there"))
     for one in with_lists(each).iter_rows(named=True):
         if one["matched_by"] is None:
-            texts[one["collective"]].append("its process group is not known")
+            texts[one["collective"]].append("its process group is unknown")
             continue
         if one["op"] in POINT_TO_POINT:
             if one["peer"] is None and len(one["there"]) < 2:
-                texts[one["collective"]].append("the other side is not known")
+                texts[one["collective"]].append("the peer is unknown")
             continue
         absent = (set(one["group_ranks"] or ()) & ended) - set(one["there"])
         never = [rank for rank in absent if one["place"] > last.get((one["group_id"], rank), -1)]

@@ -62,5 +62,6 @@ def longest_unused(rows: pl.DataFrame, top: int | None) -> pl.DataFrame:
 def _column(key: str) -> str:
     if key not in BY:
         near = difflib.get_close_matches(key, BY, n=1)
-        raise UsageError(f"expected {', '.join(BY)} for --by, found {key!r}", hint=f"--by {near[0]}" if near else None)
+        raise UsageError(f"unknown value {key!r} for --by; choose from {', '.join(BY)}",
+                         hint=f"--by {near[0]}" if near else None)
     return BY[key]

@@ -66,8 +66,9 @@ def run_memory(run: Run) -> RunMemory:
         peaks += peaks_of(rank.number, rows, found)
         num_bad += events.num_bad
     if not peaks:
-        raise DataError(f"expected allocations in {run.path}, found none",
-                        hint="--steps memory=1 records them" if recorded else "torch.profiler: profile_memory=True")
+        raise DataError(f"no allocations in {run.path}",
+                        hint="record them with --steps memory=1" if recorded else
+                        "use torch.profiler with profile_memory=True")
     return RunMemory(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *parts]), peaks=peaks, held=_at_the_start(held),
                      num_bad=num_bad, problems=problems)
 

@@ -99,6 +99,6 @@ def _derived(found: pl.DataFrame) -> pl.DataFrame:
 def _known(name: str, names: Sequence[str], option: str) -> str:
     if name not in names:
         near = get_close_matches(name, names, n=3)
-        raise UsageError(f"expected one of {', '.join(names)} for {option}, found {name!r}",
+        raise UsageError(f"unknown value {name!r} for {option}; choose from {', '.join(names)}",
                          hint=f"did you mean {' or '.join(near)}?" if near else None)
     return name

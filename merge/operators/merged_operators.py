@@ -49,7 +49,7 @@ def run_of_merge(path: Path, *more: Path) -> Opened:
     first = next(iter(sorted((path / MERGED_OPERATORS.file).glob("*.parquet"))), None)
     runs = [place(run) for run in _about(first).get("runs", ())] if first is not None else []
     if not runs or not all(run.exists() for run in runs):
-        raise DataError(f"expected a run, found its merge at {path}", hint="distprof ops RUN")
+        raise DataError(f"{path} is a merge, not a run", hint="distprof ops RUN")
     return Opened(paths=tuple(runs), merge=path)
 
 

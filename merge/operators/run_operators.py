@@ -103,8 +103,8 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
             else:
                 found.take(*one)
     if not found.shares:
-        raise DataError(f"expected a timeline in {run.path}, found none",
-                        hint="--steps trace=6 records one, and so does memory=3" if ops is not None else None)
+        raise DataError(f"no timeline in {run.path}",
+                        hint="record one with --steps trace=6 or memory=3" if ops is not None else None)
     return RunOperators(shares=found.shares, sums=found.sums, parts=found.parts, problems=problems,
                         coverage=_coverage(found.shares, ops))
 

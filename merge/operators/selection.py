@@ -79,7 +79,7 @@ def _of_types(types: Sequence[str]) -> pl.Expr:
     for one in types:
         if one not in ASKED:
             near = get_close_matches(one, ASKED, n=1)
-            raise UsageError(f"expected a type of {', '.join(ASKED)}, found {one!r}",
+            raise UsageError(f"unknown type {one!r}; choose from {', '.join(ASKED)}",
                              hint=f"--type {near[0]}" if near else None)
     if types:
         return pl.col("type").is_in(types)
@@ -91,12 +91,13 @@ def _check(option: str, wanted: Sequence[int] | Sequence[str], known: Sequence[i
     for one in wanted:
         if one not in known:
             shown = ", ".join(map(str, known[:SHOWN])) + (", ..." if len(known) > SHOWN else "")
-            raise UsageError(f"expected one of {shown or 'none'} for {option}, found {one}")
+            raise UsageError(f"{option} {one} is not in this run; "
+                             + (f"choose from {shown}" if shown else "it has none"))
 
 
 def _matching(pattern: str, names: Collection[str]) -> list[str]:
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"expected a regular expression for --op, found {pattern!r}: {error}") from None
+        raise UsageError(f"--op {pattern!r} is not a valid regular expression: {error}") from None
     return [name for name in names if expression.search(name)]

@@ -24,7 +24,7 @@ def blame(sources: Sources) -> dict[str, Any]:
     found = sources.comms
     if found.analysis is None:
         raise AbsentError("no collective was recorded, so nothing shows whether a rank delays others",
-                          remedy="--steps trace=6,arrivals=20 records those of a job of several ranks")
+                          remedy="record those of a job with several ranks using --steps trace=6,arrivals=20")
     analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
     certain = [one for one in at_step_time(analysis.culprits, found.step_time) if one.certain]
     lines = {one.rank: [*lines_of(one, certain, ranks)] for one in certain}
@@ -39,7 +39,7 @@ def blame(sources: Sources) -> dict[str, Any]:
         "lines": [line.strip() for line in culprit_lines(
             analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
             basis=analysis.basis, missing=found.run.missing, usual=found.step_time)] if known else [
-            "no rank is called late: the collectives have no steps"]}
+            "late ranks are not judged: the collectives have no steps"]}
 
 
 def hang(sources: Sources) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def hang(sources: Sources) -> dict[str, Any]:
     """
     found = sources.comms
     if found.hangs is None:
-        raise AbsentError("no rank reported that it was stuck")
+        raise AbsentError("no rank reported being stuck")
     is_known = any(isinstance(one, RankFailed) and one.why is not None for one in found.run.problems)
     lines = list(hang_lines(found.hangs, but_victims=is_known))
     return {"sentence": lines[0] if lines else None, "lines": lines,

@@ -28,12 +28,12 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
     """
     found = sources.comms
     if sources.level is not None:
-        raise AbsentError("calls are not shown one by one, as summaries of ranks keep times of some: --exact reads the "
-                          "tables of all ranks")
+        raise AbsentError("calls are not shown individually, because rank summaries keep the times of only some; use "
+                          "--exact to read the tables of all ranks")
     rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
     if rows.is_empty():
         what = "no collective was recorded" if found.rows.is_empty() else "no collective has known times"
-        raise AbsentError(what, remedy="--steps trace=6,arrivals=20 records those of a job of several ranks")
+        raise AbsentError(what, remedy="record those of a job with several ranks using --steps trace=6,arrivals=20")
     starts = _windows(sources)
     parts = _chosen(rows, _in_order(rows, found.steps, starts), sample)
     calls = found.collectives.filter(pl.col("collective").is_in(parts["collective"].unique().implode()))
@@ -75,8 +75,8 @@ def _chosen(rows: pl.DataFrame, steps: Sequence[int | None], sample: Sample) -> 
             taken.append(part)
             left -= len(part)
     if len(taken) < len(steps):
-        sample.left_out.append(f"collectives are shown of {counted(len(taken), 'step')} of {len(steps)}: the median "
-                               "one, the slowest, and others as far as there is room")
+        sample.left_out.append(f"collectives are shown for {counted(len(taken), 'step')} of {len(steps)}: the median "
+                               "step, the slowest, and others as space allows")
     return pl.concat(taken).sort("step", "collective", "rank", nulls_last=True)
 
 

@@ -22,12 +22,13 @@ def critical_path(sources: Sources) -> dict[str, Any]:
         AbsentError: The ranks cannot be put into one graph.
     """
     if sources.level is not None:
-        raise AbsentError("summaries of ranks do not tell the longest chain: --exact reads the tables of all ranks")
+        raise AbsentError("rank summaries do not contain the critical path; use --exact to read the tables of all "
+                          "ranks")
     try:
         found, path = sources.replayable, sources.critical_path
     except DataError as error:
-        raise AbsentError("no longest chain can be made of what was recorded: it takes collectives with known times "
-                          "and waits, in steps, on clocks that were compared") from error
+        raise AbsentError("no critical path: it needs steps with collectives whose times and waits are known, on "
+                          "clocks that were compared") from error
     durations = path.durations.select(duration_ns=pl.col("end_ns") - pl.col("start_ns"))["duration_ns"]
     tables = {"by_rank": by_rank(path), "by_module": by_module(path), "by_op": by_op(path),
               "by_collective": by_collective(path, found.program.rows)}

@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "memory": memory, "modules": modules, "operators": operators, "waits": waits}
 """Those that a run may lack; last those whose timelines are read beside the others."""
 NO_COLLECTIVE = "no collective was recorded"
-RECORD_THEM = "--steps trace=6 records those of a job of several ranks"
+RECORD_THEM = "record those of a job with several ranks using --steps trace=6"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -78,9 +78,8 @@ def _document(sources: Sources) -> dict[str, Any]:
     found["findings"] = findings(found, sources)
     if sources.level is not None:
         number = counted(len(sources.in_detail.ranks), "rank")
-        sample.left_out.append(f"operators, memory and what blocks ranks are of {number} alone: those that "
-                               "delay the job, the slowest, the median and the fastest one, and others of different "
-                               "parts of the model")
+        sample.left_out.append(f"operators, memory and host waits cover only {number}: those that delay the job, the "
+                               "slowest, median and fastest ranks, and others from different parts of the model")
     return _clean({**found, "absent": absent, "left_out": sample.left_out, "missing": _missing(sources)})
 
 
@@ -101,7 +100,7 @@ def _kinds(sources: Sources) -> list[dict[str, Any]]:
 
 def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
     if sources.level is not None:
-        raise AbsentError("the table of ops has bandwidths; by size, --exact tells them")
+        raise AbsentError("the table of operations has bandwidths; use --exact for bandwidths by size")
     if sources.comms.rows.is_empty():
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return bandwidths(sources.comms.rows).to_dicts()
@@ -113,15 +112,15 @@ def _pipeline(sources: Sources) -> dict[str, Any]:
     if pipeline is None:
         if sources.opened.topology.get("pp", 1) < 2:
             raise AbsentError("the job has no pipeline stages")
-        raise AbsentError("what the stages of the pipeline spent their steps on is unknown",
-                          remedy="--steps trace=6 records it")
+        raise AbsentError("how pipeline stages spent their steps is unknown",
+                          remedy="record it with --steps trace=6")
     return pipeline
 
 
 def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
     summary = sources.summary
     if not sources.is_recorded:
-        absent["totals"] = "traces of another program do not tell parameters and FLOPs: distprof run records them"
+        absent["totals"] = "foreign traces have no parameters or FLOPs; record them with distprof run"
         return None
     return {name: summary[name] for name in ("per_gpu", "model", "coverage_ratio", "uncounted_ops", "evaluation",
                                              "slowest_rank")}

@@ -73,7 +73,7 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
               *_clock(facts), *_partial(facts)]
     if not any(one.severity in ("bad", "warn") for one in found) and _was_seen(facts):
         found.append(Finding(severity="good", section="step_parts",
-                             text="Nothing that was recorded stands out as wrong"))
+                             text="Nothing in the recording looks wrong"))
     ordered = sorted(found, key=lambda one: WEIGHTS[one.severity])
     return [asdict(replace(one, text=_sentence(one.text))) for one in ordered[:MOST]]
 
@@ -109,8 +109,8 @@ def _missing(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, RanksMissing):
             yield Finding(severity="bad", text=sentence(one), section="missing",
-                           detail="Means and totals are of the ranks that are there, and waiting for the others counts "
-                                  "as moving data.")
+                           detail="Means and totals cover only the ranks that are present, and waiting for missing "
+                                  "ranks counts as moving data.")
     for one in facts.sources.run.problems:
         if isinstance(one, TimelinesCapped):
             yield Finding(severity="warn", text=sentence(one), section="missing")
@@ -168,7 +168,7 @@ def _step(facts: Facts) -> Iterator[Finding]:
         rate = "" if step["samples_per_second"] is None else f", {si(step['samples_per_second'])} samples/s"
         words.append(f"A step takes {step_time_words(usual)}{rate}")
     elif parts is not None and not _has_steps(facts):
-        words.append(f"The traces mark no steps and take {duration(parts['mean']['duration_ns'])}")
+        words.append(f"The traces mark no steps; they take {duration(parts['mean']['duration_ns'])}")
     exposed = None if split is None or facts.sources.run.world_size < 2 else (
         split["exposed_ratio"])
     if exposed is not None:
@@ -181,7 +181,7 @@ def _step(facts: Facts) -> Iterator[Finding]:
 def _apart(facts: Facts, split: dict[str, Any]) -> str:
     """Waiting and moving, where they can be told apart."""
     if facts.document["missing_ranks"]:
-        return "; how much of it is waiting for other ranks is unknown, as ranks are missing"
+        return "; how much of it is waiting for other ranks is unknown because ranks are missing"
     if not _is_matched(facts):
         return ""
     return f": {percent(split['waiting_ratio'])} waiting for other ranks, {percent(split['moving_ratio'])} moving data"
@@ -211,7 +211,7 @@ def _imbalance(facts: Facts) -> Iterator[Finding]:
     if timed["rank"].n_unique() >= NEEDED and len(mine) >= NEEDED and (mine >= IMBALANCE).all():
         yield Finding(severity="note", section="step_parts", rank=one["rank"],
                       text=f"Rank {one['rank']} took {one['ratio_to_median']:.2f} x as long as the median rank for "
-                           f"forward and backward, in each of {len(mine)} timed steps, waits for others included")
+                           f"forward and backward, including waits for others, in each of {len(mine)} timed steps")
 
 
 def _bubble(facts: Facts) -> Iterator[Finding]:
@@ -229,7 +229,7 @@ def _topology(facts: Facts) -> Iterator[Finding]:
             return
     if facts.document["topology"] is None:
         yield Finding(severity="note", section="topology",
-                      text="How the model was split over the ranks is not known: the traces do not state it.")
+                      text="How the model is split over the ranks is unknown: the traces do not say.")
 
 
 def _mfu(facts: Facts) -> Iterator[Finding]:
@@ -249,9 +249,9 @@ def _uncounted(facts: Facts) -> Iterator[Finding]:
     names = [one["op"].removeprefix("aten::") for one in totals["uncounted_ops"]]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     yield Finding(severity="warn", section="totals",
-                  text=f"FLOPs of {counted(len(names), 'operator')} are not counted, which move "
-                       f"{percent(1 - totals['coverage_ratio'])} of all bytes: {', '.join(names[:SHOWN])}{more}. "
-                       "All totals of FLOPs are at least what is shown.")
+                  text=f"FLOPs of {counted(len(names), 'operator')} that move {percent(1 - totals['coverage_ratio'])} "
+                       f"of all bytes are not counted: {', '.join(names[:SHOWN])}{more}. All FLOP totals are lower "
+                       "bounds.")
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:
@@ -260,10 +260,11 @@ def _clock(facts: Facts) -> Iterator[Finding]:
     if unsure_ns and 2 * counts.num_unsure > counts.num_spreads:
         yield Finding(severity="warn", section="clock",
                       text=f"Clocks of two ranks agree within {duration(unsure_ns)}, and {counts.num_unsure} of "
-                           f"{counts.num_spreads} arrival spreads are smaller: who came last is unknown there.")
+                           f"{counts.num_spreads} arrival spreads are smaller than that, so their last rank is "
+                           "unknown.")
     elif unsure_ns is None and counts.num_spreads:
-        yield Finding(severity="warn", section="clock", text="Clocks of the ranks were never compared: waits and late "
-                                                              "ranks may be due to the clocks alone.")
+        yield Finding(severity="warn", section="clock", text="The ranks' clocks were never compared: waits and late "
+                                                             "ranks may only reflect clock offsets.")
 
 
 def _partial(facts: Facts) -> Iterator[Finding]:
@@ -274,7 +275,7 @@ def _partial(facts: Facts) -> Iterator[Finding]:
         yield Finding(severity="note", text=sentence(ScriptInterrupted()), section="missing")
     found = [one for one in facts.sources.run.problems if isinstance(one, Unfinished) and one.status != "recording"]
     if found:
-        more = f" ({counted(len(found) - 1, 'more rank')} likewise)" if len(found) > 1 else ""
+        more = f" (and {counted(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
         yield Finding(severity="note", text=f"{sentence(found[0])}{more}", section="missing",
                       rank=found[0].rank if len(found) == 1 else None)
 

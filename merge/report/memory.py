@@ -32,8 +32,9 @@ def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
         found = sources.memory
     except DataError as error:
         what = "no allocations were recorded"
-        raise AbsentError(what if sources.is_recorded else f"{what}: torch.profiler records them with "
-                          "profile_memory=True", remedy="--steps memory=1 records them") from error
+        foreign = f"{what}; torch.profiler records them with profile_memory=True"
+        raise AbsentError(what if sources.is_recorded else foreign,
+                          remedy="record them with --steps memory=1") from error
     peaks = [peak for peak in found.peaks if peak.rank in set(sample.ranks)]
     names = ("rank", "device", "peak_bytes", "time_ns", "before_bytes", "unknown_bytes", "unused_bytes",
              "reserved_bytes")

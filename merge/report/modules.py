@@ -28,10 +28,10 @@ def modules(sources: Sources, sample: Sample) -> dict[str, Any]:
         AbsentError: None was recorded.
     """
     if not sources.is_recorded:
-        raise AbsentError("traces of another program do not tell what a module costs: distprof run records that")
+        raise AbsentError("foreign traces do not show what a module costs; record it with distprof run")
     table = sources.modules
     if table.is_empty():
-        raise AbsentError("no module was recorded", remedy="--steps count=1,time=3 records FLOPs and times")
+        raise AbsentError("no module was recorded", remedy="record FLOPs and times with --steps count=1,time=3")
     table = _largest(table, sample)
     tree = table.select(path="module_path", class_name="class_name", stage="stage", depth="depth",
                         num_ranks="num_ranks", **{name: pl.col(f"{name}_mean") for name in MEANS},
@@ -57,8 +57,8 @@ def _largest(table: pl.DataFrame, sample: Sample) -> pl.DataFrame:
         if len(kept) + len(above) > MOST_MODULES:
             break
         kept.update(above)
-    sample.left_out.append(f"{counted(len(kept), 'module')} of {len(table)} are shown: those that take longest, and "
-                           "what they lie in")
+    sample.left_out.append(f"{counted(len(kept), 'module')} of {len(table)} are shown: the slowest ones and their "
+                           "parents")
     return numbered.filter(pl.col("row").is_in(sorted(kept))).drop("row")
 
 

@@ -16,7 +16,6 @@ from distprof.merge.report.sources import OPERATORS_BY, Sources
 from distprof.merge.text.documents.ops_json import ops_data
 from distprof.merge.text.stats import mfu, peak_words
 from distprof.peaks.published import device_peaks
-from distprof.units import counted
 
 MOST_ROWS = 300
 COLUMNS = ("op", "class", "type", "phase", "dtypes", "calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns",
@@ -33,11 +32,11 @@ def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
     try:
         found = sources.operators
     except DataError as error:
-        raise AbsentError("no timeline was recorded", remedy="--steps trace=6 records one") from error
+        raise AbsentError("no timeline was recorded", remedy="record one with --steps trace=6") from error
     table = grouped_sums(found.sums)
     if len(table) > MOST_ROWS:
-        sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(table)} of operators are shown: those with most "
-                               "self time")
+        sample.left_out.append(f"{MOST_ROWS} of {len(table)} rows of operators are shown: those with the most self "
+                               "time")
     data = ops_data(sources.in_detail, found, table.head(MOST_ROWS))
     return {"by": list(OPERATORS_BY), "ranks": data["ranks"], "steps": data["steps"], "columns": list(COLUMNS),
             "rows": [[row[name] for name in COLUMNS] for row in data["ops"]],
@@ -52,7 +51,7 @@ def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:
         return {**unknown, "peak_basis": "FLOPs of operators are unknown" if step["mfu_basis"] else None}
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if len(basis.peaks) != 1:
-        why = mfu(step) if not basis.peaks else "operators ran in several types, each with a peak of its own"
+        why = mfu(step) if not basis.peaks else "operators ran in several dtypes, each with its own peak"
         return {**unknown, "peak_basis": why}
     one = basis.peaks[0]
     device = None if one.device is None else device_peaks(one.device)

@@ -37,7 +37,7 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
     if share >= DATA:
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
-                      text=f"{percent(share)} of a traced step is loading data, in the mean of all ranks.")
+                      text=f"{percent(share)} of a traced step is spent loading data (mean over all ranks).")
 
 
 def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
@@ -50,8 +50,8 @@ def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
         return
     line = "" if worst["file"] is None else f"{Path(worst['file']).name}:{worst['line']} "
     yield Finding(severity="warn", section="waits", module=worst["module"], rank=worst["slowest_rank"],
-                  text=f"`{line}{worst['op'] or 'several operators'}` waits for {WAITS_FOR[worst['waits_for']]} in "
-                       f"{percent(worst['step_ratio'])} of the steps that were looked at "
+                  text=f"`{line}{worst['op'] or 'several operators'}` waits for {WAITS_FOR[worst['waits_for']]} for "
+                       f"{percent(worst['step_ratio'])} of the time of the steps examined "
                        f"({counted(worst['blocking_calls'], 'call')}, {duration(worst['mean_ns'])} each).",
                   next=f"distprof waits {where}" if line or document["run"]["foreign"] else
                   "distprof run --steps sync=2 ...")
@@ -64,9 +64,9 @@ def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     if totals is not None and (totals["recompile"] or totals["graph_break"]):
         failed, broke = (counted(totals[name], "time") for name in ("recompile", "graph_break"))
         yield Finding(severity="warn" if totals["recompile"] else "note", section="waits",
-                      text=f"Guards of torch.compile failed {failed}, so that it compiled again, and graphs broke "
-                           f"{broke}, on all ranks together; "
-                           f"compiling took {duration(totals['duration_ns'])}.", next=f"distprof waits {where}")
+                      text=f"torch.compile recompiled {failed} after guard failures, and graphs broke {broke}, over "
+                           "all ranks; compiling took "
+                           f"{duration(totals['duration_ns'])}.", next=f"distprof waits {where}")
 
 
 def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:
             if inside >= SLOWER * one["busbw_median"]:
                 yield Finding(severity="note", section="bandwidths",
                               text=f"{one['op']} of {size(one['size_bucket'])} reaches {_rate(one['busbw_median'])} "
-                                   f"between hosts, and {_rate(inside)} within one (busbw, median).")
+                                   f"between hosts but {_rate(inside)} within a host (busbw, median).")
                 return
 
 
@@ -93,7 +93,7 @@ def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Findin
     most, usual = max(peaks, key=lambda row: row["peak_bytes"]), median(row["peak_bytes"] for row in peaks)
     if most["peak_bytes"] >= UNEVEN * usual:
         yield Finding(severity="warn", section="memory", rank=most["rank"],
-                      text=f"Rank {most['rank']} has the highest peak of memory, {size(most['peak_bytes'])}: "
+                      text=f"Rank {most['rank']} has the highest peak memory, {size(most['peak_bytes'])}: "
                            f"{most['peak_bytes'] / usual:.2f} x that of the median rank.",
                       next=f"distprof memory --rank {most['rank']} {where}")
 

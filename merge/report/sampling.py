@@ -35,8 +35,8 @@ class Sample:
             return every
         shown = sorted(self._first(MOST_RANKS, every))
         self.left_out.append(
-            f"{len(shown)} of {len(every)} ranks are shown one by one ({spans(shown)}): those that delay the job, the "
-            "slowest, the fastest and the median one, one of each process group, and others at even distances; means "
+            f"{len(shown)} of {len(every)} ranks are shown individually ({spans(shown)}): those that delay the job, "
+            "the slowest, fastest and median ranks, one per process group, and an even selection of the others; means "
             "are over all ranks")
         return shown
 
@@ -46,8 +46,8 @@ class Sample:
         every = [rank.number for rank in self.sources.opened.ranks]
         shown = sorted(self._first(IN_DETAIL, every))
         if len(shown) < len(every):
-            self.left_out.append(f"modules and memory are shown of {counted(len(shown), 'rank')} one by one "
-                                 f"({spans(shown)}), and of the mean of all {len(every)}")
+            self.left_out.append(f"modules and memory are shown for {counted(len(shown), 'rank')} individually "
+                                 f"({spans(shown)}), and for the mean of all {len(every)}")
         return shown
 
     def _first(self, number: int, every: Sequence[int]) -> set[int]:

@@ -77,8 +77,8 @@ class Sources:
         """
         self.paths = (path, *more) if more else origin_of(path)
         if self.paths == (path,) and is_merge(path):
-            raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
-                            hint="give the run directory that it was made of")
+            raise DataError(f"{path} holds only a merge, not a run with its ranks",
+                            hint="pass the run directory that it was made from")
         self.given = given
         self.opened, self._totals = self._open()
 
@@ -258,7 +258,7 @@ class Sources:
     @cached_property
     def _replayable(self) -> Replayable | DataError:
         if self.level is not None:
-            return DataError("summaries of ranks do not tell the longest chain", hint="distprof report --exact")
+            return DataError("rank summaries do not contain the critical path", hint="distprof report --exact")
         measured = self.measured
         if self.recorded_steps is not None:
             measured = measured.noting(self.recorded_steps.problems)

@@ -42,8 +42,8 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
         ranks = per_rank(sources.run, sources.tables).filter(pl.col("step_ns").is_not_null())
         if not ranks.is_empty():
             return _of_time_pass(sources, ranks, sample)
-    raise AbsentError("what a step is spent on is unknown, as no step was timed",
-                      remedy="--steps time=3,trace=6 records that")
+    raise AbsentError("step breakdown unknown: no step was timed",
+                      remedy="record it with --steps time=3,trace=6")
 
 
 def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
     cells = windows.filter(pl.col("pass").is_in(TIMED), pl.col("rank").is_in(sample.ranks)).select(
         "rank", "step", "pass", "duration_ns")
     if cells.is_empty():
-        raise AbsentError("no step was timed", remedy="--steps time=3,trace=6,arrivals=20 records some")
+        raise AbsentError("no step was timed", remedy="record some with --steps time=3,trace=6,arrivals=20")
     analysis = sources.comms.analysis
     split = None if analysis is None else analysis.breakdown.select("rank", "step", "waiting_ns", "compute_ns")
     cells = _of_some_steps(cells, sample)
@@ -91,6 +91,5 @@ def _of_some_steps(cells: pl.DataFrame, sample: Sample) -> pl.DataFrame:
     if len(steps) <= most:
         return cells
     chosen = steps.gather([index * len(steps) // most for index in range(most)])
-    sample.left_out.append(f"the map of ranks and steps shows {counted(most, 'step')} of {len(steps)}, at even "
-                           "distances")
+    sample.left_out.append(f"the heat map shows {counted(most, 'step')} of {len(steps)}, evenly spaced")
     return cells.filter(pl.col("step").is_in(chosen.implode()))

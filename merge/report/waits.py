@@ -27,13 +27,13 @@ def waits(sources: Sources, sample: Sample) -> dict[str, Any]:
     try:
         found = sources.waits
     except DataError as error:
-        raise AbsentError("what blocks ranks is unknown",
-                          remedy="--steps sync=2 records it, with lines of the script") from error
+        raise AbsentError("host waits were not recorded",
+                          remedy="record them, with lines of the script, using --steps sync=2") from error
     steps = found.steps.filter(pl.col("rank").is_in(found.ranks))
     table = grouped(found.rows, ("line", "op"), sort="blocked_ns", total_ns=int(steps["duration_ns"].sum()))
     blocking = table.filter(pl.col("blocked_ns") > 0)
     if len(blocking) > MOST_ROWS:
-        sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(blocking)} of what blocks ranks are shown")
+        sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(blocking)} host waits are shown")
     compiled = grouped_compilations(found.compilations)
     return {"source": found.source, "steps": sorted({*steps["step"].to_list(), *found.rows["step"].to_list()}),
             "total_ns": int(steps["duration_ns"].sum()) if len(steps) else None,

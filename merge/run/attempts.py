@@ -27,8 +27,8 @@ def of_attempt(paths: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
     found = [place for path in paths if (place := _place(path, attempt)) is not None]
     if not found:
         there = sorted({number for path in paths for number in (*_earlier(path), *_last(path))})
-        raise UsageError(f"expected one of the attempts {', '.join(map(str, there)) or '(none)'} for --attempt, found "
-                         f"{attempt}", hint="distprof stats says which attempts there were")
+        raise UsageError(f"no attempt {attempt}; --attempt can be "
+                         f"{', '.join(map(str, there)) or '(none)'}", hint="distprof stats lists the attempts")
     return tuple(found)
 
 

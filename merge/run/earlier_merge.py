@@ -87,5 +87,5 @@ def _fail_if_alone(written: Path, path: Path, what: str, error: Exception) -> No
         DataError: They are not.
     """
     if written.parent == path:
-        raise DataError(f"expected {what} in {written}, found: {(str(error).splitlines() or ['nothing'])[0]}",
+        raise DataError(f"cannot read {what} in {written}: {(str(error).splitlines() or ['nothing'])[0]}",
                         hint="merge again") from error

@@ -94,7 +94,7 @@ class _Containers(pickle.Unpickler):
     """Loads what needs no class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a dump is made of plain containers")
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, but a dump holds only plain containers")
 
     def persistent_load(self, _: Any) -> NoReturn:
         raise pickle.UnpicklingError("it refers to another file")

@@ -63,8 +63,8 @@ def check_one_run(paths: Sequence[Path], launches: Sequence[Launch | None]) -> N
         if run_id is None:
             continue
         if first is not None and first[0] != run_id:
-            raise DataError(f"expected run directories of one job, found run {first[0]} in {first[1]} and run {run_id} "
-                            f"in {path}", hint="merge each of them by itself, or name the other directories of one job")
+            raise DataError(f"these are different jobs: run {first[0]} in {first[1]} and run {run_id} in "
+                            f"{path}", hint="merge each separately, or pass only the directories of one job")
         first = first or (run_id, path)
 
 

@@ -69,19 +69,19 @@ def open_merge(path: Path) -> LoneMerge:
     """
     summary = msgspec.json.decode(read_small(path / SUMMARY_JSON, MOST_LINES_BYTES), type=dict[str, Any])
     if set(summary["clock"]) != set(CLOCK_KEYS):
-        raise DataError(f"expected a summary of this version in {path / SUMMARY_JSON}, found other keys",
+        raise DataError(f"{path / SUMMARY_JSON} was written by another version of distprof",
                         hint="merge again")
     try:
         rows = pl.read_parquet(readable(path / MERGED_COLLECTIVES.file), glob=False)
     except DAMAGE as error:
-        raise DataError(f"expected a table in {path / MERGED_COLLECTIVES.file}, found: {str(error).splitlines()[0]}",
+        raise DataError(f"cannot read the table {path / MERGED_COLLECTIVES.file}: {str(error).splitlines()[0]}",
                         hint="merge again") from error
     if rows.columns != MERGED_COLLECTIVES.names():
-        raise DataError(f"expected a table of this version in {path / MERGED_COLLECTIVES.file}, found other columns",
+        raise DataError(f"{path / MERGED_COLLECTIVES.file} was written by another version of distprof",
                         hint="merge again")
     if rows.is_empty() and summary["kind"] == "traces":
-        raise DataError(f"expected collectives in the merge {path}, found none: it is of traces of another program",
-                        hint="distprof comms reads the traces themselves, or merge them with --collectives")
+        raise DataError(f"the merge {path} has no collectives: it is made from foreign traces",
+                        hint="use distprof comms on the traces themselves, or merge them with --collectives")
     return LoneMerge(run=_run(path, summary), collectives=coded(rows), summary=summary)
 
 

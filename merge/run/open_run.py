@@ -44,7 +44,7 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
         return settled(run_of_traces(paths, naming, untimed=untimed), sizes)
     if not all(recorded):
         other = paths[recorded.index(False)]
-        raise DataError(f"expected run directories of one job, found {other}, which is none",
-                        hint="traces of other programs are merged apart from what distprof recorded"
+        raise DataError(f"{other} is not a run directory",
+                        hint="merge foreign traces separately from runs recorded by distprof"
                         if other.exists() else "distprof run prints the directory it writes")
     return settled(recorded_run(*paths, exact=exact, only=only), sizes)

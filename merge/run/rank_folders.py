@@ -82,9 +82,9 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem],
         raise newer[0]
     if not found:
         where = " and ".join(map(str, paths))
-        raise DataError(f"expected rank folders like rank00000 in {where}, found none that can be read"
+        raise DataError(f"no readable rank folders like rank00000 in {where}"
                         + "".join(f"; {one.file}: {one.detail}" for one in left_out),
-                        hint="only directories written by distprof run or distprof.record can be read")
+                        hint="distprof reads only directories written by distprof run or distprof.record")
     problems += left_out
     return [_one_of(found[number], problems) for number in sorted(found)]
 
@@ -96,7 +96,7 @@ def _read(folders: Sequence[Path], found: dict[int, list[RankFolder]], left_out:
         label = folder.name if one_run else str(folder)
         try:
             if not (folder / RANK_JSON).exists():
-                detail = f"no {RANK_JSON} is in it" if any(folder.iterdir()) else "nothing is in it"
+                detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
                 left_out.append(Unreadable(file=label, detail=detail))
                 continue
             one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson), label=label)
@@ -140,8 +140,8 @@ def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolde
     """The folder of a rank: of several the one that is called like it, of these the most complete one."""
     chosen, *others = sorted(
         folders, key=lambda one: (one.is_called_like_its_rank, *one.completeness), reverse=True)
-    problems += [FolderLeftOut(folder=one.label, why=f"{chosen.label} is of rank {one.content.rank} as well"
-                               + (" and more complete" if one.completeness < chosen.completeness else ""))
+    problems += [FolderLeftOut(folder=one.label, why=f"{chosen.label} also belongs to rank {one.content.rank}"
+                               + (" and is more complete" if one.completeness < chosen.completeness else ""))
                  for one in others]
     return chosen
 
@@ -156,12 +156,13 @@ def agreeing(folders: list[RankFolder], about: Launch | None, problems: list[Pro
     folders = _of_most(folders, lambda rank: rank.world_size, "world size",
                        about.world_size if about is not None else None, problems)
     size = folders[0].content.world_size
-    problems += [FolderLeftOut(folder=one.label, why=f"it is of rank {one.content.rank} of {size}")
+    problems += [FolderLeftOut(folder=one.label, why=f"it belongs to rank {one.content.rank}, but there are {size} "
+                                                     "ranks")
                  for one in folders if one.content.rank >= size]
     folders = [one for one in folders if one.content.rank < size]
     if not folders:
-        raise DataError(f"expected ranks below the world size {size}, found none",
-                        hint="the folders are of different jobs")
+        raise DataError(f"no rank is below the world size {size}",
+                        hint="the folders belong to different jobs")
     known = [one for one in folders if one.content.mp_size is not None]
     kept = {one.content.rank for one in _of_most(known, lambda rank: (rank.mp_size, rank.dp_size), SIZES, None,
                                                  problems)}
@@ -181,8 +182,8 @@ def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], wha
         shown = ", ".join(f"{value} in {_names(folders, value_of, value)}" for value in counts)
         hint = f"give the sizes to distprof run: {SIZE_FLAGS}" if what == SIZES else \
             "remove the folders that do not belong to this run"
-        raise DataError(f"expected one {what} in all ranks, found {shown}", hint=hint)
-    problems += [FolderLeftOut(folder=one.label, why=f"its {what} is {value}, that of others {most}")
+        raise DataError(f"ranks differ in {what}: {shown}", hint=hint)
+    problems += [FolderLeftOut(folder=one.label, why=f"its {what} is {value}, but {most} on others")
                  for one in folders if (value := value_of(one.content)) != most]
     return [one for one in folders if value_of(one.content) == most]
 

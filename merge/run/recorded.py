@@ -149,7 +149,7 @@ def _sizes(ranks: Sequence[RankJson], world_size: int) -> tuple[int, int]:
     mp_size, dp_size = next(((rank.mp_size, rank.dp_size) for rank in ranks if rank.mp_size is not None),
                             (1, world_size))
     if not mp_size or not dp_size or mp_size * dp_size != world_size:
-        raise DataError(f"expected mp_size x dp_size = world size {world_size}, found mp_size {mp_size} and dp_size "
+        raise DataError(f"mp_size x dp_size must be the world size {world_size}, found mp_size {mp_size} and dp_size "
                         f"{dp_size}", hint=f"mp_size must divide the world size: check {SIZE_FLAGS}")
     return mp_size, dp_size
 

@@ -49,7 +49,7 @@ def table_of(name: str) -> Table:
     """
     if name not in BY_NAME:
         near = difflib.get_close_matches(name, BY_NAME, n=1)
-        raise UsageError(f"expected a table of ranks ({', '.join(BY_NAME)}), found {name!r}",
+        raise UsageError(f"unknown table {name!r}; choose from {', '.join(BY_NAME)}",
                          hint=f"did you mean {near[0]!r}?" if near else None)
     return BY_NAME[name]
 
@@ -62,7 +62,7 @@ def _of_folder(folder: Path, table: Table, ranks: Collection[int] | None) -> pl.
     try:
         names = [child.name for child in folder.iterdir()]
     except OSError as error:
-        raise DataError(f"expected a run directory, found {folder}: {error.strerror}",
+        raise DataError(f"cannot read the run directory {folder}: {error.strerror}",
                         hint="distprof run prints the directory it writes") from error
     files = [path for name in _rank_folders(names, ranks) if (path := folder / name / table.file).is_file()]
     return pl.scan_parquet(files, glob=False, schema=_schema(table, files[0]), missing_columns="insert",
@@ -98,8 +98,8 @@ def _of_urls(url: str, table: Table, ranks: Collection[int] | None) -> pl.LazyFr
         listed = system.glob(f"{root.rstrip('/')}/rank*/{table.file}")
         there = {PurePosixPath(path).parent.name: path for path in listed}
     except (OSError, ValueError, ImportError) as error:
-        raise DataError(f"expected a run directory, found {url}: {error}",
-                        hint="is it spelled right, and may it be read?") from error
+        raise DataError(f"cannot read the run directory {url}: {error}",
+                        hint="is it spelled correctly, and are you allowed to read it?") from error
     files = [there[name] for name in _rank_folders(list(there), ranks)]
     if not files:
         return None

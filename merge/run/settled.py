@@ -13,8 +13,8 @@ from distprof.process.topology import Topology, from_sizes
 UNSETTLED = ("assumed", "wrapper")
 """What a topology rests on that leaves room for more axes: replicas may share the work on their input."""
 EVIDENCE = {"pp": "stages that send to each other", "cp": "replicas that exchange activations",
-            "ep": "different experts behind an all_to_all", "tp": "different parts of layers whose results are joined",
-            "dp": "equal parameters"}
+            "ep": "different experts behind an all_to_all",
+            "tp": "different parts of layers whose results are combined", "dp": "equal parameters"}
 """What each axis is inferred from."""
 
 

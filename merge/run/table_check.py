@@ -50,9 +50,9 @@ def check_size(file: BinaryIO) -> None:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if footer.num_rows > LARGE + ROWS_OF_BYTE * size or footer.num_rows < 0:
-        raise DamagedTableError(f"it says that its {size_text(size)} are {footer.num_rows} rows")
+        raise DamagedTableError(f"it claims {footer.num_rows} rows in {size_text(size)}")
     if footer.page_bytes > FEW_BYTES + BYTES_OF_BYTE * size:
-        raise DamagedTableError(f"it says that its {size_text(size)} become {size_text(footer.page_bytes)}")
+        raise DamagedTableError(f"it claims that {size_text(size)} expand to {size_text(footer.page_bytes)}")
 
 
 def check_rows(rows: pl.DataFrame, table: Table, owners: Sequence[Rank]) -> None:
@@ -95,10 +95,10 @@ def _check_column(values: pl.Series, column: Column) -> None:
 def _check_numbers(values: pl.Series, column: Column) -> None:
     if column.type == "float64" and values.is_nan().any():
         nans = values.is_nan().sum()
-        raise DamagedTableError(f"{column.name} is no number in {nans} of {counted(len(values), 'row')}")
+        raise DamagedTableError(f"{column.name} is not a number in {nans} of {counted(len(values), 'row')}")
     for found in _edges(values):
         if not column.least <= found <= column.most:
-            raise DamagedTableError(f"{column.name} is {found}, which cannot be")
+            raise DamagedTableError(f"{column.name} is {found}, which is impossible")
 
 
 def _edges(values: pl.Series) -> tuple[int, ...]:
@@ -121,12 +121,12 @@ def _check_owners(rows: pl.DataFrame, numbers: Sequence[int], known: Sequence[Ra
         in_order = [*found[:-1][found[1:] != found[:-1]].tolist(), int(found[-1])]
         if in_order != numbers:
             other = next((number for number in in_order if number not in numbers), in_order[-1])
-            raise DamagedTableError(f"it has rows of rank {other}, and lies in the folder of rank {numbers[0]}")
+            raise DamagedTableError(f"it has rows of rank {other} but is in the folder of rank {numbers[0]}")
     for name in SIZES:
         sizes = {size for one in known if (size := getattr(one, name)) is not None}
         edges = _edges(rows[name]) if sizes and name in rows.columns else ()
         if any({edge} != sizes for edge in edges):
-            raise DamagedTableError(f"{name} is {edges[0]} to {edges[-1]}, and {min(sizes)} in {RANK_JSON}")
+            raise DamagedTableError(f"{name} is {edges[0]} to {edges[-1]}, but {min(sizes)} in {RANK_JSON}")
 
 
 def _check_times(rows: pl.DataFrame, table: Table, known: Sequence[RankJson]) -> None:
@@ -150,7 +150,7 @@ def _check_groups(rows: pl.DataFrame, known: Sequence[RankJson]) -> None:
     for text, number in rows.select(pl.col(COLUMN).cast(pl.String), SIZE).unique().iter_rows():
         ranks = ranks_of(text)
         if text and (len(ranks) != number or max(ranks, default=0) >= world_size):
-            raise DamagedTableError(f"{COLUMN} is {_shown(text)}, which are no {number} ranks of {world_size}")
+            raise DamagedTableError(f"{COLUMN} is {_shown(text)}, which is not {number} of {world_size} ranks")
 
 
 def _shown(text: str) -> str:

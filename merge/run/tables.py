@@ -220,7 +220,7 @@ def _steps_of_the_dead(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame |
     whole = [line for line in lines if _is_object(line)]
     if len(whole) < len(lines):
         problems.append(Unreadable(rank=rank.number, file=STEP_LINES,
-                                   detail=f"{len(lines) - len(whole)} of its lines are no JSON"))
+                                   detail=f"{len(lines) - len(whole)} of its lines are not JSON"))
     if not whole:
         return None
     frame = pl.read_ndjson(b"\n".join(whole), schema=schema)

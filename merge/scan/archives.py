@@ -63,13 +63,13 @@ class Archive:
                 self.damage = f"{self._label} {packed.damage}"
         except DAMAGE as error:
             if not count:
-                raise DataError(f"expected a tar archive in {self._label}, found: {error}",
-                                hint="fetch the file again; its name says tar") from error
-            self.damage = f"{self._label} is cut or damaged after {count} members: {error}"
+                raise DataError(f"{self._label} is not a tar archive: {error}",
+                                hint="download the file again; its name ends in tar") from error
+            self.damage = f"{self._label} is cut off or damaged after {count} members: {error}"
         except OSError as error:
             if error.errno in LIMITS:
                 raise
-            raise DataError(f"expected a tar archive in {self._label}, cannot read it: {error.strerror or error}",
+            raise DataError(f"cannot read {self._label}: {error.strerror or error}",
                             hint="check the path and its permissions") from error
 
     def _reader(self, member: tarfile.TarInfo, content: tarfile.TarInfo, stream: tarfile.TarFile | None) -> ChunkReader:

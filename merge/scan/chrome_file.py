@@ -111,11 +111,11 @@ class ChromeFile:
         text = self._keys.read_until(self.list_key)
         if text is None:
             if self._keys.lost_bytes or self._keys.is_cut:
-                found = "none: it is damaged, or cut before its first event"
+                found = "nothing usable, it is damaged, or cut off before its first event"
             else:
                 found = ", ".join(list(self._keys.values)[:SHOWN_KEYS]) or "nothing"
             kind = "Chrome" if self.list_key == EVENTS else "execution"
-            raise DataError(f"expected {self.list_key} in {self.name}, found {found}", hint=f"it is no {kind} trace")
+            raise DataError(f"no {self.list_key} in {self.name}: found {found}", hint=f"it is not a {kind} trace")
         self._note_keys()
         return text
 

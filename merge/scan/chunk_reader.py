@@ -88,7 +88,7 @@ class ChunkReader:
         except OSError as error:
             if error.errno in LIMITS:  # another file could not be opened either
                 raise
-            raise DataError(f"expected a Chrome trace in {self.trace.name}, cannot read it: {error.strerror or error}",
+            raise DataError(f"cannot read {self.trace.name}: {error.strerror or error}",
                             hint=getattr(error, "hint", "") or "check the path and its permissions") from error
 
     def _pieces(self, stack: ExitStack) -> Iterator[bytes]:
@@ -131,10 +131,10 @@ class ChunkReader:
     def _refuse(self, first: bytes) -> None:
         if not first.strip():
             found = f"a file that {self.damage}" if self.damage is not None else "an empty file"
-            raise DataError(f"expected a Chrome trace in {self.trace.name}, found {found}",
-                            hint="record it again, or leave it out")
+            raise DataError(f"{self.trace.name} is not a Chrome trace but {found}",
+                            hint="record it again, or omit it")
         what, hint = looks_like(first)
-        raise DataError(f"expected a Chrome trace in {self.trace.name}, found {what}",
+        raise DataError(f"{self.trace.name} is not a Chrome trace but {what}",
                         hint=hint or "only Chrome traces (JSON) can be merged")
 
     def _limited(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -142,8 +142,8 @@ class ChunkReader:
             left = len(chunk) if self._max_bytes is None else self._max_bytes - self.num_bytes
             if len(chunk) > left:
                 yield from [chunk[:left]] if left else []
-                self.damage = Damage(reason=f"holds more than the {self._max_bytes} bytes that are allowed",
-                                     at_byte=self.num_bytes, lost="what came after was not read")
+                self.damage = Damage(reason=f"is larger than the allowed {self._max_bytes} bytes",
+                                     at_byte=self.num_bytes, lost="the rest was not read")
                 return
             yield chunk
 

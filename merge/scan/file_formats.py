@@ -5,18 +5,18 @@ from __future__ import annotations
 SNIFFED_BYTES = 1 << 12
 """So much of a file shows what it is."""
 FOREIGN = (
-    (b"<!doctype", "an HTML page", "was it saved from a page that asks to log in? download the file itself"),
-    (b"<html", "an HTML page", "was it saved from a page that asks to log in? download the file itself"),
+    (b"<!doctype", "an HTML page", "was it saved from a login page? download the file itself"),
+    (b"<html", "an HTML page", "was it saved from a login page? download the file itself"),
     (b"<?xml", "XML", None),
-    (b"version https://git-lfs", "a Git LFS pointer", "git lfs pull fetches the file"),
-    (b"/annex/objects/", "a git-annex pointer", "git annex get fetches the file"),
+    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file with git lfs pull"),
+    (b"/annex/objects/", "a git-annex pointer", "fetch the file with git annex get"),
     (b"par1", "a parquet table", None),
     (b"sqlite format 3", "an SQLite database (an Nsight Systems export?)", None),
     (b"pk\x03\x04", "a ZIP archive", "unzip it"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd it"),
     (b"bzh", "bzip2", "bunzip2 it"),
     (b"\xfd7zxz", "xz", "unxz it"),
-    *((b"\x80" + protocol, "a Python pickle", "distprof memory shows snapshots of torch.cuda.memory")
+    *((b"\x80" + protocol, "a Python pickle", "for torch.cuda.memory snapshots, use distprof memory")
       for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
     (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),
 )
@@ -31,4 +31,4 @@ def looks_like(first: bytes) -> tuple[str, str | None]:
     start = first[:SNIFFED_BYTES].lstrip()[:24]
     if b"\0" in start or sum(byte > 126 for byte in start) > len(start) // 3:
         return "binary data", None
-    return f"text that is no JSON: {start.decode(errors='replace').splitlines()[0]!r}", None
+    return f"text that is not JSON: {start.decode(errors='replace').splitlines()[0]!r}", None

@@ -108,7 +108,7 @@ class Gunzip:
             if rest:
                 feed.put_back(rest)
                 if not MAGIC.startswith(rest[:2]) and not first:
-                    self._found.append(self._ended("is followed by something else than gzip", feed.offset))
+                    self._found.append(self._ended("is followed by data that is not gzip", feed.offset))
                 return not self._found
         return False
 
@@ -118,7 +118,7 @@ class Gunzip:
             data = feed.read() if decompressor.needs_input else b""
             if decompressor.needs_input and not data:
                 self._found.append(Damage(reason="is cut", at_byte=feed.offset,
-                                          lost="what came after is not in the file"))
+                                          lost="the rest is not in the file"))
                 return
             try:
                 piece = decompressor.decompress(data, STEP_BYTES)
@@ -159,9 +159,9 @@ class Gunzip:
 
     def _broken(self, words: str, offset: int) -> Damage:
         if words in CHECKS:
-            return Damage(reason=CHECKS[words], at_byte=offset, lost="some byte before it is wrong")
+            return Damage(reason=CHECKS[words], at_byte=offset, lost="some earlier byte is wrong")
         return self._ended(f"is damaged ({words})", offset)
 
     def _ended(self, reason: str, offset: int) -> Damage:
-        left = "what came after" if self._size is None else f"{self._size - offset} of {self._size} bytes"
+        left = "the rest" if self._size is None else f"{self._size - offset} of {self._size} bytes"
         return Damage(reason=reason, at_byte=offset, lost=f"{left} cannot be read")

@@ -27,8 +27,8 @@ def find_snapshots(paths: Sequence[Path]) -> list[Path]:
     if len(without) == len(found):
         return []
     if without:
-        raise DataError(f"expected memory snapshots alone, found {without[0]} beside them",
-                        hint="distprof memory shows them one after the other")
+        raise DataError(f"memory snapshots cannot be combined with other files: {without[0]}",
+                        hint="call distprof memory for each")
     return list(dict.fromkeys(file for files in found.values() for file in files))
 
 
@@ -65,6 +65,6 @@ def ranks_of(files: Sequence[Path]) -> tuple[Mapping[int, Path], bool]:
         of_rank[rank or 0].append(str(file))
     twice = next((rank for rank, several in of_rank.items() if len(several) > 1), None)
     if twice is not None:
-        raise DataError(f"expected one snapshot of each rank, found {len(of_rank[twice])} of rank {twice}: "
-                        f"{first_few(of_rank[twice])}", hint="name the files of one moment")
+        raise DataError(f"more than one snapshot per rank: {len(of_rank[twice])} of rank {twice}: "
+                        f"{first_few(of_rank[twice])}", hint="pass only the files of one moment")
     return {rank or 0: file for rank, file in sorted(zip(names, files, strict=True), key=lambda one: one[0] or 0)}, True

@@ -34,7 +34,7 @@ REFUSED = {
 SCALARS = (int, str, float, bool, type(None))
 BROKEN = (IndexError, KeyError, struct.error, TypeError, ValueError, AttributeError, OverflowError)
 """What Python raises where a pickle makes no sense."""
-HINT = "torch.cuda.memory._dump_snapshot writes such files; other pickles are not read, as they may run code"
+HINT = "torch.cuda.memory._dump_snapshot writes such files; distprof reads no other pickles, because they can run code"
 _unsigned, _signed, _double = struct.Struct("<I"), struct.Struct("<i"), struct.Struct(">d")
 
 
@@ -81,11 +81,11 @@ class PlainPickle:
         with self._path.open("rb") as file:
             self._left = os.fstat(file.fileno()).st_size
             if not self._left:
-                raise DataError(f"expected a memory snapshot in {self._path}, found an empty file",
-                                hint="was the disk full, or the job killed while it wrote?")
+                raise DataError(f"{self._path} is empty, not a memory snapshot",
+                                hint="was the disk full, or was the job killed while writing?")
             self._more(file)
             if self._data[:1] != b"\x80":
-                raise DataError(f"expected a memory snapshot in {self._path}, found no pickle of torch", hint=HINT)
+                raise DataError(f"{self._path} is not a memory snapshot from torch", hint=HINT)
             try:
                 return self._run(file)
             except BROKEN as error:
@@ -99,11 +99,10 @@ class PlainPickle:
 
     def _broken(self, *, is_cut: bool) -> NoReturn:
         if is_cut and self._at + LONGEST_NUMBER >= len(self._data) and not self._left:
-            raise DataError(f"expected a whole memory snapshot in {self._path}, found it cut after "
-                            f"{self._before + len(self._data)} bytes",
-                            hint="was the disk full, or the job killed while it wrote?") from None
-        raise DataError(f"expected a memory snapshot in {self._path}, found it damaged near byte "
-                        f"{self._before + self._at}", hint="dump or copy it again") from None
+            raise DataError(f"the memory snapshot {self._path} is cut off after {self._before + len(self._data)} bytes",
+                            hint="was the disk full, or was the job killed while writing?") from None
+        raise DataError(f"the memory snapshot {self._path} is damaged near byte "
+                        f"{self._before + self._at}", hint="dump it or copy it again") from None
 
     def _more(self, file: BinaryIO, wanted: int = 0) -> None:
         """Drops what was read, and reads on: at least `wanted` bytes lie ahead then."""
@@ -249,8 +248,8 @@ class PlainPickle:
         """Opcodes that do not come with every entry."""
         stack, data, at = self._stack, self._data, self._at
         if code in REFUSED:
-            raise DataError(f"expected nothing but plain containers in {self._path}, found what makes an object or "
-                            f"runs code ({REFUSED[code]} at byte {self._before + at - 1})", hint=HINT)
+            raise DataError(f"{self._path} must hold only plain containers, but it creates objects or runs code "
+                            f"({REFUSED[code]} at byte {self._before + at - 1})", hint=HINT)
         if code == 0x95:  # FRAME
             self._at += 8
         elif code in (0x58, 0x8D):  # BINUNICODE, BINUNICODE8

@@ -88,19 +88,19 @@ def run_snapshots(files: Mapping[int, Path], *, by: Sequence[str], ranks: Sequen
 def _nothing(files: Mapping[int, Path], problems: Sequence[Unreadable]) -> DataError:
     if problems:
         return DataError(problems[0].detail)
-    return DataError(f"expected memory of a device in {next(iter(files.values()))}, found none",
-                     hint="torch.cuda.memory._record_memory_history() begins a history")
+    return DataError(f"no device memory in {next(iter(files.values()))}",
+                     hint="start a history with torch.cuda.memory._record_memory_history()")
 
 
 def _check(files: Mapping[int, Path], by: Sequence[str], ranks: Sequence[int]) -> None:
     for key in by:
         if key not in BY:
             near = difflib.get_close_matches(key, BY, n=1)
-            raise UsageError(f"expected {', '.join(BY)} for --by of memory snapshots, found {key!r}",
+            raise UsageError(f"--by {key!r} is unknown for memory snapshots; choose from {', '.join(BY)}",
                              hint=f"--by {near[0]}" if near else None)
     for rank in ranks:
         if rank not in files:
-            raise UsageError(f"expected --rank of a rank with a snapshot ({spans(sorted(files))}), found {rank}")
+            raise UsageError(f"rank {rank} has no snapshot; --rank can be {spans(sorted(files))}")
 
 
 def _added(parts: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:

@@ -91,7 +91,7 @@ class _Reader:
             raise self._no_snapshot() from None
 
     def _no_snapshot(self) -> DataError:
-        return DataError(f"expected a memory snapshot with segments in {self._path}, found another pickle", hint=HINT)
+        return DataError(f"{self._path} is not a memory snapshot: it has no segments", hint=HINT)
 
     def _finish(self, found: dict[Any, Any]) -> Any:
         """Dicts that come in large numbers become rows."""

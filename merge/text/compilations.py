@@ -46,7 +46,7 @@ def _table(table: pl.DataFrame, first: Sequence[str], last: Sequence[str], page:
 def _head(compilations: pl.DataFrame) -> str:
     totals = compilation_totals(compilations)
     done = totals["compile"] + totals["recompile"] + totals["backward"]
-    parts = [counted(done, "compilation"), f"{totals['recompile']} of them again as guards failed",
+    parts = [counted(done, "compilation"), f"{totals['recompile']} of them recompilations after guard failures",
              counted(totals["graph_break"], "graph break")]
     if totals["failed"]:
         parts.append(f"{totals['failed']} failed")

@@ -60,30 +60,30 @@ def _head(path: CriticalPath) -> str:
     each = (path.durations["end_ns"] - path.durations["start_ns"]).to_numpy()
     most = "" if len(path.steps) == 1 else f" ({duration(each.min())} to {duration(each.max())})"
     kinds = {kind: ns for kind, ns in by_kind(path).items() if ns or kind != UNRECORDED}
-    return (f"longest chain: {duration(each.mean())}{most} from the first rank's start to the last one's end: "
+    return (f"critical path: {duration(each.mean())}{most} from the first rank's start to the last one's end: "
             + ", ".join(f"{duration(ns)} {kind}" for kind, ns in kinds.items()))
 
 
 def _ranks(shown: CriticalShown, page: Page) -> None:
     table, rows = by_rank(shown.path), shown.top or TOP
-    page.table(("rank", "on the chain", "of it", "in steps", "work", "moving", "starting", "waking"), [
+    page.table(("rank", "on the path", "of it", "in steps", "work", "moving", "starting", "waking"), [
         (f"rank {row['rank']}", duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]),
          *(_time(row[f"{kind}_ns"]) for kind in ("work", "moving", "starting", "waking")))
         for row in table.head(rows).iter_rows(named=True)])
     _more(table, rows, page)
-    page.line("a step, mean; moving: a collective, after all ranks had come that it needs; starting: from its call, or "
-              "from when its queue was")
-    page.line("free, until it began; waking: from its end until the thread went on")
+    page.line("mean per step; moving: a collective, once all the ranks it needs have arrived; starting: from its "
+              "call, or from when its queue was")
+    page.line("free, until it started; waking: from its end until the thread continued")
     page.line()
 
 
 def _modules(shown: CriticalShown, page: Page) -> None:
     table, rows = by_module(shown.path), shown.top or TOP
-    page.table(("module", "phase", "on the chain", "of it", "in steps", "mostly on", "least slack", "most slack"), [
+    page.table(("module", "phase", "on the path", "of it", "in steps", "mostly on", "least slack", "most slack"), [
         (_place(row), row["phase"], duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row),
          _slack(row, "slack"), _slack(row, "most_slack")) for row in table.head(rows).iter_rows(named=True)], left=2)
     _more(table, rows, page)
-    page.line("slack: by how much each call on that rank could take longer before any step ends later")
+    page.line("slack: how much longer each call on that rank could take without making any step longer")
     page.line()
 
 
@@ -91,7 +91,7 @@ def _operators(shown: CriticalShown, page: Page) -> None:
     table, rows = by_op(shown.path), shown.top or TOP
     if table["op"].null_count() == len(table):
         return
-    page.table(("operator", "on the chain", "of it", "in steps", "mostly on"), [
+    page.table(("operator", "on the path", "of it", "in steps", "mostly on"), [
         (_cut(row["op"] or "(none)"), duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row))
         for row in table.head(rows).iter_rows(named=True)])
     _more(table, rows, page)
@@ -101,10 +101,10 @@ def _operators(shown: CriticalShown, page: Page) -> None:
 def _collectives(shown: CriticalShown, page: Page) -> None:
     table, rows = by_collective(shown.path, shown.rows), shown.top or TOP
     if table.is_empty():
-        page.line("no collective is on the chain")
+        page.line("no collective is on the path")
         page.line()
         return
-    page.table(("collective", "group", "calls/step", "on the chain", "of it", "moving", "starting", "waking"), [
+    page.table(("collective", "group", "calls/step", "on the path", "of it", "moving", "starting", "waking"), [
         (row["collective_op"] or UNKNOWN, row["group"] or UNKNOWN, f"{row['calls']:.3g}", duration(row["time_ns"]),
          percent(row["ratio"]), *(_time(row[f"{kind}_ns"]) for kind in ("moving", "starting", "waking")))
         for row in table.head(rows).iter_rows(named=True)], left=2)
@@ -116,11 +116,12 @@ def _doubts(shown: CriticalShown) -> list[str]:
     found = []
     work = shown.path.links.filter(pl.col("kind") == "work")
     if len(work) and (work["phase"] == "unknown").all():
-        found.append("which modules ran is not known: these steps have no timeline")
+        found.append("modules are unknown: these steps have no timeline")
     found += doubts(shown)
     off = shown.clock.pair_uncertainty_ns()
     if off:
-        found.append(f"clocks may differ by {duration(off)}: where the chain changes ranks, it may be wrong by that")
+        found.append(f"clocks may differ by {duration(off)}: where the path changes ranks, it may be wrong by that "
+                     "much")
     return found
 
 

@@ -28,8 +28,8 @@ from distprof.reporters.deepspeed_layout import (
 from distprof.terminal import visible
 
 Row = dict[str, Any]
-BASIS = ("Rank {rank}. FLOPs are 2 per MAC by distprof's formulas, without DeepSpeed's elementwise work; latencies are "
-         "means over the timed steps.")
+BASIS = ("Rank {rank}. FLOPs are 2 per MAC by distprof's formulas, excluding DeepSpeed's elementwise work; latencies "
+         "are means over the timed steps.")
 
 
 class ModuleTree:
@@ -92,7 +92,7 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     modules = read_table(run.of_tables({rank}), MODULES).rows
     rows = modules.filter(~pl.col("module_path").str.contains(":")).to_dicts()
     if not rows or rows[0]["fwd_macs"] is None:
-        raise DataError(f"expected a counted step of rank {rank} in {path}, found none",
+        raise DataError(f"no counted step of rank {rank} in {path}",
                         hint="the script must run more steps than profile_step")
     tree, ranks = ModuleTree(rows), per_rank(run, tables)
     params = model_totals(run, ranks, tables.parameters)["params"]

@@ -71,56 +71,56 @@ def _row(one: Exported) -> tuple[str, ...]:
 def _whole(shown: ExportShown) -> list[str]:
     found = []
     if shown.step is not None:
-        found.append(f"step {shown.step}, the last one of the trace pass")
+        found.append(f"step {shown.step}, the last step of the trace pass")
     if shown.left_out:
-        found.append(f"left out: {spans(shown.left_out)}, without an execution trace or a timeline")
+        found.append(f"ranks skipped, with neither an execution trace nor a timeline: {spans(shown.left_out)}")
     if not shown.aligned and shown.lacking is None:
-        found.append("the clocks of the ranks were never compared: starts on different ranks do not compare")
+        found.append("the clocks of the ranks were never compared: start times of different ranks are not comparable")
     unseen = sum(one.unseen for one in shown.exported)
     if unseen:
-        found.append(f"{counted(unseen, 'collective')} left out: the timeline does not show their work")
+        found.append(f"{counted(unseen, 'collective')} skipped: the timeline does not show their work")
     return found
 
 
 def _not_replayed(shown: ExportShown) -> list[str]:
-    found = ["for comm_replay --trace-type et --trace-path DIR: communication alone, with what it waits for"]
-    found += [f"{counted(number, 'call')} left out on all their ranks, without {what}"
+    found = ["for comm_replay --trace-type et --trace-path DIR: only communication and its dependencies"]
+    found += [f"{counted(number, 'call')} skipped on all their ranks, without {what}"
               for what, number in (shown.lacking or {}).items()]
     if not any(one.written.communication for one in shown.exported):
-        found.append("no communication is left: timelines show none that is known to the end")
+        found.append("no communication is left: timelines show none with a known end")
     return found + _cut(shown.exported)
 
 
 def _cut(exported: Sequence[Exported]) -> list[str]:
     cut = [str(one.number) for one in exported if one.is_cut]
-    return [f"execution traces end inside on rank {', '.join(cut)}: later calls are missing"] if cut else []
+    return [f"execution traces are cut off on rank {', '.join(cut)}: later calls are missing"] if cut else []
 
 
 def _unknown(exported: Sequence[Exported]) -> list[str]:
     found = []
     if all(one.links is None for one in exported):
-        found.append("no execution traces: dependencies are the order of threads and streams, launches and waits; "
-                     "which call needs whose tensors is not known (distprof run --execution-trace records it)")
+        found.append("no execution traces: dependencies come from the order in threads and streams, launches and "
+                     "waits; tensor dependencies are unknown (record them with distprof run --execution-trace)")
     if any(one.links is not None and one.links.linked_by == "order" for one in exported):
-        found.append("slices have no numbers of calls: a call got the slice of its name in the same order; calls "
-                     "without a slice are not in the timeline")
+        found.append("slices have no call numbers: each call was matched to the slice with its name in the same "
+                     "order; calls without a slice are not in the timeline")
     lacking = [str(one.number) for one in exported if one.links is not None and not one.links.num_linked]
     if lacking:
-        found.append(f"no timeline has a call of the execution trace of rank {', '.join(lacking)}: its nodes have no "
-                     "times, and its communication is not known")
-    for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format does not have, or "
-                        "without a known other side: written as computation"),
-                       ("without_group", "of a process group that is not known")):
+        found.append(f"no timeline has calls from the execution trace of rank {', '.join(lacking)}: its nodes have no "
+                     "times, and its communication is unknown")
+    for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format lacks, or with an "
+                                                                       "unknown peer: written as computation"),
+                       ("without_group", "of an unknown process group")):
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
     partial = frozenset[int]().union(*(one.partial for one in exported))
     if partial:
-        found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} not on all of "
-                     f"{'its' if len(partial) == 1 else 'their'} ranks: a simulator may wait for the others forever")
+        found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} missing on some of "
+                     f"{'its' if len(partial) == 1 else 'their'} ranks: a simulator may wait for those forever")
     blind = sum(one.blind_waits for one in exported)
     if blind:
-        found.append(f"{counted(blind, 'wait')} of streams without the event that ends it: dependencies between "
-                     "streams are missing (torch.profiler notes them with enable_cuda_sync_events=True in its "
+        found.append(f"{counted(blind, 'stream wait')} without the event that ends it: dependencies between streams "
+                     "are missing (torch.profiler records them with enable_cuda_sync_events=True in its "
                      "experimental_config)")
     return found + _cut(exported)

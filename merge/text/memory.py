@@ -21,7 +21,7 @@ from distprof.units import counted, duration, percent, size
 
 TOP = 20
 TENSORS_SHOWN = 10
-COLUMNS = ("at peak", "share", "tensors", "used no more", "kept for backward", "allocated", "times")
+COLUMNS = ("at peak", "share", "tensors", "no longer used", "kept for backward", "allocated", "times")
 """Behind those of `--by`."""
 
 
@@ -48,7 +48,7 @@ def render(shown: MemoryShown, page: Page) -> str:
     if shown.lifetimes:
         _lifetimes(shown, page)
     if shown.found.num_bad:
-        page.line(f"{counted(shown.found.num_bad, 'event')} without size, address or time left out")
+        page.line(f"{counted(shown.found.num_bad, 'event')} without size, address or time skipped")
     if shown.run.remarks or shown.problems:
         show_problems(shown.run.remarks, shown.problems, page)
         page.line()
@@ -61,11 +61,11 @@ def _peaks(shown: MemoryShown, page: Page) -> None:
     rows = [[str(peak.rank), peak.device, size(peak.peak_bytes), str(len(peak.alive)), size(_named(peak)),
              _or_dash(peak.before_bytes), size(peak.unknown_bytes), _or_dash(peak.reserved_bytes),
              _or_dash(peak.unused_bytes), held.get((peak.rank, peak.device), "-")] for peak in shown.found.peaks]
-    header = ["rank", "device", "peak", "tensors", "known", "from before", "unknown", "reserved", "used no more",
+    header = ["rank", "device", "peak", "tensors", "known", "from before", "unknown", "reserved", "no longer used",
               "held at the start"]
     page.table(header, rows, left=2)
     if any(peak.device == "cpu" for peak in shown.found.peaks):
-        page.line("on a CPU the peak is what was allocated since the recording began")
+        page.line("on a CPU, the peak counts only allocations since the recording started")
     page.line()
 
 
@@ -100,7 +100,7 @@ def _tensors(shown: MemoryShown, page: Page) -> None:
     peak = max(shown.found.peaks, key=lambda one: one.peak_bytes)
     rows = peak.alive.head(shown.top or TENSORS_SHOWN)
     page.line(f"largest at the peak of rank {peak.rank} ({peak.device}):")
-    page.table(["bytes", "category", "module", "made by", "phase", "name", "shape"], [
+    page.table(["bytes", "category", "module", "allocated by", "phase", "name", "shape"], [
         [size(row["size_bytes"]), _key(row["category"]), _key(row["module_path"]), _key(row["op"]), _key(row["phase"]),
          _key(row["name"]), _key(row["shape"])] for row in rows.iter_rows(named=True)], left=0)
     page.line()
@@ -110,8 +110,8 @@ def _lifetimes(shown: MemoryShown, page: Page) -> None:
     """By size times the time for which a tensor was kept for nothing."""
     rows, begin = longest_unused(shown.found.rows, shown.top or TENSORS_SHOWN), _begin(shown.found.rows)
     page.line("kept longest after their last use, by size times time:")
-    page.table(["rank", "module", "category", "made by", "last used by", "bytes", "made", "last used", "freed",
-                "kept for nothing"], [
+    page.table(["rank", "module", "category", "allocated by", "last used by", "bytes", "made", "last used", "freed",
+                "kept unused"], [
         [str(row["rank"]), _key(row["module_path"]), _key(row["category"]), _key(row["op"]), _key(row["used_by"]),
          size(row["size_bytes"]), *(f"+{duration(row[name] - begin[row['rank']])}"
                                     for name in ("made_ns", "last_used_ns", "freed_ns")),

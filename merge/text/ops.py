@@ -60,7 +60,7 @@ def render(shown: OperatorsShown, page: Page, *, markdown: bool = False) -> str:
     if rows:
         page.table(header, rows, left=left)
     else:
-        page.line("nothing is left: no operator meets all conditions")
+        page.line("no operator matches all filters")
     more = len(shown.table) - len(rows)
     if more > 0:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
@@ -84,20 +84,20 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     if by_shapes is not None:
         _by_shapes(by_shapes, page)
     elif covered is None:
-        page.line("FLOPs and bytes unknown: no step of the count pass was recorded, and the trace has no shapes")
+        page.line("FLOPs and bytes are unknown: there is no count pass, and the trace has no shapes")
     elif covered.ratio is not None:
-        page.line(f"FLOPs and bytes are from the count pass; timed calls have {percent(covered.ratio)} of its FLOPs")
+        page.line(f"FLOPs and bytes come from the count pass; timed calls cover {percent(covered.ratio)} of its FLOPs")
     if shown.found.num_bad:
-        page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration left out")
+        page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration skipped")
     page.line()
 
 
 def _by_shapes(covered: ShapeCoverage, page: Page) -> None:
-    told = "" if covered.ratio is None else f", which tell FLOPs of {percent(covered.ratio)} of the time of operators"
-    page.line(f"FLOPs and bytes are from the shapes in the trace{told}")
+    told = "" if covered.ratio is None else f", which give FLOPs for {percent(covered.ratio)} of operator time"
+    page.line(f"FLOPs and bytes come from the shapes in the trace{told}")
     if covered.unknown_calls:
         without = f", {covered.calls_without_shapes} without shapes" if covered.calls_without_shapes else ""
-        page.line(f"FLOPs of {counted(covered.unknown_calls, 'call')} unknown{without}")
+        page.line(f"FLOPs of {counted(covered.unknown_calls, 'call')} are unknown{without}")
 
 
 def _table(shown: OperatorsShown) -> tuple[list[str], list[list[str]]]:

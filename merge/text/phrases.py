@@ -75,7 +75,7 @@ def work_name(kind: str, where: str | None) -> str:
     if kind in ("annotation", "optimizer") and where is not None:
         return f"`{where}`"
     if kind == "host":
-        return f"the host {where or 'outside of any module'}"
+        return f"the host {where or 'outside all modules'}"
     return {"optimizer": "the optimizer", "data": "loading data", "whole": "all its work"}.get(kind, kind)
 
 
@@ -111,7 +111,7 @@ def clock_line(clock: Mapping[str, Any]) -> str:
     if residual is not None and causality is not None:
         verb = "ends" if causality["num_collectives"] == 1 else "end"
         parts.append(f"{some(causality['num_collectives'])} {verb} within {duration(residual['p95'])} (95 %), "
-                     f"{causality['violations'] or 'none'} before all ranks are in")
+                     f"{causality['violations'] or 'none'} before every rank has entered")
     return f"clock: {'; '.join(parts)}"
 
 
@@ -123,5 +123,5 @@ def _basis(clock: Mapping[str, Any]) -> str:
         return f"{counted(samples, 'sample of clocks')}, taken while recording"
     if len(clock["ranks"]) == 1:
         return "one rank: nothing to align"
-    return "one host: all ranks read the same clock" + (
+    return "one host: all ranks use the same clock" + (
         f"; {counted(samples, 'sample')} {'agrees' if samples == 1 else 'agree'}" if samples else "")

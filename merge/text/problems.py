@@ -22,106 +22,109 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "recording": "rank {rank} did not finish recording (killed, out of disk, or still running): "
                      "{steps:# step} recorded",
         "partial": "rank {rank} is partial: {why}",
-        "failed": "rank {rank} is failed: {why}",
+        "failed": "rank {rank} failed: {why}",
     },
     codes.RankFailed: "rank {rank} failed first: {exit_code:exit_code}{why:note}",
     codes.FilesMissing: "rank {rank} lacks {files:names}",
-    codes.FolderLeftOut: "{folder} is left out: {why}",
-    codes.MemoryEndedEarly: "the memory pass of rank {rank} ended in step {step}, as what it records would have taken "
-                            "{taken_bytes:size} of memory and may take {most_bytes:size}. What came later is not "
-                            "known: the peak may be higher, and what was alive then seems never freed",
-    codes.TimelinesCapped: "timelines of {ranks:ranks} lack their {num_events} shortest events, of up to "
-                           "{longest_ns:ns} and {total_ns:ns} together: more would not fit into --max-rank-size "
-                           "{most_bytes:size}",
+    codes.FolderLeftOut: "{folder} was skipped: {why}",
+    codes.MemoryEndedEarly: "the memory pass of rank {rank} stopped in step {step}: its records would have taken "
+                            "{taken_bytes:size} of memory, and the limit is {most_bytes:size}. Later allocations are "
+                            "unknown: the peak may be higher, and memory that was allocated then seems never to be "
+                            "freed",
+    codes.TimelinesCapped: "timelines of {ranks:ranks} lack the {num_events} shortest events (up to {longest_ns:ns} "
+                           "each, {total_ns:ns} in total), which did not fit into --max-rank-size {most_bytes:size}",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.StepsUnsure: {
-        "irregular": "a step may not be an iteration: {names:names} step in no pattern ({num_turns:# step} looked at). "
-                     "--step-every CLASS, or --step-every N, says which of their steps end one",
+        "irregular": "a step may not be an iteration: {names:names} step in no regular pattern ({num_turns:# step} "
+                     "examined). Say which of their steps end an iteration with --step-every CLASS or --step-every N",
         "silent": "a step may not be an iteration: {names:names} had not stepped after {num_turns:# step} of others. "
-                  "--step-every N says how many optimizer steps make one",
-        "differ": "ranks found different steps ({ranks:ranks} and others): numbers of steps do not match. "
-                  "--step-every, or rec.step(), makes them equal",
-        "left": "from step {step} on, optimizers stepped otherwise than found. --step-every says what ends a step",
-        "explicit": "rec.step() was first called in step {step}, and steps before that ended with optimizer steps. "
-                    "--steps wait=... waits longer",
-        "late": "an optimizer stepped in step {step}, and the job had been taken for inference. --steps wait=... waits "
-                "longer, --step-every says what ends a step",
+                  "Say how many optimizer steps make an iteration with --step-every N",
+        "differ": "ranks found different steps ({ranks:ranks} and others), so step numbers do not match. Make them "
+                  "match with --step-every or rec.step()",
+        "left": "from step {step} on, optimizers no longer followed the pattern found before. Say what ends a step "
+                "with --step-every",
+        "explicit": "rec.step() was first called in step {step}; earlier steps ended with optimizer steps. Wait "
+                    "longer with --steps wait=...",
+        "late": "an optimizer stepped in step {step}, after the job had been taken for inference. Wait longer with "
+                "--steps wait=..., or say what ends a step with --step-every",
     },
-    codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
-    codes.CallsDiffer: "ranks disagree about {num_collectives:# collective}, which distprof comms names",
-    codes.ModulesUncounted: "{num_modules:# module} not counted: first called when FLOPs had been counted "
-                            "({modules:modules}). FLOP/s of a step are not known",
-    codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
-    codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
-    codes.WorldSizesDiffer: "the world size in the traces is not clear: {ranks_by_size:sizes}, and the highest rank is "
+    codes.AttemptsDiffer: "ranks are from different torchrun attempts: {attempts:names}",
+    codes.CallsDiffer: "ranks disagree about {num_collectives:# collective}; distprof comms lists them",
+    codes.ModulesUncounted: "{num_modules:# module} not counted: first called after the count pass "
+                            "({modules:modules}). FLOP/s per step are unknown",
+    codes.TraceWithoutRank: "{file} was skipped: neither its contents nor its name give its rank",
+    codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged; {left_out:first} skipped",
+    codes.WorldSizesDiffer: "the world size is unclear from the traces: {ranks_by_size:sizes}; the highest rank is "
                             "{highest_rank}",
     codes.TraceDamaged: {
         "all": "rank {rank} is not in the merged trace: {detail}",
         "container": "rank {rank}: {file} {detail}",
-        "end": "rank {rank}: {file} ends too early, after {num_events:# whole event}: {lost_bytes:# byte} lost",
+        "end": "rank {rank}: {file} is cut off after {num_events:# whole event}: {lost_bytes:# byte} lost",
         "places": "rank {rank}: {file} is damaged at {places:# place}: {lost_bytes:# byte} lost",
-        "events": "rank {rank}: {num_events:# event} of {file} left out: without a phase, or with a time "
-                  "that is not a number",
-        "keys": "rank {rank}: {file} is damaged beside its events: {lost_bytes:# byte} lost{detail:values}",
+        "events": "rank {rank}: {num_events:# event} of {file} skipped: no phase, or a time that is not a "
+                  "number",
+        "keys": "rank {rank}: {file} is damaged outside its events: {lost_bytes:# byte} lost{detail:values}",
     },
     codes.TopologyUncertain: {
-        "not_recorded": "all ranks are taken for data parallel, but no recorded step shows what they exchange: totals "
-                        "of the model may be wrong; give --dp, or {doubt:flags}",
-        "parameters_differ": "all ranks are taken for data parallel, but they hold different parameters and nothing "
-                             "that they exchange in a recorded step says why: totals of the model may be wrong; give "
+        "not_recorded": "assuming all ranks are data parallel, but no recorded step shows what they exchange: model "
+                        "totals may be wrong; give --dp, or {doubt:flags}",
+        "parameters_differ": "assuming all ranks are data parallel, but they hold different parameters, and nothing "
+                             "they exchange in a recorded step explains that: model totals may be wrong; give "
                              "{doubt:flags}",
-        "replicas_join": "all ranks are taken for data parallel, but with the same parameters they join results inside "
-                         "modules: totals of the model may be wrong; give --cp or --tp if they share the work on a "
-                         "sample, --dp if they do not",
-        "no_mesh": "all ranks are taken for data parallel, but what they hold and exchange does not fit that, nor any "
-                   "other device mesh: totals of the model may be wrong; give {doubt:flags}",
+        "replicas_join": "assuming all ranks are data parallel, but ranks with the same parameters combine results "
+                         "inside modules: model totals may be wrong; give --cp or --tp if they share the work on a "
+                         "sample, --dp if not",
+        "no_mesh": "assuming all ranks are data parallel, but what they hold and exchange fits neither that nor any "
+                   "other device mesh: model totals may be wrong; give {doubt:flags}",
     },
     codes.ClocksNotAligned: "clocks are not aligned ({ranks:ranks}): {reason:reason}{note:note}",
-    codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
-                       "in, by up to {largest_ns:ns}; the uncertainty of the clocks explains {allowed_ns:ns}",
-    codes.WallClockSet: "the wall clock was set by up to {set_by_ns:ns} while recording",
+    codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives finish on one rank before "
+                       "every rank has entered, by up to {largest_ns:ns}; clock uncertainty explains only "
+                       "{allowed_ns:ns}",
+    codes.WallClockSet: "the wall clock was adjusted by up to {set_by_ns:ns} while recording",
     codes.ReadSummaries: "read: summaries of {num_ranks:# rank}, tables of {tables:of_some}{times_of:times}{cut:cut}. "
                          "--exact reads all",
-    codes.FilesLeftOut: "{num_files:# file} left out: {instead} ({files:names})",
-    codes.ExecutionTraces: "execution traces of {ranks:ranks} lie beside their timelines "
-                           "({files:names}){missing:lack}; they have no times and are not merged: distprof "
-                           "export joins the two",
-    codes.RanksFromNames: "{contradicted:same_rank}ranks are from {names:source} in the file names",
-    codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is taken as {world_size}: the highest rank plus one",
+    codes.FilesLeftOut: "{num_files:# file} skipped: {instead} ({files:names})",
+    codes.ExecutionTraces: "there are execution traces of {ranks:ranks} next to the timelines "
+                           "({files:names}){missing:lack}; they have no times and are not merged. distprof export "
+                           "joins the two",
+    codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} in the file names",
+    codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is assumed to be {world_size}, the highest rank plus "
+                              "one",
     codes.MatchingInferred: {
-        "label": "{num_rows} of {total} rows of collectives are matched by their order of op, type and size: the "
-                 "traces have neither ids nor comparable sequence numbers",
-        "order": "{num_rows} of {total} rows of collectives are matched by the order of their ops alone: the traces "
+        "label": "{num_rows} of {total} rows of collectives are matched by order, op, type and size: the traces have "
+                 "neither ids nor comparable sequence numbers",
+        "order": "{num_rows} of {total} rows of collectives are matched only by the order of their ops: the traces "
                  "have no types and sizes",
-        "group": "{num_rows} of {total} rows of collectives have no process group: they are taken for collectives of "
-                 "all ranks",
-        "none": "{num_rows} of {total} rows of collectives are not matched: their ranks are in several process groups, "
-                "and nothing says in which of them they were issued",
+        "group": "{num_rows} of {total} rows of collectives have no process group and are assumed to involve all "
+                 "ranks",
+        "none": "{num_rows} of {total} rows of collectives are not matched: their ranks are in several process "
+                "groups, and the traces do not say which one issued them",
     },
-    codes.EarlierAttempts: "the job was restarted: attempt {shown} is shown, attempt {attempt} ended{why:because} "
-                           "(--attempt {attempt} shows it)",
+    codes.EarlierAttempts: "the job was restarted: this is attempt {shown}; attempt {attempt} ended{why:because} "
+                           "(show it with --attempt {attempt})",
     codes.RecordedLightly: "{full:number} of {of} ranks recorded fully ({full:spans}), the others lightly: timelines, "
-                           "operators and counts are of those, and late ranks are told by steps without a timeline"
-                           "{parts_counted:uncounted}",
-    codes.ScriptInterrupted: "the script was interrupted after everything had been recorded",
-    codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: nothing was "
-                          "recorded there, and its events are as without distprof",
-    codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one; compilation or "
-                       "warm-up? (--steps wait=... waits longer)",
-    codes.CountedUnlike: "the counted step had {counted:amount} {unit:unit}, a step has {usual:amount} on average: "
-                         "FLOP/s and MFU allow for that, counts are of the counted step",
-    codes.FirstStepLeftOut: "step {step} is left out: the profiler warms up in it",
-    codes.CulpritsOfAllSteps: "culprits are of all steps: {first}-{last}",
-    codes.MergeAlone: "this is a merge without the folders of its ranks: it does not hold what steps were spent on",
+                           "operators and counts cover only the former, and late ranks are judged by steps without a "
+                           "timeline{parts_counted:uncounted}",
+    codes.ScriptInterrupted: "the script was interrupted after the recording was complete",
+    codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: distprof recorded "
+                          "nothing there, and those events are as without distprof",
+    codes.StepsUneven: "timed steps are uneven: the longest took {ratio:.0f} x the median. Compilation or "
+                       "warm-up? (wait longer with --steps wait=...)",
+    codes.CountedUnlike: "the counted step had {counted:amount} {unit:unit}, the average step {usual:amount}: FLOP/s "
+                         "and MFU account for that; counts are those of the counted step",
+    codes.FirstStepLeftOut: "step {step} is skipped: the profiler was warming up",
+    codes.CulpritsOfAllSteps: "late ranks are judged over all steps: {first}-{last}",
+    codes.MergeAlone: "this is a merge without its rank folders, so step breakdowns are not available",
 }
 KINDS = ("what", "status", "doubt")
 """Fields by which a sentence is chosen where a code has several."""
 CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "asked": "--align none",
-    "hosts_unknown": "the hosts of the ranks are not known, and no offsets were measured",
-    "no_samples": "the ranks ran on several hosts, and no offsets were measured",
-    "samples_do_not_join": "no samples join them with the common clock",
-    "too_few_collectives": "fewer than 20 collectives that synchronise join them with the common clock",
+    "hosts_unknown": "the ranks' hosts are unknown, and no clock offsets were measured",
+    "no_samples": "the ranks ran on several hosts, and no clock offsets were measured",
+    "samples_do_not_join": "no clock samples connect them to the common clock",
+    "too_few_collectives": "fewer than 20 synchronising collectives connect them to the common clock",
     None: "the reason is not known",
 }
 NAMED = 8
@@ -136,14 +139,14 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "of_rank": lambda rank: "" if rank is None else f"rank {rank}: ",
     "unreadable": lambda file: "" if file is None else f"{file} cannot be read: ",
     "ranks": rank_list,
-    "where": lambda found: f"; recorded in {', '.join(found)}: name that directory, too" if found else "",
+    "where": lambda found: f"; recorded in {', '.join(found)}: pass that directory, too" if found else "",
     "lack": lambda ranks: f", none of {rank_list(ranks)}" if ranks else "",
     "names": lambda names: ", ".join(map(str, names)),
     "modules": lambda paths: ", ".join(path or "(root)" for path in paths),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
     "steps": lambda steps: numbered("step", steps),
     "exit_code": lambda code: "an exception" if code is None else f"exit code {code}" if code >= 0 else
-    f"it was ended by signal {-code}",
+    f"killed by signal {-code}",
     "because": lambda why: "" if why is None else f" with {why}",
     "sizes": lambda found: ", ".join(
         f"{number} in {numbered('rank', ranks)}" for number, ranks in sorted(found.items())),
@@ -151,12 +154,13 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "size": size,
     "number": lambda ranks: str(len(ranks)),
     "spans": lambda ranks: spans(ranks) if ranks else "none",
-    "uncounted": lambda known: "" if known else "; they lack a part of the model, whose FLOPs are not known",
+    "uncounted": lambda known: "" if known else "; they do not cover all parts of the model, so some FLOPs are "
+                                                "unknown",
     "note": lambda note: "" if note is None else f" ({note})",
     "flags": lambda _: SIZE_FLAGS,
     "amount": "{:.3g}".format,
     "unit": lambda name: name.replace("_", " "),
-    "values": lambda keys: f", and values of {keys}" if keys else "",
+    "values": lambda keys: f", including values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
     "of_some": lambda ranks: f"{len(ranks)} of them ({spans(ranks)})" if 0 < len(ranks) <= NAMED else
@@ -207,7 +211,7 @@ def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
         few = some if len(some) <= NAMED + 1 else some[:NAMED]
         yield from sentences(few)
         if len(few) < len(some):
-            yield f"likewise for {rank_list(sorted({msgspec.structs.asdict(one)['rank'] for one in some[NAMED:]}))}"
+            yield f"the same for {rank_list(sorted({msgspec.structs.asdict(one)['rank'] for one in some[NAMED:]}))}"
 
 
 def _kind(one: Problem) -> Any:

@@ -46,11 +46,11 @@ def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
     """
     missing = shown.run.missing
     if missing:
-        yield (f"what {rank_list(missing)} did is not known: where others waited for "
-               f"{'it' if len(missing) == 1 else 'them'}, that counts as moving")
+        yield (f"what {rank_list(missing)} did is unknown: time that others waited for "
+               f"{'it' if len(missing) == 1 else 'them'} counts as moving")
     if shown.guessed:
-        yield (f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there may "
-               f"be waiting{so}")
+        yield (f"many waits of {rank_list(shown.guessed)} are inferred from other ranks: some of the work there may be "
+               f"waiting{so}")
 
 
 def last_lines(shown: ReplayedShown, page: Page) -> None:

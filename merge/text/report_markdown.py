@@ -63,4 +63,4 @@ def _table(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     elif split is not None and split.get("exposed_ratio") is not None:
         yield "exposed communication", percent(split["exposed_ratio"])
     if totals is not None:
-        yield "parameters of the model", si(totals["model"]["unique_params"] or totals["model"]["params"])
+        yield "model parameters", si(totals["model"]["unique_params"] or totals["model"]["params"])

@@ -57,8 +57,8 @@ def _peaks(shown: SnapshotsShown, page: Page) -> None:
          str(one.num_alive), size(one.memory.peak_reserved_bytes), size(one.memory.before_bytes),
          str(one.memory.entries), _length(one)] for one in shown.found.devices], left=2)
     if any(not one.memory.entries for one in shown.found.devices):
-        page.line("no history, so no peak: what is alive now is shown. "
-                  "torch.cuda.memory._record_memory_history() begins one")
+        page.line("no history, so no peak: this shows what is alive now. Start a history with "
+                  "torch.cuda.memory._record_memory_history()")
     page.line()
 
 
@@ -70,7 +70,7 @@ def _length(one: OneDevice) -> str:
 def _now(shown: SnapshotsShown, page: Page) -> None:
     page.line("when the snapshot was taken:")
     rows = [(one, one.memory.division) for one in shown.found.devices]
-    page.table(["rank", "device", "reserved", "allocated", "of it rounding", "waiting for a stream", "free in split "
+    page.table(["rank", "device", "reserved", "allocated", "rounding", "waiting for a stream", "free in split "
                 "segments", "free segments", "largest free block"], [
         [*_place(one), size(now.reserved_bytes), size(now.allocated_bytes),
          size(now.allocated_bytes - now.requested_bytes), size(now.waiting_bytes), _part(now.split_bytes,
@@ -151,7 +151,7 @@ def _failures(shown: SnapshotsShown, page: Page) -> None:
     for one in shown.found.devices:
         for failure in one.memory.failures[-FAILURES_SHOWN:]:
             page.line(f"out of memory: rank {one.memory.rank}, device {one.memory.device}{_at(failure, one)}: "
-                      f"{size(failure.asked_bytes)} asked for by {failure.line or 'an unknown line'}; allocated "
+                      f"{size(failure.asked_bytes)} requested by {failure.line or 'an unknown line'}; allocated "
                       f"{size(failure.allocated_bytes)}, reserved {size(failure.reserved_bytes)}, the device had "
                       f"{size(failure.device_free_bytes)} free")
 
@@ -162,14 +162,14 @@ def _at(failure: OutOfMemory, one: OneDevice) -> str:
 
 def _doubts(shown: SnapshotsShown, page: Page) -> None:
     if not shown.named:
-        page.line("names of files do not tell ranks: they are numbered in the order of their names")
+        page.line("file names do not contain ranks: ranks are numbered in the order of the file names")
     for one in shown.found.devices:
         if one.memory.unseen:
             page.line(f"rank {one.memory.rank}, device {one.memory.device}: the history lacks the end of "
-                      f"{counted(one.memory.unseen, 'allocation')}, and peaks may be too high")
+                      f"{counted(one.memory.unseen, 'allocation')}, so peaks may be too high")
     others = sum(one.num_other for one in shown.found.devices)
     if others:
-        page.line(f"{counted(others, 'entry') if others == 1 else f'{others} entries'} of an unknown kind left out")
+        page.line(f"{counted(others, 'entry') if others == 1 else f'{others} entries'} of an unknown kind skipped")
     if shown.found.problems:
         show_problems((), shown.found.problems, page)
         page.line()

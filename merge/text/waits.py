@@ -84,16 +84,16 @@ def _head(shown: WaitsShown, page: Page) -> None:
     blocked, total = int(shown.rows["blocked_ns"].sum()), int(shown.steps["duration_ns"].sum())
     recorded = shown.run.kind == "distprof"
     if shown.found.source is None:
-        remedy = "; --steps sync=2 records lines" if recorded else ""
-        page.line(f"{where}: neither lines that wait nor a timeline were recorded{remedy}")
+        remedy = "; record lines with --steps sync=2" if recorded else ""
+        page.line(f"{where}: neither waiting lines nor a timeline were recorded{remedy}")
     elif shown.rows.is_empty():
-        page.line(f"{where}: nothing waits")
+        page.line(f"{where}: no waits")
     else:
         share = f", {percent(_of_steps(shown.rows) / total)} of these steps" if total else ""
         page.line(f"{where}: {duration(blocked)} blocked{share}")
     if shown.found.source == "timeline":
-        remedy = ": --steps sync=2 records a run with lines" if recorded else ""
-        page.line(f"what timelines show, without lines of the script{remedy}")
+        remedy = "; record a run with lines using --steps sync=2" if recorded else ""
+        page.line(f"from timelines, without lines of the script{remedy}")
 
 
 def _lines(shown: WaitsShown, page: Page) -> None:
@@ -108,7 +108,7 @@ def _lines(shown: WaitsShown, page: Page) -> None:
         [cut(f"{files[row['file']]}:{row['line']} {row['function']}"), duration(row["mean_ns"]), percent(row["ratio"]),
          *([f"{row['most_rank']} ({duration(row['most_ns'])})"] if several else [])]
         for row in rows.iter_rows(named=True)])
-    page.line("by samples in the trace and arrivals passes, without waits for communication; mean over ranks")
+    page.line("from samples in the trace and arrivals passes, excluding waits for communication; mean over ranks")
 
 
 def _of_steps(rows: pl.DataFrame) -> int:
@@ -119,7 +119,7 @@ def _foot(shown: WaitsShown, page: Page) -> None:
     idle = int(shown.rows.filter(~pl.col("blocking"))["calls"].sum())
     if idle:
         page.line()
-        page.line(f"-: nothing to wait for here, as the tensors are on the host; on a device the host would wait "
+        page.line("-: no wait here, because the tensors are on the host; on a device the host would wait "
                   f"({counted(idle, 'call')})")
 
 

@@ -17,7 +17,7 @@ from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans
 
 TOP = 20
-MENDED = 5
+LISTED = 5
 """Kinds of stragglers that are listed."""
 
 
@@ -34,7 +34,7 @@ class WhatIfShown(ReplayedShown):
 def render(shown: WhatIfShown, page: Page) -> str:
     """The screen."""
     found = shown.prediction
-    left_out = "; those without a timeline are left out" if shown.untraced else ""
+    left_out = "; steps without a timeline are excluded" if shown.untraced else ""
     page.line(first_line(shown, found.steps) + left_out)
     for line in _changed(shown):
         page.line(line)
@@ -42,7 +42,7 @@ def render(shown: WhatIfShown, page: Page) -> str:
     _table(shown, page)
     for line in _verdict(found, _scale(shown)):
         page.line(line)
-    kept = ", which is not mended" if shown.changes.no_stragglers else ""
+    kept = ", which is not fixed" if shown.changes.no_stragglers else ""
     for line in doubts(shown, so=kept):
         page.line(line)
     last_lines(shown, page)
@@ -54,62 +54,62 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
     changes, found = shown.changes, shown.prediction
     for scale, by_rank in zip(changes.scales, found.scaled_ns, strict=True):
         number = len(found.steps)
-        each = ", ".join(f"rank {rank} {brief(ns / number)}" for rank, ns in list(by_rank.items())[:MENDED])
-        more = f" and {len(by_rank) - MENDED} more" if len(by_rank) > MENDED else ""
-        yield f"what if {scale.text}: that is work of {each} a step{more}"
+        each = ", ".join(f"rank {rank} {brief(ns / number)}" for rank, ns in list(by_rank.items())[:LISTED])
+        more = f" and {len(by_rank) - LISTED} more" if len(by_rank) > LISTED else ""
+        yield f"what if {scale.text}: affected work per step: {each}{more}"
     if changes.no_stragglers:
         yield from _stragglers(found)
     if changes.free_communication:
-        yield "what if collectives took no time: ranks still wait for each other"
+        yield "what if collectives took no time (ranks still wait for each other)"
     if found.deferral is not None:
         yield from _deferred(found, found.deferral)
     for one in found.bandwidths:
         part = (f"{percent(one.ratio)} of its transfer grows with its bytes" if one.ratio is not None else
-                "its calls do not differ enough in size to tell what grows with bytes, so that all of it counts")
+                "its calls are too similar in size to tell what grows with bytes, so all of it counts")
         yield f"what if bandwidth were {changes.bandwidth:g}x: {one.op} of {one.num_ranks} ranks: {part}"
 
 
 def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
     """Which waits come later, by how much."""
     moved, steps = deferral.moved, len(found.steps)
-    of_all = f"of {deferral.num_waits / steps:.3g} waits a step"
+    of_all = f"of {deferral.num_waits / steps:.3g} waits per step"
     if moved.is_empty():
-        yield f"what if ranks waited when they first use what comes: none {of_all} can come later"
+        yield f"what if ranks waited only at the first use of the result: none {of_all} can move later"
     else:
-        yield (f"what if ranks waited when they first use what comes: {len(moved) / steps:.3g} {of_all} come later. "
-               "Work that then runs while data moves takes as long as it did")
+        yield (f"what if ranks waited only at the first use of the result: {len(moved) / steps:.3g} {of_all} move "
+               "later. Work that then overlaps with communication is assumed to take as long as before")
     kinds = moved.group_by("rank", "collective_op", "until").agg(
         pl.len().alias("number"), pl.col("later_ns").mean()).sort(
         pl.col("later_ns") * pl.col("number"), "rank", "collective_op", "until", descending=[True, False, False, False])
-    for row in kinds.head(MENDED).iter_rows(named=True):
-        until = row["until"] or "the end of the step, in which nothing uses it"
-        yield (f"  rank {row['rank']}: {row['collective_op']}, {row['number'] / steps:.3g} a step: until {until}, "
+    for row in kinds.head(LISTED).iter_rows(named=True):
+        until = row["until"] or "the end of the step (not used before)"
+        yield (f"  rank {row['rank']}: {row['collective_op']}, {row['number'] / steps:.3g} per step: until {until}, "
                f"{brief(row['later_ns'])} of work later")
-    if len(kinds) > MENDED:
-        yield f"  and {len(kinds) - MENDED} more; --json has all"
+    if len(kinds) > LISTED:
+        yield f"  and {len(kinds) - LISTED} more; --json lists all"
     if deferral.kept:
-        yield (f"waits of rank {spans(deferral.kept)} stay: no execution trace, no timeline, or they wait on their "
-               "device")
+        yield (f"waits of rank {spans(deferral.kept)} are unchanged: no execution trace, no timeline, or they wait on "
+               "the device")
     if deferral.unlike:
-        yield (f"in {counted(len(deferral.unlike), 'step')} of a rank other operators or collectives ran than in its "
-               "execution trace: their waits stay")
+        yield (f"in {counted(len(deferral.unlike), 'step')}, a rank ran other operators or collectives than in its "
+               "execution trace: these waits are unchanged")
 
 
 def _stragglers(found: Prediction) -> Iterator[str]:
     if found.work.is_empty():
-        yield "what if no rank were a straggler: no piece of work stands out from those of its peers"
+        yield "what if no rank were a straggler: no work stands out from that of its peers"
         return
     steps = len(found.steps)
     less = float(found.work["less_ns"].to_numpy().sum())
     yield (f"what if no rank were a straggler: {brief(less / steps)} less work per step on "
            f"{counted(found.work['rank'].n_unique(), 'rank')}")
-    for row in found.work.head(MENDED).iter_rows(named=True):
+    for row in found.work.head(LISTED).iter_rows(named=True):
         what = ("work in steps without a timeline" if row["phase"] == "unknown" else
                 work_name(row["phase"], row["module_path"]))
         each = "1 step" if row["steps"] == 1 else f"each of {row['steps']} steps"
         yield f"  rank {row['rank']}: {what}: {brief(row['less_ns'] / row['steps'])} less in {each}"
-    if len(found.work) > MENDED:
-        yield f"  and {len(found.work) - MENDED} more; --json has all"
+    if len(found.work) > LISTED:
+        yield f"  and {len(found.work) - LISTED} more; --json lists all"
 
 
 def _table(shown: WhatIfShown, page: Page) -> None:
@@ -126,7 +126,7 @@ def _table(shown: WhatIfShown, page: Page) -> None:
     page.table(("as recorded", "measured", "replayed", "predicted", "change", ""), [
         _row(f"step {step}", *times) for step, *times in found.of_steps.head(rows).iter_rows()])
     _more("step", len(found.of_steps), rows, page)
-    page.line("job and steps: mean over ranks; replayed: without any change")
+    page.line("job and steps: mean over ranks; replayed: without changes")
     page.line()
 
 
@@ -154,20 +154,20 @@ def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
         scale: What turns that into parts of the step time.
     """
     mean = found.measured_ns
-    yield (f"replay without any change: {brief(found.replay_error_ns)} off a measured step of a rank in the mean "
-           f"({percent(found.replay_error_ns / mean)}), {brief(found.largest_replay_error_ns)} at most; that "
-           "checks the graph, not the prediction")
+    yield (f"replay without changes: on average {brief(found.replay_error_ns)} "
+           f"({percent(found.replay_error_ns / mean)}) off the measured step of a rank, at most "
+           f"{brief(found.largest_replay_error_ns)}; that checks the graph, not the prediction")
     gain, error = found.gain_ns, found.gain_error_ns
     if abs(gain) <= found.replay_error_ns:
-        yield (f"the change ({brief(abs(gain))}) is not larger than that: whether steps would be shorter is not known"
-               if gain else "nothing changes: no step depends on it")
+        yield (f"the change ({brief(abs(gain))}) is no larger than that, so whether steps would be shorter is unknown"
+               if gain else "nothing changes: no step depends on that work")
         return
     way = "less" if gain > 0 else "more"
-    yield (f"a step would take {brief(scale * abs(gain))} (+- {brief(scale * error)}) {way}: "
-           f"{brief(scale * (mean - gain))} in place of {brief(scale * mean)}")
+    yield (f"a step would take {brief(scale * abs(gain))} (± {brief(scale * error)}) {way}: "
+           f"{brief(scale * (mean - gain))} instead of {brief(scale * mean)}")
     scatter, number = found.scatter_ns, len(found.steps)
     if scatter is not None and abs(gain) < 2 * scatter / number ** 0.5:
-        yield (f"that is less than what the mean of {counted(number, 'step')} may be off by, as they scatter by "
-               f"{brief(scatter)}: a run with the change may show nothing of it")
+        yield (f"that is within the uncertainty of the mean of {counted(number, 'step')}, which scatter by "
+               f"{brief(scatter)}: a real run with the change may not show it")
     if found.at_best_ns is not None:
-        yield f"if all of each transfer grew with its bytes: {brief(scale * found.at_best_ns)}"
+        yield f"if all transfer time grew with bytes: {brief(scale * found.at_best_ns)}"

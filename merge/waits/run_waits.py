@@ -95,7 +95,7 @@ def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, pr
                   traced: Mapping[int, TracedWaits]) -> RunWaits:
     found = _read_timelines(run, steps, problems, traced)
     if not found and compilations.is_empty():
-        raise DataError(f"expected waits that the sync pass noted, or a timeline, in {run.path}, found neither",
+        raise DataError(f"{run.path} has neither waits from the sync pass nor a timeline",
                         hint="record it with --steps sync=2")
     known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
     return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *(waits for waits, _ in found.values())]),

@@ -20,7 +20,7 @@ try:
         from distributed.comm import get_address_host_port
         from distributed.scheduler import KilledWorker
 except ImportError as error:
-    raise UsageError("expected dask.distributed for --scheduler, found none",
+    raise UsageError("--scheduler needs dask.distributed",
                      hint="pip install 'distprof[cluster]'") from error
 
 __all__ = ["CLOSING_S", "KilledWorker", "be_quiet", "connected", "gathered", "get_worker", "gone", "idle", "patience_s",
@@ -38,8 +38,8 @@ def be_quiet() -> None:
 
 
 def gone(address: str, found: str) -> DataError:
-    return DataError(f"expected a scheduler of dask at {address}, found {found}",
-                     hint="start it: dask scheduler; its first lines say the address")
+    return DataError(f"no dask scheduler at {address}: {found}",
+                     hint="start one with `dask scheduler`; its first lines show the address")
 
 
 def idle(client: Any) -> str:
@@ -54,8 +54,8 @@ def idle(client: Any) -> str:
 
 
 def without_workers(client: Any, address: str) -> DataError:
-    return DataError(f"expected workers at {address}, found {idle(client) or 'none'} in {patience_s():g} s",
-                     hint=f"start some: dask worker {address}; paused ones need more --memory-limit")
+    return DataError(f"no usable workers at {address} within {patience_s():g} s: {idle(client) or 'none'}",
+                     hint=f"start some with `dask worker {address}`; paused ones need a higher --memory-limit")
 
 
 def patience_s() -> float:
@@ -78,7 +78,7 @@ def connected(address: str) -> Any:
     except (OSError, TimeoutError) as error:
         raise gone(address, f"none in {patience:g} s") from error
     except (ValueError, TypeError) as error:
-        raise UsageError(f"expected an address for --scheduler, found {address!r}: {error}",
+        raise UsageError(f"--scheduler {address!r} is not an address: {error}",
                          hint="--scheduler tcp://host:8786") from error
     try:
         client.wait_for_workers(1, timeout=patience)

@@ -90,8 +90,8 @@ class DaskPool(Pool):
         """Looks at workers that are there; those that come later look for themselves."""
         different = next(differing(self._client.get_versions(packages=[*WHOLE])), None)
         if different is not None:
-            raise DataError(f"expected the same versions on all workers of {self._address}, found {different}",
-                            hint="install on workers what is installed here: pip freeze")
+            raise DataError(f"workers of {self._address} have different versions: {different}",
+                            hint="install the same packages on the workers as here: pip freeze")
         for address, reason in self._asked(lacking_here):
             if reason is not None:
                 raise _blind(address, reason)
@@ -145,7 +145,7 @@ class DaskPool(Pool):
                 fetch(found, partial(self._piece, found.address), spares=self.wants_spares())
             except OSError as error:  # the worker is gone, and its files with it
                 if not left:
-                    raise DataError(f"expected files from worker {found.address}, cannot fetch them: {error}",
+                    raise DataError(f"cannot fetch files from worker {found.address}: {error}",
                                     hint=self.remedy) from error
                 self._resubmit(task)
                 continue
@@ -162,11 +162,11 @@ class DaskPool(Pool):
 
     def _told(self, task: Task[Any], error: BaseException) -> BaseException:
         if isinstance(error, KilledWorker):
-            return DataError(f"expected workers of {self._address} to stay, found that all that had to {task.name} "
-                             "ended", hint="out of memory? dask worker --memory-limit, or fewer threads each")
+            return DataError(f"every worker of {self._address} that ran this task died: {task.name}",
+                             hint="out of memory? use dask worker --memory-limit, or fewer threads per worker")
         if isinstance(error, (ImportError, AttributeError, pickle.UnpicklingError)):
-            return DataError(f"expected distprof on all workers of {self._address} as it is here, found: {error}",
-                             hint="install on workers what is installed here")
+            return DataError(f"workers of {self._address} do not have the same distprof as here: {error}",
+                             hint="install the same packages on the workers as here")
         return error
 
     def _stop(self) -> None:
@@ -196,5 +196,5 @@ def perform(payload: bytes) -> Any:
 
 
 def _blind(address: str, lacking: str) -> DataError:
-    return DataError(f"expected worker {address} to see the files of the client, found {lacking}",
-                     hint="put the run and --out on a file system that all workers have at the same path")
+    return DataError(f"worker {address} does not see the files of the client: {lacking}",
+                     hint="put the run and --out on a file system mounted at the same path on all workers")

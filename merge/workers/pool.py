@@ -149,8 +149,8 @@ class Pool:
         self._losses = self._losses + 1 if done == self._num_done else 1
         self._num_done = done
         if self._losses > MOST_LOSSES:
-            raise DataError(f"expected workers to stay, found that they ended {self._losses} times in a row, last when "
-                            f"one had to {task.name}", hint=self.remedy) from error
+            raise DataError(f"workers died {self._losses} times in a row, last during the task: "
+                            f"{task.name}", hint=self.remedy) from error
         with held():  # a process that has just been started is known only afterwards
             self._generation += 1
             self._stop()
@@ -187,7 +187,7 @@ class ProcessPool(Pool):
     """Processes of this machine, which are started anew where one is killed."""
 
     lost = (BrokenExecutor,)
-    remedy = "they may have been killed for their memory: fewer --workers"
+    remedy = "they may have run out of memory: try fewer --workers"
 
     def _start(self) -> None:
         from distprof.merge.workers.worker_processes import process_pool

@@ -47,12 +47,12 @@ def test_an_older_file_lacks_what_had_not_been_thought_of(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path, text):
     path = tmp_path / "rank.json"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"expected rank\.json as distprof writes it"):
+    with pytest.raises(DataError, match=r"rank\.json is not as distprof wrote it"):
         rank_json.read(path, RankJson)
 
 
 def test_a_newer_format_is_refused_whatever_else_is_in_it(tmp_path):
     path = tmp_path / "rank.json"
     path.write_text(json.dumps({"format": FORMAT + 1, "rank": ["another", "shape"]}))
-    with pytest.raises(FormatError, match=f"found format {FORMAT + 1}"):
+    with pytest.raises(FormatError, match=f"has format {FORMAT + 1}"):
         rank_json.read(path, RankJson)

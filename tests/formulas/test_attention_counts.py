@@ -124,7 +124,7 @@ def test_packed_sequences_count_as_if_they_were_alone(lengths, heads, width, cau
         unknown = {key: value.to("meta") if isinstance(value, torch.Tensor) else value
                    for key, value in given.items()}
         found = cost(forward, None, **unknown)
-        assert found.macs >= 2 * width * full and found.note.startswith("at most")
+        assert found.macs >= 2 * width * full and found.note.startswith("upper bound")
 
 
 def test_keys_in_use_of_a_cache():

@@ -58,7 +58,7 @@ def test_a_convolution_too_though_torch_runs_three(make, bias, grad):
             (real, x.requires_grad_(grad == "on")), (whole, x.detach().to(COMPLEX).requires_grad_(grad == "on"))))
     assert (counts.forward_flops, counts.backward_flops) == (4 * expected.forward_flops, 4 * expected.backward_flops)
     assert {op.note for op in counts.ops if op.macs} <= {
-        "", "one of three real products of a complex one, which has 8 FLOPs a multiply-accumulate"}
+        "", "one of three real products of a complex one, which has 8 FLOPs per multiply-accumulate"}
 
 
 def test_every_second_number_of_a_real_kernel_is_real():

@@ -83,7 +83,7 @@ def test_flex_attention_backward_is_five_products_and_unknown_masks_count_in_ful
     unknown = tuple(part.to("meta") if isinstance(part, torch.Tensor) else part for part in mask)
     cost = formulas.cost(torch.ops.higher_order.flex_attention, (query, key, value, _identity, unknown, 0.25, {}), {},
                          (query,))
-    assert (cost.flops, cost.note) == (forward, "at most: the block mask is unknown without data")
+    assert (cost.flops, cost.note) == (forward, "upper bound: the block mask is unknown without data")
 
 
 x = torch.randn(4, 4)

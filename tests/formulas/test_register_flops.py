@@ -60,7 +60,7 @@ def test_a_decorator_an_operator_an_overload_and_replacing(op):
     assert flops(op, x) == 24
     cost = formulas.cost(func.default, (x,), {}, x)
     assert (cost.macs, cost.flops, cost.kind, cost.counted) == (12, 24, "contraction", True)
-    with pytest.raises(UsageError, match="without a formula, found one for distprof_test::scaled"):
+    with pytest.raises(UsageError, match="distprof_test::scaled already has a formula"):
         distprof.register_flops("distprof_test::scaled", formula)
     distprof.register_flops("distprof_test::scaled", lambda x, factor=2.0, *, out: 7, replace=True)
     assert flops(op, x) == 7
@@ -73,7 +73,7 @@ def test_a_decorator_an_operator_an_overload_and_replacing(op):
 
 def test_our_own_formulas_are_replaced_only_on_purpose():
     for known in ("aten::mm", torch.ops.aten.mm, torch.ops.aten.mm.default):
-        with pytest.raises(UsageError, match="expected an operator without a formula"):
+        with pytest.raises(UsageError, match=r"aten::mm(\.default)? already has a formula"):
             distprof.register_flops(known, lambda *args, out: 1)
     distprof.register_flops("aten::mm", lambda left, right, *, out: 1, replace=True)
     assert flops(torch.mm, x, x.t()) == 1
@@ -85,7 +85,8 @@ def test_our_own_formulas_are_replaced_only_on_purpose():
 @pytest.mark.parametrize("answer", [-1, 1.5, float("nan"), "many", None, True])
 def test_nonsense_is_told(op, answer):
     distprof.register_flops("distprof_test::scaled", lambda *args, out: answer)
-    with pytest.raises(FormulaError, match=r"int >= 0, from the formula registered for distprof_test::scaled") as told:
+    expected = "the formula registered for distprof_test::scaled must return an int >= 0"
+    with pytest.raises(FormulaError, match=expected) as told:
         formulas.cost(torch.ops.distprof_test.scaled.default, (x,), {}, x)
     assert repr(answer) in str(told.value) and told.value.hint
     assert isinstance(told.value, distprof.errors.DistprofError)
@@ -99,14 +100,14 @@ def test_a_formula_that_raises_is_told(op):
 
 @pytest.mark.parametrize("name", ["mm", "aten.mm", "::mm", "a b::c", "my-lib::op", "", "lib::"])
 def test_malformed_names_are_refused(name):
-    with pytest.raises(UsageError, match="expected the name of an operator like 'mylib::op'"):
+    with pytest.raises(UsageError, match="is not an operator name like 'mylib::op'"):
         distprof.register_flops(name, lambda *args, out: 1)
 
 
 def test_what_is_no_operator_is_refused():
     with pytest.raises(UsageError, match="expected an operator"):
         distprof.register_flops(3, lambda *args, out: 1)
-    with pytest.raises(UsageError, match="expected a function as formula"):
+    with pytest.raises(UsageError, match="must be a function, not"):
         distprof.register_flops("mylib::op", 3)
 
 

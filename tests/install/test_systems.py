@@ -85,9 +85,9 @@ def test_the_engine_in_python_merges_on_windows_with_processes(bare, tmp_path):
 def test_what_records_says_that_it_needs_linux(system, bare, tmp_path):
     run, doctor, count = in_turn(bare / "bin" / "python", [
         ["run", "train.py"], ["doctor", "--out", str(tmp_path)], ["count", "m.py:f"]], **environ_of(system, tmp_path))
-    why = f"that needs Linux, and this is {NAMES[system]}"
+    why = f"that needs Linux, but this is {NAMES[system]}"
     assert (run.returncode, run.stdout) == (1, "") and run.stderr.startswith(f"distprof: cannot record: {why}  hint: ")
-    verdict = f"This machine can read runs; cannot record: {why}; no torch"
+    verdict = f"This machine can read runs but cannot record: {why}; no torch"
     assert doctor.returncode == 1 and doctor.stdout.splitlines()[-1] == verdict
     assert count.returncode == 1 and count.stderr.startswith("distprof: cannot count: no torch")
 
@@ -107,7 +107,7 @@ def test_a_script_that_would_be_recorded_runs_on(tmp_path):
     done = subprocess.run([sys.executable, tmp_path / "train.py"], cwd=tmp_path, capture_output=True, text=True,
                           timeout=PATIENCE_S, env=clean_environ() | environ, check=False)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert len(done.stderr.splitlines()) == 1 and "needs Linux, and this is Windows" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "needs Linux, but this is Windows" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.job
 INSTALL = "hint: pip install 'distprof[record]'"
 BROKEN = {
     "missing library": ("raise OSError('libcudart.so.12: cannot open shared object file')",
-                        "cannot be imported: libcudart.so.12: cannot open shared object file  hint: install it again"),
+                        "cannot be imported: libcudart.so.12: cannot open shared object file  hint: reinstall it"),
     "wrong build": ("raise ImportError('libtorch.so: undefined symbol: f\\nmore')",
-                    "cannot be imported: libtorch.so: undefined symbol: f  hint: install it again"),
+                    "cannot be imported: libtorch.so: undefined symbol: f  hint: reinstall it"),
     "lacks a package": ("import no_such_package", "cannot be imported: No module named 'no_such_package'"),
     "old": ("__version__ = '2.7.1+cpu'", "torch 2.7.1+cpu is older than 2.8  hint: pip install 'torch>=2.8'"),
     "a folder of that name": (None, f"no torch  {INSTALL}"),
@@ -108,7 +108,7 @@ def test_the_fixture_of_pytest_compares_runs(bare, everything, tmp_path):
 
 def test_doctor_says_what_this_python_is_good_for(bare, tmp_path):
     done = in_bare(bare, "distprof", "doctor", "--out", tmp_path)
-    assert done.stdout.splitlines()[-1] == "This machine can read runs; cannot record: no torch"
+    assert done.stdout.splitlines()[-1] == "This machine can read runs but cannot record: no torch"
     assert f"fail  torch      no torch  {INSTALL}" in done.stdout.splitlines() and done.returncode == 1
     found = json.loads(in_bare(bare, "distprof", "doctor", "--json", "--out", tmp_path).stdout)
     assert found["reads"] is True and found["healthy"] is False
@@ -152,4 +152,4 @@ def test_a_torch_that_is_no_good_is_named(bare, tmp_path, kind):
     assert done.stderr.startswith("distprof: cannot record: ") and said in done.stderr
     told = in_bare(bare, "distprof", "doctor", "--out", tmp_path, PYTHONPATH=str(tmp_path))
     assert told.returncode == 1 and told.stderr == "" and said in told.stdout
-    assert told.stdout.splitlines()[-1].startswith("This machine can read runs; cannot record: ")
+    assert told.stdout.splitlines()[-1].startswith("This machine can read runs but cannot record: ")

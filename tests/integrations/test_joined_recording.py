@@ -78,11 +78,11 @@ def test_a_place_that_cannot_be_written_costs_a_line_and_no_training(tmp_path, c
     recording.open()
     train(nn.Linear(8, 3), recording)
     recording.close()
-    assert "found a file" in capsys.readouterr().err
+    assert "is a file, not a directory" in capsys.readouterr().err
 
 
 def test_settings_are_checked_where_they_are_given():
-    with pytest.raises(UsageError, match="expected a number of steps"):
+    with pytest.raises(UsageError, match="needs a number of steps"):
         JoinedRecording(steps="wait=many")
     with pytest.raises(UsageError, match="step_every"):
         JoinedRecording(step_every="a b")

@@ -48,7 +48,7 @@ def greet(name):
     ("stat", "did you mean `distprof stats`?"), ("train.py", "distprof run train.py"), ("qqqq", "distprof --help")])
 def test_an_unknown_command_is_one_line_with_a_hint(capsys, argument, hint):
     text = output(capsys, argument, code=2)
-    assert text.startswith(f"distprof: expected a command, found '{argument}'") and hint in text
+    assert text.startswith(f"distprof: unknown command '{argument}'") and hint in text
     assert len(text.splitlines()) == 1
 
 

@@ -182,8 +182,8 @@ def test_lazy_layers_are_counted_after_their_first_call_and_those_never_called_h
 @pytest.mark.parametrize("model", ["Many", "Two"])
 def test_a_model_that_takes_more_than_tensors_by_position_names_what_is_left(run, model):
     line = run(f"models_here:{model}", *([] if model == "Two" else ["--input-shape", "2,4"])).stderr
-    assert "a factory that returns (model, inputs) or (model, args, kwargs) gives all that the model takes" in line
-    assert ("Many.forward takes scale, **more too" in line) == (model == "Many")
+    assert "or write a factory that returns (model, inputs) or (model, args, kwargs)" in line
+    assert ("Many.forward also takes scale, **more" in line) == (model == "Many")
 
 
 def test_help_says_what_a_factory_may_return(run):
@@ -209,23 +209,25 @@ def test_what_the_model_prints_is_no_part_of_the_answer(run):
 
 
 MISTAKES = {
-    "models_here": (2, "expected module:factory, found 'models_here'"),
+    "models_here": (2, "'models_here' is not module:factory"),
     "models_here:Twoo": (2, "did you mean models_here:Two?"),
-    "zooo:Two": (2, "found none named zooo"),
-    "package.nest:Two": (2, "found none named package.nest"),
-    "nowhere.py:Two": (2, "nothing at nowhere.py"),
-    "models_here:NUMBER": (2, "expected a class or function in models_here:NUMBER, found int"),
+    "zooo:Two": (2, "no module named zooo"),
+    "package.nest:Two": (2, "no module named package.nest"),
+    "nowhere.py:Two": (2, "no Python file at nowhere.py"),
+    "models_here:NUMBER": (2, "models_here:NUMBER is a int, not a class or function"),
     "models_here:needs": (2, "missing a required argument: 'width'"),
-    "models_here:nothing": (2, "to return a model, (model, inputs) or (model, args, kwargs), found NoneType"),
-    "models_here:too_much": (2, "found (Two, Tensor, dict, int)"),
+    "models_here:nothing": (2, "must return a model, (model, inputs) or (model, args, kwargs), not NoneType"),
+    "models_here:too_much": (2, "not (Two, Tensor, dict, int)"),
     "models_here:needs_more": (1, "ImportError: needs a package that is missing"),
-    "models_here:Many": (1, "Many.forward takes x, scale, **more too; a factory that returns (model, inputs)"),
-    "models_here:Positional": (1, "Positional.forward takes *inputs too; a factory that returns (model, inputs)"),
+    "models_here:Many": (
+        1, "Many.forward also takes x, scale, **more; or write a factory that returns (model, inputs)"),
+    "models_here:Positional": (
+        1, "Positional.forward also takes *inputs; or write a factory that returns (model, inputs)"),
     "models_here:reads": (1, "the model reads tensor values, which do not exist on the meta device: --device cpu"),
-    "models_here:experts": (1, "grouped matrix product takes no float32 on the meta device: " + (
-        "--device cpu" if has_grouped_product_on_cpu() else "make the model in that precision")),
+    "models_here:experts": (1, "grouped matrix product does not support float32 on the meta device: " + (
+        "--device cpu" if has_grouped_product_on_cpu() else "create the model in that precision")),
     "models_here:without_forward": (1, 'is missing the required "forward" function\n'),
-    "models_here:ready": (2, "Two.forward(x, scale=None), found: missing a required argument: 'x'"),
+    "models_here:ready": (2, "Two.forward(x, scale=None): missing a required argument: 'x'"),
     "models_here:broken": (1, "models_here:broken raised ValueError: no weights here"),
     "models_here:looks": (1, "--device cpu"),
     "models_here:wrong_width": (1, "the model raised in inner (Linear): RuntimeError: "),
@@ -247,8 +249,8 @@ def test_a_mistake_is_one_line(run, spec):
 
 
 @pytest.mark.parametrize(("flags", "words"), [
-    (("--input-shape", "1,a"), "expected a shape like 1,3,224,224"), (("--input-shape", ""), "expected a shape"),
-    (("--input-shape", "2,4", "--dtype", "flaot32"), "found 'flaot32'"),
+    (("--input-shape", "1,a"), "takes a shape like 1,3,224,224, not"), (("--input-shape", ""), "takes a shape like"),
+    (("--input-shape", "2,4", "--dtype", "flaot32"), "not 'flaot32'"),
     (("--dtype", "float32", "--dtype", "int64"), "found 2 --dtype and 0 --input-shape"),
     (("--sort", "time"), "'time' is not one of"),
     (("--input-shape", "2,4", "--dtype", "int64", "--device", "cpu"), "the model raised in inner (Linear)"),

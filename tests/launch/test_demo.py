@@ -70,7 +70,7 @@ def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tm
     assert [line.split(": ", 1)[1].split()[0] for line in said] == ["recording", "4", "4", "merged"], done.stderr
     shown = next(one for one in consoles((ROOT / "README.md").read_text()) if one.command.startswith("distprof demo"))
     assert differences(shown.lines, done.stderr + done.stdout) == [] and len(shown.lines) == 8
-    with pytest.raises(DataError, match=r"expected rank 3 and layers\.1\.mlp there, and no other rank"):
+    with pytest.raises(DataError, match=r"the answer should name rank 3 and layers\.1\.mlp, and no other rank"):
         show_answer((tmp_path / report).parents[1], 3)
     assert capsys.readouterr().out.startswith("Rank 2 delays")
 
@@ -90,7 +90,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing_running_and_is_not_overwritte
     monkeypatch.chdir(tmp_path)
     refused = called("demo", "--ranks", 2, "--out", "mine")
     assert refused.returncode == 1 and not refused.stdout and contents(tmp_path) == there != {}
-    assert refused.stderr.startswith("distprof: expected a new or empty directory, found mine with files in it  hint: ")
+    assert refused.stderr.startswith("distprof: mine is not empty  hint: ")
     assert len(refused.stderr.splitlines()) == 1
 
 
@@ -99,11 +99,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--ranks", "1"), "expected 2 to 64 ranks, found --ranks 1  hint: a rank is late compared with others: --ranks 4"),
-    (("--ranks", "65"), "expected 2 to 64 ranks, found --ranks 65  hint: --ranks 4"),
+    (("--ranks", "1"), "--ranks must be from 2 to 64, not 1  hint: a rank is late only compared with others: --ranks "
+                       "4"),
+    (("--ranks", "65"), "--ranks must be from 2 to 64, not 65  hint: --ranks 4"),
     (("--ranks", "two"), "Invalid value for '--ranks': 'two' is not a valid integer."),
-    (("--out", "s3://bucket/a"), "expected a folder of this machine for --out, found s3://bucket/a  hint: distprof "
-                                 "upload RUN URL sends a run elsewhere"),
+    (("--out", "s3://bucket/a"), "--out must be a local folder, not s3://bucket/a  hint: use distprof upload RUN URL "
+                                 "to send a run elsewhere"),
     (("train.py",), "Got unexpected extra argument (train.py)"),
 ])
 def test_wrong_arguments_are_one_line(tmp_path, monkeypatch, words, said):
@@ -121,9 +122,9 @@ def test_what_is_there_is_not_overwritten(tmp_path, monkeypatch):
     for more in ((), ("--force",)):
         done = called("demo", "--out", "notes", *more)
         assert done.returncode == 1 and not done.stdout
-        assert done.stderr.startswith("distprof: expected a ") and len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("distprof: notes ") and len(done.stderr.splitlines()) == 1
     (tmp_path / "file").write_text("mine")
-    assert "expected a directory at file, found a file" in called("demo", "--out", "file").stderr
+    assert "file is a file, not a directory" in called("demo", "--out", "file").stderr
     assert [path.read_text() for path in (tmp_path / "notes" / "mine.txt", tmp_path / "file")] == ["mine"] * 2
 
 

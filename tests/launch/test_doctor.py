@@ -99,7 +99,7 @@ def test_a_rate_is_work_over_the_median_time(monkeypatch):
 
 @pytest.mark.parametrize(("device", "runs"), [("meta", 3), ("cpu", 0)])
 def test_a_peak_of_what_cannot_be_measured_is_refused(device, runs):
-    with pytest.raises(UsageError, match="expected a CPU or CUDA device"):
+    with pytest.raises(UsageError, match="device must be a CPU or CUDA device"):
         measured_peak.measure_peak(device, runs=runs)
 
 

@@ -312,7 +312,7 @@ def test_few_open_files(run, number, engine):
     done = limited(resource.RLIMIT_NOFILE, number, "merge", "--force", run,
                    **({"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}))
     if done.returncode:
-        assert done.returncode == 1 and is_one_line(done, f"found {number} to be the limit", "ulimit -n"), done
+        assert done.returncode == 1 and is_one_line(done, f"the limit is {number}", "ulimit -n"), done
     else:
         assert "3 of 3 ranks" in done.stdout
     assert done.returncode or number > 8
@@ -345,7 +345,7 @@ def test_few_threads(words, number):
         done = subprocess.run([*OTHER_USER, str(number), *COMMAND, *words.split(), run], capture_output=True, text=True,
                               check=False, env=clean_environ())
     if done.returncode:
-        assert done.returncode == 1 and is_one_line(done, f"a limit of {number} processes", "ulimit -u"), done
+        assert done.returncode == 1 and is_one_line(done, f"the limit is {number} processes", "ulimit -u"), done
     else:
         assert done.stdout and not done.stderr
     assert number > 1 or done.returncode

@@ -94,7 +94,7 @@ def test_a_failing_rank_gives_its_code_and_keeps_what_was_recorded(tmp_path, how
 def test_a_script_that_is_not_there_is_one_line_and_2(tmp_path):
     done = called("run", "--out", tmp_path / "run", "nowhere.py")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["distprof: expected a script, found no file nowhere.py  hint: -m runs a module"]
+    assert done.stderr.splitlines() == ["distprof: no script nowhere.py  hint: use -m to run a module"]
     assert not (tmp_path / "run").exists()
 
 
@@ -130,12 +130,12 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
 
 @pytest.mark.parametrize(("flags", "words"), [
     (("--steps", "wiat=1"), "did you mean 'wait'?"),
-    (("--steps", "wait=x"), "expected a number of steps"),
-    (("--steps", "count=0,time=0,trace=0"), "at least one recorded step"),
-    (("--tp", "3", "--nproc-per-node", "4"), "divide 4 ranks, found tp 3"),
-    (("--tp", "0"), "1 or more"),
-    (("--nproc-per-node", "some"), "found --nnodes 1:1 --nproc-per-node some"),
-    (("--nnodes", "1:2:3"), "found --nnodes 1:2:3"),
+    (("--steps", "wait=x"), "needs a number of steps"),
+    (("--steps", "count=0,time=0,trace=0"), "nothing to record"),
+    (("--tp", "3", "--nproc-per-node", "4"), "must divide 4 ranks, but tp 3"),
+    (("--tp", "0"), "at least 1"),
+    (("--nproc-per-node", "some"), "does not accept --nnodes 1:1 --nproc-per-node some"),
+    (("--nnodes", "1:2:3"), "does not accept --nnodes 1:2:3"),
     (("--max-restarts", "x"), "invalid int value: 'x'"),
 ])
 def test_wrong_flags_are_one_line_and_2(tmp_path, flags, words):

@@ -75,8 +75,8 @@ def test_a_folder_with_traces_of_its_own_is_read(made, tmp_path):
 
 
 @pytest.mark.parametrize(("flags", "words"), [
-    (("--json", "--markdown"), "expected --json or --markdown, found both"),
-    (("--out", "-"), "expected a file for --out")])
+    (("--json", "--markdown"), "--json and --markdown cannot be combined"),
+    (("--out", "-"), "--out must be a file")])
 def test_forms_of_a_report_that_exclude_each_other(flags, words):
     done = called("report", *flags, "runs/newer")
     assert done.returncode == 2 and words in done.stderr and "hint: " in done.stderr

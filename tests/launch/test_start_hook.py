@@ -55,8 +55,8 @@ def test_a_process_that_trains_and_has_no_step_says_why_nothing_is_there(tmp_pat
     done = run_hooked(sys.executable, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out))
     assert not out.exists() and done.stderr == (
         "distprof: rank 0: nothing was written: expected optimizer.step() to end each step, 30 steps of several "
-        "optimizers (SGD) do not show which make an iteration  hint: say with DISTPROF_STEP_EVERY which optimizer, or "
-        "how many optimizer steps, make one\n")
+        "optimizers (SGD) do not show what an iteration is  hint: set DISTPROF_STEP_EVERY to the optimizer class or "
+        "the number of optimizer steps that make a step\n")
     run_hooked(sys.executable, SCRIPTS / "odd_loops.py", "curriculum", DISTPROF_OUT=str(out), DISTPROF_STEP_EVERY="2")
     whole_run(out, 1)
 
@@ -75,7 +75,7 @@ def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, t
     run_hooked(python if real else sys.executable, *job, **environ)
     whole_run(out)
     again = run_hooked(sys.executable, *job, **environ)
-    assert "recording stopped, training goes on: expected a new or empty directory" in again.stderr
+    assert f"recording stopped, training continues: {out} is not empty" in again.stderr
     assert "DISTPROF_FORCE=1" in again.stderr
     first = whole_run(out)[0]["run_id"]
     run_hooked(sys.executable, *job, **environ, DISTPROF_FORCE="1")

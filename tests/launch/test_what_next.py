@@ -41,12 +41,12 @@ def test_a_merge_without_a_trace_is_not_viewed(tmp_path):
 def test_an_empty_folder_has_the_first_commands():
     assert what_next(Path()) == [
         "distprof demo                               record a small job with a late rank, and find it",
-        "distprof run --nproc-per-node 2 train.py    record a script of yours"]
+        "distprof run --nproc-per-node 2 train.py    record your own script"]
 
 
 @pytest.mark.parametrize(("about", "line"), [
     ({}, "distprof merge runs/a    2 ranks recorded, not merged"),
-    ({"exit_code": 3}, "distprof comms runs/a    the job ended with exit code 3"),
+    ({"exit_code": 3}, "distprof comms runs/a    the job failed with exit code 3"),
     ({"end_ns": None, "exit_code": None}, "distprof merge runs/a    2 ranks recorded, not merged"),
 ])
 def test_a_run_without_a_merge(tmp_path, about, line):
@@ -57,19 +57,19 @@ def test_a_run_without_a_merge(tmp_path, about, line):
 def test_a_job_that_records_still(tmp_path):
     run = run_in(tmp_path, end_ns=None, exit_code=None)
     (run / "rank00001").rename(run / "rank00001.partial")
-    assert what_next(Path()) == ["distprof comms runs/a    1 rank not finished: recording, or killed"]
+    assert what_next(Path()) == ["distprof comms runs/a    1 rank unfinished: still recording, or killed"]
 
 
 def test_a_merge_without_a_report_and_with_one(tmp_path):
     run = run_in(tmp_path)
     assert called("merge", run).returncode == 0
-    others = ["distprof comms runs/a     which ranks wait for which, and why",
+    others = ["distprof comms runs/a     which ranks wait for which ranks, and why",
               "distprof view runs/a      the timeline of all ranks, in your browser"]
     assert what_next(Path()) == ["distprof report runs/a    all findings on one page", *others]
     assert called("report", run).returncode == 0
-    assert what_next(Path()) == ["distprof report runs/a    its page is there: runs/a/merged/report.html", *others]
+    assert what_next(Path()) == ["distprof report runs/a    report: runs/a/merged/report.html", *others]
     os.utime(run / "rank00000" / "rank.json", ns=(2**62, 2**62))
-    assert what_next(Path()) == ["distprof merge --force runs/a    its merge is older than what was recorded"]
+    assert what_next(Path()) == ["distprof merge --force runs/a    the merge is older than the recording"]
 
 
 def test_of_older_runs_there_is_one_line(tmp_path):

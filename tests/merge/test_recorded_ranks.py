@@ -100,7 +100,7 @@ def test_timelines_that_are_not_held_are_read_again(of_many_ranks, monkeypatch):
     monkeypatch.setattr(timelines, "HELD", 1)
     assert critical_paths(run, view=CriticalView(as_json=True)) == shown
     monkeypatch.setattr(timelines, "slices_of", lambda *_: None)
-    with pytest.raises(DataError, match=r"expected the timeline of rank \d as it was read before, found none"):
+    with pytest.raises(DataError, match=r"the timeline of rank \d changed while it was being read: none"):
         critical_paths(run, view=CriticalView(as_json=True))
 
 

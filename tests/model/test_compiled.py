@@ -142,7 +142,7 @@ def test_a_compilation_in_a_timed_step_is_said(tmp_path):
     seen, compiled = record(tmp_path / "run", wrapped, warmup=0, steps="wait=0,count=0,time=2,trace=0")
     assert compiled == [1, 1, 1, 1]
     note, = seen.info["notes"]
-    assert note.startswith("torch.compile was at work in a step of the time pass, and that step is in the means")
+    assert note.startswith("torch.compile compiled during a step of the time pass, so means include that time")
 
 
 def test_a_stance_of_the_script_is_kept(tmp_path):

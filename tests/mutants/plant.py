@@ -73,7 +73,7 @@ class Fault:
         """
         count = text.count(self.before)
         if count != 1:
-            raise NotApplicable(f"{self.id}: expected {self.before!r} once in {self.file}, found it {count} times")
+            raise NotApplicable(f"{self.id}: {self.before!r} must be once in {self.file}, but is there {count} times")
         return text.replace(self.before, self.after)
 
 
@@ -145,7 +145,7 @@ def chosen(faults: Sequence[Fault], only: Sequence[str] | None) -> list[Fault]:
     """Those that are asked for, or all."""
     unknown = set(only or ()) - {fault.id for fault in faults}
     if unknown:
-        raise SystemExit(f"expected ids of {LIST.name}, found {', '.join(sorted(unknown))}")
+        raise SystemExit(f"unknown ids {', '.join(sorted(unknown))}; choose from {LIST.name}")
     return [fault for fault in faults if not only or fault.id in only]
 
 

@@ -28,9 +28,9 @@ def test_sizes_give_every_rank_a_place_of_its_own(sizes):
 
 
 def test_sizes_that_do_not_divide_the_world_are_refused():
-    with pytest.raises(UsageError, match="divide 4 ranks, found tp 3 = 3"):
+    with pytest.raises(UsageError, match="must divide 4 ranks, but tp 3 = 3"):
         from_sizes({"tp": 3}, rank=0, world_size=4)
-    with pytest.raises(UsageError, match="make up 4 ranks, found dp 2 = 2"):
+    with pytest.raises(UsageError, match="must make up 4 ranks, but dp 2 = 2"):
         from_sizes({"dp": 2}, rank=0, world_size=4)
     assert from_sizes({"dp": 2, "cp": 2}, rank=3, world_size=4).sizes == {"dp": 2, "cp": 2}
 
@@ -49,5 +49,5 @@ def test_ranks_that_a_mesh_does_not_tell_apart_are_data_parallel_and_far_from_ea
 
 def test_requested_sizes_come_from_the_environment():
     assert requested({"DISTPROF_TP": "2", "DISTPROF_PP": "3", "PATH": "x"}) == {"pp": 3, "tp": 2}
-    with pytest.raises(UsageError, match="DISTPROF_TP, found 'two'"):
+    with pytest.raises(UsageError, match="DISTPROF_TP must be a number above 0, not 'two'"):
         requested({"DISTPROF_TP": "two"})

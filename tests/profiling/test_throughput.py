@@ -143,11 +143,11 @@ def test_samples_and_tokens_come_from_the_first_tensor(inputs, samples, tokens):
 
 
 @pytest.mark.parametrize(("changed", "words"), [
-    ({"runs": 0}, "runs .* at least 1, found 0"), ({"warmup": -1}, "warmup .* at least 0, found -1"),
-    ({"runs": 2.5}, "runs .* found 2.5"), ({"runs": True}, "runs .* found True"), ({"samples": 0}, "samples"),
-    ({"tokens": -5}, "tokens"), ({"inputs": [1]}, "found list.*hint"), ({"inputs": {1: 2}}, "found dict"),
-    ({"inputs": None}, "found NoneType"), ({"model": 3}, "callable, found int"),
-    ({"inputs": torch.zeros(2, device="meta")}, "storage, found tensors on the meta device")])
+    ({"runs": 0}, "runs .* at least 1, not 0"), ({"warmup": -1}, "warmup .* at least 0, not -1"),
+    ({"runs": 2.5}, "runs .* not 2.5"), ({"runs": True}, "runs .* not True"), ({"samples": 0}, "samples"),
+    ({"tokens": -5}, "tokens"), ({"inputs": [1]}, "not list.*hint"), ({"inputs": {1: 2}}, "not dict"),
+    ({"inputs": None}, "not NoneType"), ({"model": 3}, "callable, not int"),
+    ({"inputs": torch.zeros(2, device="meta")}, "storage, but found tensors on the meta device")])
 def test_a_wrong_argument_is_told_before_the_model_is_called(changed, words):
     model = Witness()
     with pytest.raises(UsageError, match=words):

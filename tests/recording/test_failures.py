@@ -48,8 +48,8 @@ def test_a_run_that_is_removed_while_recording_is_one_line_with_a_hint(tmp_path,
         shutil.rmtree(run)
         steps_of(nn.Linear(4, 4), 3)
     assert capfd.readouterr().err == (
-        f"distprof: rank 0: recording stopped, training goes on: cannot write to {run / 'rank00000.partial'}: No such "
-        "file or directory  hint: was the folder removed meanwhile?\n")
+        f"distprof: rank 0: recording stopped, training continues: cannot write to {run / 'rank00000.partial'}: No "
+        "such file or directory  hint: was the folder removed in the meantime?\n")
     assert not run.exists(), "what the user removed stays removed"
 
 
@@ -66,7 +66,7 @@ def test_a_timeline_that_finds_no_room_costs_nothing_but_itself(tmp_path, monkey
     with distprof.record(tmp_path / "run", steps=STEPS):
         steps_of(nn.Linear(4, 4), 4)
     (told,) = said(capfd)
-    assert "No space left on device  hint: make room there" in told
+    assert "No space left on device  hint: free some space there" in told
     folder = tmp_path / "run" / "rank00000.partial"
     assert {path.name for path in folder.iterdir()} == {
         "rank.json", "modules.parquet", "parameters.parquet", "ops.parquet", "steps.parquet", "collectives.parquet"}
@@ -80,7 +80,7 @@ def test_a_folder_that_is_gone_when_the_timeline_is_written_is_one_line(tmp_path
         (run / "rank00000.partial" / "rank.json").unlink()
         (run / "rank00000.partial").rmdir()
     (told,) = said(capfd)
-    assert "was the folder removed meanwhile?" in told
+    assert "was the folder removed in the meantime?" in told
 
 
 def test_steps_that_are_lost_behind_the_last_pass_that_is_needed_are_named(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_file_system_that_hangs_does_not_hold_up_the_end_of_the_process(tmp_pa
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGTERM
-    assert "what was recorded could not be written: a write into the run directory does not end" in told
+    assert "could not write the recording: a write to the run directory does not return" in told
 
 
 class Unspeakable(RuntimeError):

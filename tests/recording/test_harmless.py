@@ -85,7 +85,7 @@ def test_nothing_is_left_after_the_last_pass_and_nothing_is_there_before(tmp_pat
             if step >= 1:
                 assert traces_of_us().keys() == before.keys()
                 left = {name for name, seen in traces_of_us().items() if seen != before[name]}
-                assert left <= {"hooks of all optimizers"}, "still inside `with`, but the last pass is over"
+                assert left <= {"global optimizer hooks"}, "still inside `with`, but the last pass is over"
     assert traces_of_us() == before
 
 
@@ -122,7 +122,7 @@ def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatc
             optimizer.step()
     assert traces_of_us() == before
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
-    assert lines == ["distprof: rank 0: recording stopped, training goes on: ZeroDivisionError: division by zero"]
+    assert lines == ["distprof: rank 0: recording stopped, training continues: ZeroDivisionError: division by zero"]
 
 
 WRITES = """
@@ -251,7 +251,7 @@ def test_a_mode_of_the_script_that_outlives_the_count_pass_is_not_popped(tmp_pat
     theirs.__exit__(None, None, None)
     while torch._C._len_torch_dispatch_stack():  # ours lies below theirs and cannot be taken out; it does nothing
         torch._C._pop_torch_dispatch_stack(None)
-    assert "training goes on: RuntimeError: a torch dispatch mode" in capfd.readouterr().err
+    assert "training continues: RuntimeError: a torch dispatch mode" in capfd.readouterr().err
 
 
 @pytest.mark.long

@@ -150,7 +150,7 @@ def test_a_clock_that_was_set_is_said(tmp_path, pipeline):
     info = json.loads(path.read_text())
     info["clock"][-1]["realtime_ns"] += 2_000_000_000
     path.write_text(json.dumps(info))
-    assert "the wall clock was set by up to 2.00 s" in distprof("stats", run).stdout
+    assert "the wall clock was adjusted by up to 2.00 s" in distprof("stats", run).stdout
 
 
 def test_the_page_of_the_run_directory_is_made_from_the_contract():

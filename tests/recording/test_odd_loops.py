@@ -41,7 +41,7 @@ def test_a_rank_that_raised_never_entered_and_that_is_no_whole_run(tmp_path):
     assert "mismatch in step 8: all_reduce #4 of default_pg (0-1), 2.05 KB float32: rank 1 never entered" in comms
     problems = json.loads(distprof("stats", "--json", run).stdout)["problems"]
     assert {"code": "calls_differ", "num_collectives": 1} in problems
-    assert "incomplete: ranks disagree about 1 collective, which distprof comms names" in comms
+    assert "incomplete: ranks disagree about 1 collective; distprof comms lists them" in comms
 
 
 WIDTH = 16
@@ -99,7 +99,7 @@ def test_numbers_that_replicas_join_to_look_at_make_no_doubt(tmp_path, kind):
     assert not summary.damaged and not summary.exchanges.rows, "as the tables say"
 
 
-SEVERAL = "steps end on several threads: those of one are recorded, and what the others train is not"
+SEVERAL = "steps end on several threads: only those of one thread are recorded"
 
 
 @pytest.mark.parametrize("kind", ["threads", "pool"])

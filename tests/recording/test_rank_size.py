@@ -30,7 +30,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "2 apples", "1e9"])
 def test_what_is_no_size(text):
-    with pytest.raises(UsageError, match="expected a size for --max-rank-size"):
+    with pytest.raises(UsageError, match="--max-rank-size must be a size"):
         num_bytes(text, "--max-rank-size")
     assert requested({}) == MOST_BYTES
 
@@ -68,10 +68,10 @@ def test_what_was_left_out_is_said_everywhere(tmp_path):
     about = [json.loads((out / f"rank0000{rank}" / "rank.json").read_text())["left_out"] for rank in range(2)]
     assert all(one["num_events"] > 0 for one in about)
     number = sum(one["num_events"] for one in about)
-    line = f"timelines of ranks 0 and 1 lack their {number} shortest events"
+    line = f"timelines of ranks 0 and 1 lack the {number} shortest events"
     for command in ("stats", "comms", "ops"):
         assert line in called(command, out).stdout, command
-    assert f"Timelines of ranks 0 and 1 lack their {number}" in called("report", "--markdown", out).stdout
+    assert f"Timelines of ranks 0 and 1 lack the {number}" in called("report", "--markdown", out).stdout
     trace = json.loads(gzip.decompress((out / "merged" / "trace.json.gz").read_bytes()))
     assert [trace["metadata"]["distprof"]["ranks"][str(rank)]["not_recorded"]["num_events"] for rank in range(2)] == [
         one["num_events"] for one in about]
@@ -107,5 +107,5 @@ def test_the_shortest_go_first_whatever_their_order():
                                                 (("--max-rank-size", "much"), {})])
 def test_a_size_that_is_none_is_refused_before_the_job_starts(tmp_path, flags, environ):
     done = distprof("run", "--out", tmp_path / "run", *flags, SCRIPTS / "job.py", "fine", **environ)
-    assert done.returncode == 2 and "expected a size for" in done.stderr and "found 'much'" in done.stderr
+    assert done.returncode == 2 and "must be a size" in done.stderr and "found 'much'" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run" / "rank00000").exists()

@@ -72,7 +72,7 @@ def test_communication_that_goes_on_behind_a_session(tmp_path, how):
 def test_communication_that_goes_on_behind_the_recording(tmp_path):
     run = record(tmp_path, "crossing.py", "single", steps="wait=1,count=0,time=0,trace=2,arrivals=0")
     notes = json.loads((run / "rank00000" / "rank.json").read_text())["notes"]
-    assert any("communication goes on behind the recorded steps" in note for note in notes)
+    assert any("communication is still in flight after the recorded steps" in note for note in notes)
 
 
 @pytest.mark.job
@@ -112,7 +112,8 @@ def test_no_session_follows_one_that_ended_inside_of_torch(tmp_path, around):
             with around():
                 checkpoint(model, torch.ones(2, 4, requires_grad=True), use_reentrant=True)
     found = Recorded(tmp_path / "run")
-    assert any("ended inside of CheckpointFunction: no timeline" in note for note in found.info["notes"])
+    why = "the previous profiler session ended inside CheckpointFunction"
+    assert f"no timeline is recorded: {why}" in found.info["notes"]
     assert {file.name for file in found.folder.iterdir()} & {"trace.json.gz", "memory.json.gz"} == {"trace.json.gz"}
 
 

@@ -45,7 +45,7 @@ def test_a_file_system_that_takes_none(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(host_file, "_append", full)
     assert a_training(tmp_path / "run").info["status"] == "complete"
     told = [line for line in capfd.readouterr().err.splitlines() if "summary" in line]
-    assert told == ["distprof: rank 0: this rank has no summary, and commands read its tables instead: [Errno 28] No "
+    assert told == ["distprof: rank 0: no summary for this rank, so commands read its tables instead: [Errno 28] No "
                     "space left on device"]
 
 

@@ -1,4 +1,4 @@
-"""When allocations were last used: tensors that are kept for nothing are planted, and found."""
+"""When allocations were last used: tensors that are kept unused are planted, and found."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def test_a_planted_tensor_is_the_first_of_those_kept_for_nothing(tmp_path):
     assert peak["unused_bytes"] >= 12_000_004
     assert sum(one["unused_bytes"] for one in found["groups"]) == peak["unused_bytes"]
     text = called("memory", "--lifetimes", tmp_path / "run").stdout
-    assert "kept for nothing" in text and "aten::prod" in text and "used no more" in text
+    assert "kept unused" in text and "aten::prod" in text and "no longer used" in text
 
 
 def test_with_too_many_events_uses_are_left_out_and_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(uses, "MOST_EVENTS", 10)
     recorded(tmp_path / "run")
-    assert "when allocations were last used was not looked for" in capsys.readouterr().err
+    assert "last uses of allocations were not computed" in capsys.readouterr().err
     assert json.loads(called("memory", "--json", tmp_path / "run").stdout)["peaks"][0]["unused_bytes"] is None
     done = called("memory", "--lifetimes", tmp_path / "run")
     assert done.returncode == 1 and "--steps memory=1" in done.stderr
@@ -121,7 +121,7 @@ def test_a_torch_that_tells_nothing_costs_the_uses_alone(tmp_path, monkeypatch, 
 
     monkeypatch.setattr("distprof.recording.passes.memory.tensor_uses", fails)
     recorded(tmp_path / "run")
-    assert "does not tell when allocations were last used: no such thing" in capsys.readouterr().err
+    assert "does not report when allocations were last used: no such thing" in capsys.readouterr().err
     assert called("memory", tmp_path / "run").returncode == 0
 
 

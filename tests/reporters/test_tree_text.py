@@ -71,7 +71,7 @@ def test_equal_layers_are_one_line_only_while_all_numbers_are_equal(stack):
     text = str(distprof.count(model, torch.zeros(2, 5, dtype=torch.long)))
     assert "0-6 (7 x)" in text and "8-31 (24 x)" in text
     assert "Partial" in lines(text)["7"] and "19,776 (19.78 K), 19,520 (19.52 K) trainable" in lines(text)["params"]
-    assert "each has the numbers of the line" in text
+    assert "the numbers are those of each one" in text
 
 
 def test_all_modules_are_shown_or_said_to_be_missing(stack):
@@ -100,7 +100,7 @@ def test_no_number_is_cut_at_any_width(stack, width):
         shown = cells(lines(narrow)[name])
         assert len(shown) >= 4 and set(shown) <= set(cells(lines(full)[name])), name
     if width < 120:
-        assert "input" in lines(narrow)["left out"] and "output" in lines(narrow)["left out"]
+        assert "input" in lines(narrow)["omitted"] and "output" in lines(narrow)["omitted"]
 
 
 def test_columns_that_were_asked_for_are_never_left_out(stack):
@@ -133,7 +133,7 @@ def test_every_uncounted_operator_is_listed_with_calls_and_bytes(stack):
     assert all(" at least " in lines(text)[name] for name in ("MACs", "FLOPs"))
     known = replace(stack, ops=tuple(op._replace(counted=True) for op in stack.ops))
     assert "at least" not in str(known)
-    assert "100.0 %" in lines(str(known))["coverage"] and "no operator is uncounted" in str(known)
+    assert "100.0 %" in lines(str(known))["coverage"] and "every operator is counted" in str(known)
 
 
 def test_what_is_estimated_causal_or_repeated_is_labelled(stack):
@@ -156,7 +156,7 @@ def test_recomputed_flops_have_a_column_where_there_are_any():
     assert counts.recompute_flops == 64
     text = str(counts)
     assert "recomputed" in text.splitlines()[0] and "recomputed 64" in lines(text)["FLOPs"]
-    assert f"{counts.model_flops}: without recomputation" in lines(text)["model FLOPs"]
+    assert f"{counts.model_flops}: excluding recomputation" in lines(text)["model FLOPs"]
 
 
 def test_a_model_without_work_divides_by_nothing():
@@ -175,7 +175,8 @@ def test_text_is_plain_and_a_console_gets_its_width(stack):
 
 @pytest.mark.parametrize(("wish", "word"), [
     ({"sort": "speed"}, "params, macs"), ({"sort": "time"}, "known: path, params, macs, flops"),
-    ({"columns": ["speed"]}, "found speed"), ({"depth": -1}, "depth to be at least 0"), ({"top": 0}, "top to be"),
+    ({"columns": ["speed"]}, "unknown columns speed"), ({"depth": -1}, "depth must be at least 0"),
+    ({"top": 0}, "top must be at least 1"),
 ])
 def test_wishes_that_cannot_be_met_are_refused(stack, wish, word):
     with pytest.raises(UsageError, match=word):

@@ -95,8 +95,8 @@ def test_a_path_cannot_be_made_to_show_it() -> None:
 def test_a_slash_in_a_password_is_refused_without_it() -> None:
     done = called("stats", "http://alice:Mark4/Secret@host/run")
     assert done.returncode == 2
-    assert done.stderr == ("distprof: expected a password without a slash, found one in http://alice:***@host/run  "
-                           "hint: write it as %2F\n")
+    assert done.stderr == ("distprof: the password in http://alice:***@host/run contains a slash  hint: write it as "
+                           "%2F\n")
 
 
 def test_a_mistake_with_a_url_is_said_without_its_password() -> None:

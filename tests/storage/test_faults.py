@@ -124,7 +124,7 @@ def test_errors_that_do_not_end_are_said(run: str, proxy: FaultyProxy, monkeypat
     monkeypatch.setenv(VARIABLE, "0.5")
     proxy.add(answers(503, "SlowDown"), path=".*rank00001.*")
     assert _one_line(called("stats", run)).startswith(
-        f"distprof: cannot reach {run}/rank00001/rank.json: it answers 503 SlowDown  hint: is the network up")
+        f"distprof: cannot reach {run}/rank00001/rank.json: the server answered 503 SlowDown  hint: is the network up")
 
 
 def test_that_it_takes_long_is_said_once(run: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +132,16 @@ def test_that_it_takes_long_is_said_once(run: str, proxy: FaultyProxy, monkeypat
     proxy.add(answers(503, "SlowDown"), times=5)
     done = called("stats", run)
     assert done.returncode == 0
-    assert done.stderr == f"distprof: {run}: it answers 503 SlowDown; trying for up to 30 s\n"
+    assert done.stderr == f"distprof: {run}: the server answered 503 SlowDown; retrying for up to 30 s\n"
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId"])
 def test_keys_that_expire_end_the_merge(code: str, run: str, proxy: FaultyProxy, tmp_path: Path) -> None:
     fault = proxy.add(answers(400 if code == "ExpiredToken" else 403, code), method="GET", path=TRACE_1, after=1)
     line = _one_line(called("merge", run, "--out", tmp_path / "m"))
-    assert line.startswith(f"distprof: cannot reach {run}/rank00001/trace.json.gz: the keys were refused (")
+    assert line.startswith(f"distprof: cannot reach {run}/rank00001/trace.json.gz: the credentials were refused (")
     assert code in line
-    assert "hint: are the keys there and not expired?" in line
+    assert "hint: are credentials set and not expired?" in line
     assert fault.done <= stream.AHEAD + 1  # those that were on their way
     assert not list(tmp_path.glob("*m*"))
 
@@ -154,7 +154,7 @@ def test_a_bucket_that_may_not_be_listed_is_said(run: str, proxy: FaultyProxy) -
 
 
 @pytest.mark.parametrize(("status", "code", "words"), [
-    (403, "AccessDenied", "access was denied (403 AccessDenied)"), (404, "NoSuchKey", "it is not there (any more)")])
+    (403, "AccessDenied", "access was denied (403 AccessDenied)"), (404, "NoSuchKey", "it does not exist (any more)")])
 def test_an_object_that_cannot_be_read_is_damage_of_its_rank(
         status: int, code: str, words: str, run: str, proxy: FaultyProxy, tmp_path: Path) -> None:
     proxy.add(answers(status, code), method="GET", path=TRACE_1)
@@ -172,13 +172,13 @@ def test_an_object_that_is_replaced_while_it_is_read_is_damage_of_its_rank(
         method="GET", path=TRACE_1, after=after, times=1)
     done = called("merge", run, "--out", tmp_path / "m")
     assert done.returncode == 0, done.stderr
-    assert "it was replaced while it was read" in done.stdout
+    assert "it was replaced while being read" in done.stdout
     assert _merged_ranks(tmp_path / "m") == {"rank 0", "rank 2"}
 
 
 def test_nothing_at_a_url_is_said(server: S3Server, bucket: str) -> None:
     assert _one_line(called("stats", f"{bucket}/no run")).startswith(
-        f"distprof: expected a run directory, a folder of traces or a trace, found nothing at {bucket}/no run")
+        f"distprof: {bucket}/no run does not exist")
     assert "there is no such bucket" in _one_line(called("stats", "s3://no-such-bucket/run"))
 
 
@@ -195,7 +195,7 @@ def test_without_keys_a_line_says_where_they_are_looked_for(bucket: str, server:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "hint: are the keys there" in _one_line(called("stats", f"{bucket}/run"))
+    assert "hint: are credentials set" in _one_line(called("stats", f"{bucket}/run"))
 
 
 def test_a_bucket_that_turns_read_only_is_said(run: str, proxy: FaultyProxy, server: S3Server, bucket: str) -> None:

@@ -30,7 +30,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_that_does_not_come_is_said_and_given_up(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
-    with pytest.raises(StorageError, match=r"cannot reach s3://bucket/run: .*no whole answer within 0\.3 s"):
+    with pytest.raises(StorageError, match=r"cannot reach s3://bucket/run: .*no complete answer within 0\.3 s"):
         persistently(URL, lambda: time.sleep(60))
     assert time.monotonic() - began < 30
     assert capsys.readouterr().err == f"distprof: {URL}: waiting for an answer, up to 0.3 s\n"
@@ -72,7 +72,7 @@ def test_a_bucket_without_end_is_not_listed_to_it(changed: dict[str, Any], monke
     monkeypatch.setenv(VARIABLE, "60")
     monkeypatch.setattr(tally, "MOST_OBJECTS", 5000)
     monkeypatch.setattr(tally, "MOST_FOLDERS", 10_000)
-    with pytest.raises(RemoteError, match="its listing has no end"):
+    with pytest.raises(RemoteError, match="its listing does not end"):
         list(s3_listed(_pages(**changed), "run/", Tally(URL)))
 
 
@@ -82,7 +82,7 @@ def test_nor_are_pages_whose_links_go_on(page: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tally, "MOST_OBJECTS", 5000)
     monkeypatch.setattr(tally, "MOST_FOLDERS", 5000)
     monkeypatch.setenv(VARIABLE, "60")
-    with pytest.raises(RemoteError, match="its listing has no end"):
+    with pytest.raises(RemoteError, match="its listing does not end"):
         web_listed(lambda _: page, "http://host/run")
 
 
@@ -116,5 +116,5 @@ def test_a_length_that_nothing_can_have_is_none(size: object) -> None:
 
 def test_what_has_no_room_on_disk_is_not_copied() -> None:
     huge: Any = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=MOST_BYTES), __str__=lambda: URL)
-    with pytest.raises(RemoteError, match="a copy of it no room in"):
+    with pytest.raises(RemoteError, match="too many for a copy in"):
         fetching.copied(huge)

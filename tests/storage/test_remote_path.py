@@ -163,12 +163,12 @@ def test_a_password_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(("url", "words"), [
-    ("nothing://x/y", "distprof: expected a URL like s3://bucket/run, found nothing://"),
-    ("gs://x/y", "distprof: expected a package that reads gs:// URLs, found none"),
-    ("ssh://x/y", "distprof: expected a package that reads ssh:// URLs, found none"),
+    ("nothing://x/y", "distprof: nothing:// is not a usable URL like s3://bucket/run"),
+    ("gs://x/y", "distprof: no installed package reads gs:// URLs"),
+    ("ssh://x/y", "distprof: no installed package reads ssh:// URLs"),
     ("hdfs://x/y", "distprof: cannot reach hdfs://x: Unable to load lib"),  # Java, or Hadoop's library
     ("https://127.0.0.1:1/x", "distprof: cannot reach https://127.0.0.1:1/x: the connection failed"),
-    ("s3://", "distprof: expected a URL like s3://bucket/run, found s3://"),
+    ("s3://", "distprof: s3:// is not a URL like s3://bucket/run"),
 ])
 def test_urls_that_cannot_be_read_are_said_in_a_line(url: str, words: str) -> None:
     # in a process of its own: fsspec keeps the classes of packages that it has once imported
@@ -212,7 +212,8 @@ def test_a_run_on_the_web_is_read(web: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "times", "words"), [
-    (403, 99, "access was denied (403"), (404, 99, "found nothing at"), (503, 2, ""), (503, 99, "it answers 503")])
+    (403, 99, "access was denied (403"), (404, 99, "does not exist"), (503, 2, ""),
+    (503, 99, "the server answered 503")])
 def test_what_a_server_of_the_web_answers_is_said(
         status: int, times: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 a few times is waited for; one that does not end is said, as is what a server refuses."""
@@ -269,7 +270,7 @@ def test_what_is_replaced_elsewhere_is_noticed_when_it_was_read() -> None:
     path = place("memory://held/changing") / "f"
     assert path.stat().st_size == 3
     memory.pipe_file("/held/changing/f", b"two")
-    with pytest.raises(OSError, match="it was replaced while it was read"):
+    with pytest.raises(OSError, match="it was replaced while being read"):
         path.read_bytes()
 
 

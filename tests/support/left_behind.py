@@ -54,24 +54,24 @@ def _children() -> list[str]:
 
 
 VIEWS: Mapping[str, Callable[[], object]] = {
-    "handlers of signals": lambda: {number: signal.getsignal(number) for number in signal.valid_signals()
+    "signal handlers": lambda: {number: signal.getsignal(number) for number in signal.valid_signals()
                                     if number < signal.SIGRTMIN},
-    "the real-time signal": _real_time,
-    "the wakeup descriptor, the mask of signals": lambda: (
+    "real-time signal": _real_time,
+    "wakeup descriptor, signal mask": lambda: (
         _wakeup_descriptor(), signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "threads": lambda: [thread.name for thread in threading.enumerate()],
     "child processes": lambda: [*filter(None, _children())],
-    "hooks of all modules": lambda: (
+    "global module hooks": lambda: (
         [*nn_module._global_forward_pre_hooks.values()], [*nn_module._global_forward_hooks.values()],
         [*nn_module._global_forward_hooks_with_kwargs], [*nn_module._global_forward_hooks_always_called],
         bool(nn_module._has_any_global_hook())),
-    "hooks of all optimizers": lambda: [
+    "global optimizer hooks": lambda: [
         *optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
-    "numbers of hooks": lambda: RemovableHandle.next_id,
+    "hook numbers": lambda: RemovableHandle.next_id,
     "dispatch modes": lambda: [
         torch._C._get_dispatch_stack_at(place) for place in range(torch._C._len_torch_dispatch_stack())],
-    "modes of torch functions": torch._C._len_torch_function_stack,
-    "kernels in front of operators": _kernels,
+    "torch function modes": torch._C._len_torch_function_stack,
+    "kernels wrapping operators": _kernels,
     "torch.profiler": torch._C._autograd._profiler_enabled,
     "functions of torch's profiler": lambda: (
         torch.autograd.profiler.profile._prepare_trace, torch.autograd.profiler.profile.__exit__),
@@ -81,11 +81,11 @@ VIEWS: Mapping[str, Callable[[], object]] = {
         (SimpleQueue, "get"), (SemLock, "__enter__"), (torch.distributed.Work, "wait"),
         (torch.Tensor, "cpu"), (torch.Tensor, "tolist"), (torch.cpu, "synchronize"),
         (dataloader._BaseDataLoaderIter, "__next__"))],
-    "filters of warnings": lambda: [*warnings.filters],
+    "warning filters": lambda: [*warnings.filters],
     "sys.meta_path": lambda: [*sys.meta_path],
     "sys.path": lambda: [*sys.path],
     "environment": lambda: dict(os.environ),
-    "hooks of Python": lambda: (
+    "Python hooks": lambda: (
         sys.excepthook, threading.excepthook, sys.unraisablehook, sys.gettrace(), sys.getprofile(),
         threading.gettrace()),
     "atexit": atexit._ncallbacks,
@@ -101,4 +101,4 @@ def seen_now() -> dict[str, object]:
 
 def traces_of_us() -> dict[str, object]:
     """Everything that a recorder, or a call that counts, puts somewhere and takes away."""
-    return {name: found for name, found in seen_now().items() if name != "numbers of hooks"}
+    return {name: found for name, found in seen_now().items() if name != "hook numbers"}

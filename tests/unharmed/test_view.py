@@ -31,13 +31,13 @@ PLAN = "wait=1,count=1,time=1,trace=1,sync=1,arrivals=1"
 STEPS = 6
 TABLE = re.search(r"## What distprof installs in the process\n(.*?)\n## ",
                   (ROOT / "docs" / "robustness.md").read_text(), re.DOTALL)
-SEEN = {"the real-time signal", "hooks of all modules", "hooks of all optimizers", "dispatch modes", "GradScaler.step",
-        "kernels in front of operators", "torch.profiler", "functions of torch's profiler", "functions that wait",
-        "filters of warnings", "sys.meta_path"}
+SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "dispatch modes", "GradScaler.step",
+        "kernels wrapping operators", "torch.profiler", "functions of torch's profiler", "functions that wait",
+        "warning filters", "sys.meta_path"}
 """What a script sees another of while it is recorded; all else is as it was."""
 
 
-STAYS = {"sys.meta_path", "hooks of all optimizers"}
+STAYS = {"sys.meta_path", "global optimizer hooks"}
 """What is there until the script ends."""
 
 

@@ -29,7 +29,7 @@ def types_of(given: Iterable[type] | type | None, name: str) -> frozenset[type]:
     kinds = (given,) if isinstance(given, type) or not isinstance(given, Iterable) else tuple(given)
     wrong = [kind for kind in kinds if not isinstance(kind, type)]
     if wrong:
-        raise UsageError(f"expected types of modules as {name}, found {type(wrong[0]).__name__}",
+        raise UsageError(f"{name} must contain module types, not {type(wrong[0]).__name__}",
                          hint=f"{name}=[torch.nn.Linear]")
     return frozenset(kinds)
 
@@ -112,7 +112,7 @@ _LIVING: weakref.WeakValueDictionary[int, Measurement] = weakref.WeakValueDictio
 def _profile_of(module: nn.Module) -> ModuleProfile:
     measurement = _LIVING.get(id(module))
     if measurement is None or not any(sub is module for sub in measurement.model.modules()):
-        raise UsageError(f"expected a module of a model that is being profiled, found a {type(module).__name__}",
+        raise UsageError(f"this {type(module).__name__} is not part of a model that is being profiled",
                          hint=HINT)
     return measurement.profile_of(module)
 

@@ -84,23 +84,23 @@ def _entry(model: nn.Module, mode: str) -> Callable[..., Any]:
     entries = {"forward": model, "generate": getattr(model, "generate", None)}
     entry = entries.get(mode)
     if entry is None:
-        raise UsageError(f"expected mode forward or generate, found {mode!r}" if mode not in entries else
-                         f"expected a model with a method generate, found {type(model).__name__}")
+        raise UsageError(f"mode must be forward or generate, not {mode!r}" if mode not in entries else
+                         f"{type(model).__name__} has no method generate")
     return entry
 
 
 def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Any, kwargs: Any) -> Sequence[Any]:
     if not isinstance(model, nn.Module):
-        raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
+        raise UsageError(f"expected a torch.nn.Module, not {type(model).__name__}")
     if shape is not None:
         if isinstance(shape, int) or not len(shape):
-            raise UsageError(f"expected a shape like (1, 3, 224, 224) as input_shape, found {shape!r}")
+            raise UsageError(f"input_shape must be a shape like (1, 3, 224, 224), not {shape!r}")
         parameter = next(model.parameters(), torch.empty(()))
         return [torch.zeros(tuple(shape), dtype=parameter.dtype, device=parameter.device)]
     if isinstance(args, torch.Tensor) or not isinstance(kwargs, Mapping):
         wrong, found = ("args", args) if isinstance(args, torch.Tensor) else ("kwargs", kwargs)
-        raise UsageError(f"expected {'a list' if wrong == 'args' else 'a dict'} as {wrong}, found "
+        raise UsageError(f"{wrong} must be {'a list' if wrong == 'args' else 'a dict'}, not "
                          f"{type(found).__name__}", hint="args=[a_tensor], kwargs={'input_ids': a_tensor}")
     if args is None or (not len(args) and not kwargs):
-        raise UsageError("expected inputs for the model, found none", hint="give input_shape, args or kwargs")
+        raise UsageError("no inputs for the model", hint="give input_shape, args or kwargs")
     return list(args)

@@ -143,7 +143,7 @@ class FlopsProfiler:
 
     def _measured(self) -> Measurement:
         if self._measurement is None:
-            raise UsageError("expected a profile, found none", hint=HINT)
+            raise UsageError("there is no profile", hint=HINT)
         return self._measurement
 
     def _total(self) -> ModuleProfile:

@@ -99,7 +99,7 @@ class JitModelAnalysis:
             TypeError: A name without a handle.
         """
         if len(args) % 2:
-            raise TypeError(f"expected pairs of an operator name and a handle, found {len(args)} arguments")
+            raise TypeError(f"arguments must be pairs of an operator name and a handle; found {len(args)} arguments")
         changed: dict[str, Handle | None] = dict(zip(args[::2], args[1::2], strict=True)) | kwargs
         handles = {name: handle for name, handle in ({**self._handles, **changed}).items() if handle is not None}
         self._handles, self._free = handles, self._free | (changed.keys() - handles.keys())
@@ -165,14 +165,14 @@ class JitModelAnalysis:
         silent = sorted(name for name in sums.untouched
                         if getattr(type(self._names.modules[name]), "forward", None) not in FORWARDLESS)
         if self._logs_uncalled and silent:
-            LOG.warning("nothing ran in these modules; what other methods than forward did is counted for the modules "
+            LOG.warning("forward of these modules never ran; work of their other methods is counted for the modules "
                         "above them: %s", ", ".join(silent))
 
 
 def _original(model: nn.Module) -> nn.Module:
     """The module that torch.compile was given; any other module as it is."""
     if not isinstance(model, nn.Module):
-        raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
+        raise UsageError(f"expected a torch.nn.Module, not {type(model).__name__}")
     inner: nn.Module = getattr(model, "_orig_mod", model) if type(model).__name__ == "OptimizedModule" else model
     return inner
 
@@ -201,7 +201,7 @@ def _accepts(model: nn.Module, arguments: Mapping[str, Any]) -> bool:
 
 def _one_of(choices: tuple[str, ...], found: str) -> str:
     if found not in choices:
-        raise ValueError(f"expected one of {', '.join(choices)}, found {found!r}")
+        raise ValueError(f"unknown value {found!r}; choose from {', '.join(choices)}")
     return found
 
 

@@ -39,7 +39,7 @@ class ModuleNames:
             KeyError: The model has no such module.
         """
         if name not in self.modules:
-            raise KeyError(f"expected the name of a module of {type(self.modules['']).__name__}, found {name!r}")
+            raise KeyError(f"{type(self.modules['']).__name__} has no module named {name!r}")
         return self.first[self.modules[name]]
 
     def callers(self, path: CallPath) -> set[str]:
@@ -126,7 +126,7 @@ def _handled(op: TracedOp, handle: Handle) -> Counter[str]:
     values: list[Any] = list(amounts.values())
     for value in values:
         if not isinstance(value, (int, float, np.int64, np.float64)):
-            what = "a type that may overflow" if isinstance(value, Number) else "no number"
-            raise ValueError(f"expected int, float, int64 or float64 from the handle of {op.kind}, "
-                             f"found {type(value).__name__}, {what}")
+            what = "which may overflow" if isinstance(value, Number) else "which is not a number"
+            raise ValueError(f"the handle of {op.kind} must return int, float, int64 or float64, not "
+                             f"{type(value).__name__}, {what}")
     return amounts

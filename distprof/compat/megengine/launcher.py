@@ -20,14 +20,15 @@ PROG = "distprof.compat.megengine.profiler"
 
 def parser() -> Parser:
     """All flags."""
-    found = Parser(prog=PROG, description="Profiles a script with MegEngine's topics.", allow_abbrev=False)
+    found = Parser(prog=PROG, description="Profile a script with MegEngine's topics.", allow_abbrev=False)
     add = found.add_argument
-    add("-m", "--module", action="store_true", help="the script is the name of a module")
-    add("-o", "--output", default="profile", metavar="DIR", help="folder of the files  [default: profile]")
-    add("-f", "--format", action="append", choices=FORMATS, help=f"once or several times  [default: {CHROME_TIMELINE}]")
+    add("-m", "--module", action="store_true", help="treat the script as a module name")
+    add("-o", "--output", default="profile", metavar="DIR", help="output folder  [default: profile]")
+    add("-f", "--format", action="append", choices=FORMATS,
+        help=f"output format, can be repeated  [default: {CHROME_TIMELINE}]")
     add("--merge_trace_events", "--merge-trace-events", action="store_true",
-        help="merge the timelines in the folder afterwards; without a script, only that")
-    add("--clean", action="store_true", help="empty the folder first of what a profiler has written")
+        help="merge the timelines in the folder afterwards; without a script, only merge")
+    add("--clean", action="store_true", help="first remove earlier profiler output from the folder")
     for name, default in OPTIONS.items():
         add(f"--{name}", f"--{name.replace('_', '-')}", type=int, default=default, metavar="N",
             help=f"[default: {default}]")
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """
     args = parser().parse_args(arguments)
     if args.script is None and not args.merge_trace_events:
-        raise UsageError("expected a script, found none", hint=f"python -m {PROG} train.py")
+        raise UsageError("no script given", hint=f"python -m {PROG} train.py")
     folder = Path(args.output)
     if args.clean and args.script is not None:
         _clean(folder)

@@ -55,7 +55,7 @@ def merge_trace_events(directory: str | Sequence[str], target: str | None = None
     paths, out = _places(directory, target)
     found = [_read(path) for path in paths]
     if not found:
-        raise DataError(f"expected files like 123.chrome_timeline.json in {directory}, found none",
+        raise DataError(f"no files like 123.chrome_timeline.json in {directory}",
                         hint="Profiler(path=..., formats=['chrome_timeline.json']) writes them")
     known = [one.zero_ns for one in found if one.zero_ns is not None]
     zero_ns = min(known, default=0)
@@ -77,7 +77,7 @@ def _places(directory: str | Sequence[str], target: str | None) -> tuple[list[Pa
         paths = sorted(path for path in folder.glob("*.chrome_timeline.json") if NAME.fullmatch(path.name))
         return paths, folder / MERGED if target is None else Path(f"{target}.chrome_timeline.json")
     if target is None:
-        raise OutputError("expected a target for a list of timelines, found none",
+        raise OutputError("merging a list of timelines needs a target",
                           hint="merge_trace_events(['a', 'b'], 'merged')")
     return [Path(f"{one}.chrome_timeline.json") for one in directory], Path(f"{target}.chrome_timeline.json")
 
@@ -86,13 +86,13 @@ def _read(path: Path) -> Timeline:
     try:
         content = DECODER.decode(path.read_bytes())
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise DataError(f"expected a timeline, found {path}: {error}") from None
+        raise DataError(f"{path} is not a timeline: {error}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     about, events = (content.get("metadata"), content.get("traceEvents")) if isinstance(content, dict) else (
         None, content)
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise DataError(f"expected a list of events in {path}, found none")
+        raise DataError(f"no list of events in {path}")
     zero_ns = _ns(about.get("localTime"), 1) if isinstance(about, dict) else None
     kept = list[dict[str, Any]]()
     for event in events:

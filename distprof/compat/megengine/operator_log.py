@@ -97,7 +97,7 @@ class OperatorLog(TorchDispatchMode):
                        events=events, start_ns=start_ns, end_ns=end_ns)
         except Exception as error:  # noqa: BLE001 (the script goes on)
             if self.error is None:
-                say(f"the profile lacks operators, the first is {name}: {error}")
+                say(f"operators are missing from the profile, the first is {name}: {error}")
             self.error = error
         return output
 

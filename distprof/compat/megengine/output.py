@@ -53,7 +53,7 @@ class Output:
                 write_whole(path, partial(Path.write_bytes, data=self._text(recorded, form)))
             self._has_written = True
         except Exception as error:  # noqa: BLE001 (the training goes on)
-            say(f"the profile could not be written to {self._path}: {error}")
+            say(f"could not write the profile to {self._path}: {error}")
 
     def _file(self, form: str) -> Path:
         if self._folder:

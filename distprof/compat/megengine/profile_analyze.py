@@ -23,29 +23,31 @@ HEAD_BYTES = 1 << 16
 
 def parser() -> Parser:
     """All flags; those that MegEngine has take what they take there, and default to the same."""
-    found = Parser(prog=PROG, description="Operators of a profile of MegEngine, of a run, or of traces.")
+    found = Parser(prog=PROG, description="List the operators of a MegEngine profile, a run or traces.")
     add = found.add_argument
     add("dump", nargs="+", type=Path, metavar="FILE|RUN",
-        help="JSON of get_profile(), one file a rank; or a run directory, or traces of torch.profiler")
-    add("-t", "--top", type=int, default=3, metavar="N", help="rows; 0: all  [default: 3]")
-    add("--type", action="append", metavar="T", help="only operators of this type; several: of any of them")
-    add("--opr-name", metavar="REGEX", help="only operators whose name begins with a match")
+        help="JSON from get_profile(), one file per rank; or a run directory; or torch.profiler traces")
+    add("-t", "--top", type=int, default=3, metavar="N", help="number of rows; 0: all  [default: 3]")
+    add("--type", action="append", metavar="T", help="only operators of this type; can be repeated")
+    add("--opr-name", metavar="REGEX", help="only operators whose name matches from its beginning")
     add("--input-dtype", metavar="DTYPE", help="only operators with an input of this type, like Float32")
-    add("--rank", action="append", type=int, metavar="N", help="only this rank; several: any of them")
-    add("--aggregate-by", choices=["type", "rank"], help="one row for each, with --aggregate")
+    add("--rank", action="append", type=int, metavar="N", help="only this rank; can be repeated")
+    add("--aggregate-by", choices=["type", "rank"], help="one row per value of this key, with --aggregate")
     add("--aggregate", choices=["max", "min", "sum", "mean"],
-        help="of time, computation and memory; without --aggregate-by all operators become one row")
+        help="how to combine time, computation and memory; without --aggregate-by, all operators become one row")
     add("--top-end-key", choices=["end", "kern"], default="end",
-        help="end: whole time; kern: only the wait before the kernel  [default: end]")
+        help="end: total time; kern: only the wait before the kernel  [default: end]")
     add("--order-by", default="time", metavar="COLUMN",
-        help=f"{', '.join(COLUMNS)}: largest first; with + before it smallest first  [default: time]")
-    add("--copy-time", action="store_true", help="time of operators of type Copy in the summary")
-    add("--min-time", type=float, default=float("-inf"), metavar="S", help="only operators that take that many seconds")
-    add("--max-time", type=float, default=float("inf"), metavar="S", help="only operators that take no more seconds")
-    add("--show-host", action="store_true", help="a second table, of times on the host")
-    add("--dump-only-opr", action="store_true", help="plain lines of name, type and id, for diff")
-    add("--confluence", "--wiki", action="store_true", help="tables for a wiki")
-    add("--print-only", choices=list(PARTS), help="only this part")
+        help=f"{', '.join(COLUMNS)}: largest first, or smallest first with a leading +  [default: time]")
+    add("--copy-time", action="store_true", help="show the time of Copy operators in the summary")
+    add("--min-time", type=float, default=float("-inf"), metavar="S",
+        help="only operators that take at least this many seconds")
+    add("--max-time", type=float, default=float("inf"), metavar="S",
+        help="only operators that take at most this many seconds")
+    add("--show-host", action="store_true", help="also print a table of host times")
+    add("--dump-only-opr", action="store_true", help="print plain lines of name, type and id, for diff")
+    add("--confluence", "--wiki", action="store_true", help="print wiki tables")
+    add("--print-only", choices=list(PARTS), help="print only this part")
     add("--json", action="store_true", help="print JSON")
     return found
 
@@ -64,9 +66,9 @@ def analyze(arguments: Sequence[str] | None = None) -> str:
     """
     args = parser().parse_args(arguments)
     if args.aggregate_by and not args.aggregate:
-        raise UsageError("expected --aggregate with --aggregate-by, found none", hint="--aggregate sum")
+        raise UsageError("--aggregate-by needs --aggregate", hint="--aggregate sum")
     if args.top < 0:
-        raise UsageError(f"expected 0 or more for --top, found {args.top}")
+        raise UsageError(f"--top must be 0 or more, not {args.top}")
     choice = Choice(
         types=args.type or (), opr_name=args.opr_name, input_dtype=args.input_dtype, ranks=args.rank or (),
         end=args.top_end_key, min_time=args.min_time, max_time=args.max_time, aggregate=args.aggregate,

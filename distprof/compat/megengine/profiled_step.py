@@ -55,7 +55,7 @@ class Traced:
             UsageError: Calls are not profiled, or there was none.
         """
         if self._profile is None:
-            raise UsageError("expected a call that was profiled before get_profile(), found none",
+            raise UsageError("get_profile() needs a profiled call first",
                              hint="call the function first" if self._profiling else "@trace(profiling=True)")
         return self._profile
 
@@ -100,8 +100,8 @@ def trace(*args: Any, symbolic: bool = False, profiling: bool = False, **others:
     del symbolic
     unknown = [name for name in others if name not in FOR_MEGENGINE]
     if unknown or len(args) > 1:
-        raise UsageError(f"expected arguments of symbolic, profiling, {', '.join(FOR_MEGENGINE)}, found "
-                         f"{', '.join(unknown) or f'{len(args)} functions'}")
+        raise UsageError(f"unknown arguments {', '.join(unknown) or f'{len(args)} functions'}; choose from symbolic, "
+                         f"profiling, {', '.join(FOR_MEGENGINE)}")
     if args:
         return Traced(args[0], profiling=profiling)
     return lambda function: Traced(function, profiling=profiling)

@@ -65,9 +65,9 @@ class Profiler(ContextDecorator):
         newer = formats is not None or with_backtrace or with_scopes or bool(options)
         wanted = tuple(dict.fromkeys([format] if formats is None else formats))
         for one in wanted:
-            _check(one, FORMATS, "a format")
+            _check(one, FORMATS, "format")
         for name in options:
-            _check(name, tuple(OPTIONS), "an option")
+            _check(name, tuple(OPTIONS), "option")
         self._topic = _topic(topic, Topic.ALL if newer else DEFAULT)
         self._options = OPTIONS | options
         self._functions = with_scopes
@@ -87,7 +87,7 @@ class Profiler(ContextDecorator):
         if self._depth > 1:
             return self
         if _active or torch._C._autograd._profiler_enabled():
-            say("another profiler is on: this region is not profiled")
+            say("another profiler is running: this region is not profiled")
             return self
         try:
             self._session = Session(self._topic, device=bool(self._options["profile_device"]),
@@ -152,7 +152,7 @@ def _topic(topic: int | None, default: Topic) -> Topic:
     if topic is None:
         return default
     if isinstance(topic, bool) or not isinstance(topic, int) or not 0 <= topic <= Topic.ALL:
-        raise UsageError(f"expected topics of {', '.join(one.name or '' for one in Topic)}, found {topic!r}",
+        raise UsageError(f"unknown topic {topic!r}; choose from {', '.join(one.name or '' for one in Topic)}",
                          hint="Profiler.OPERATOR | Profiler.SCOPE")
     return Topic(topic)
 
@@ -160,7 +160,7 @@ def _topic(topic: int | None, default: Topic) -> Topic:
 def _check(name: str, known: Sequence[str], what: str) -> None:
     if name not in known:
         near = get_close_matches(str(name), known, n=1)
-        raise UsageError(f"expected {what} of {', '.join(known)}, found {name!r}",
+        raise UsageError(f"unknown {what} {name!r}; choose from {', '.join(known)}",
                          hint=f"did you mean {near[0]}?" if near else None)
 
 

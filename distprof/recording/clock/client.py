@@ -212,7 +212,7 @@ class ClockRecorder:
                 self.note = f"rank {self._peer} did not answer: {error}" if sample.offset_ns is None else None
                 self._disconnect()
         else:
-            self.note = self.note or f"none of the ranks {self._place.peers if self._place else ()} records"
+            self.note = self.note or f"none of ranks {self._place.peers if self._place else ()} is recording"
         self.samples.append(sample)
 
 

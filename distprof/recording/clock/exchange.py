@@ -46,7 +46,7 @@ def best_of(connection: socket.socket, peer: int, until: float) -> tuple[ClockSa
         if found is not None and (best is None or (found.bound_ns or 0) < (best.bound_ns or 0)):
             best = found
     if best is None:
-        raise TimeoutError(f"no answer of {rounds} is of use")
+        raise TimeoutError(f"none of {rounds} answers is usable")
     return replace(best, rounds=rounds), None
 
 
@@ -79,7 +79,7 @@ def _ask_once(connection: socket.socket) -> tuple[int, int, int, int]:
     while len(answer) < ANSWER.size:
         part = connection.recv(ANSWER.size - len(answer))
         if not part:
-            raise ConnectionResetError("it has ended its recording")
+            raise ConnectionResetError("it has stopped recording")
         answer += part
     back_ns = time.time_ns()
     return asked_ns, *ANSWER.unpack(answer), back_ns

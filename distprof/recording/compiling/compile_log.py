@@ -124,7 +124,7 @@ class CompileLog:
 
     def _fail(self, error: Exception) -> None:
         self.stop()
-        self._note(f"what torch.compile does is not recorded from here on: {type(error).__name__}: {error}")
+        self._note(f"torch.compile is no longer recorded from here on: {type(error).__name__}: {error}")
 
     def _on_compiled(self, utils: Any, metrics: Any) -> None:
         if getattr(metrics, "is_runtime", False):
@@ -153,7 +153,7 @@ class CompileLog:
             return
         self._num_left_out += 1
         if self._num_left_out == 1:
-            self._note(f"more than {MOST_ROWS} compilations and graph breaks: later ones are left out")
+            self._note(f"more than {MOST_ROWS} compilations and graph breaks: later ones are not recorded")
 
     def _forward_of(self, metrics: Any) -> int | None:
         """Index of the compilation that a backward one belongs to: torch gives both the same id."""

@@ -60,7 +60,7 @@ class HangReport:
         try:
             groups = process_groups(notes)
         except Exception as wrong:  # noqa: BLE001 (the stacks are worth having without)
-            notes.append(f"the process groups could not be read: {type(wrong).__name__}: {wrong}")
+            notes.append(f"could not read the process groups: {type(wrong).__name__}: {wrong}")
         running, about = threads(), dict(self._about())
         if about["phase"] is None and any(frame.function == BACKWARD for frame in running[0].frames):
             about["phase"] = "backward"

@@ -162,8 +162,8 @@ class HangWatch:
             why = f"no {what} for {seconds:.1f} s"
             written = self._report.write(lambda: None if self._ending else self._report.take("watchdog", why))
             if written and recording and self._rank.identity.world_size > 1:
-                self._rank.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._rank.rank_folder} shows "
-                               f"where this rank is")
+                self._rank.say(f"no step has ended for {seconds:.0f} s; see stuck.json in {self._rank.rank_folder} for "
+                               "where this rank is")
 
     def _about(self) -> dict[str, Any]:
         recording = self._recording()

@@ -60,8 +60,8 @@ class CountSteps(Pass):
         unsaid = self._counter.opaque - self._said
         if unsaid:
             self._said |= unsaid
-            self._note(f"what runs in {', '.join(sorted(unsaid))} cannot be seen and was not counted: "
-                       "FLOPs are those of the rest")
+            self._note(f"work inside {', '.join(sorted(unsaid))} is not visible and was not counted; FLOPs cover the "
+                       "rest")
         self._there.update(self._modules.sites())
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:

@@ -26,14 +26,14 @@ class ExecutionSteps(Pass):
 
     name = "execution"
     slowed_by_compilation = True
-    lost_elsewhere = "the execution trace is lost: only the thread that began it can end it"
+    lost_elsewhere = "the execution trace is lost: only the thread that started it can end it"
 
     def __init__(self, context: PassContext) -> None:
         self._timeline = Timeline(context.scopes, context.sessions, context.note, context.tags)
         self._collectives = context.collectives
         self._folder: Callable[[], Path | None] = context.folder
         self._observer = ExecutionObserver(lambda: context.note(
-            "the script records an execution trace of its own: there is none of ours"))
+            "the script records its own execution trace, so distprof records none"))
         self._first = 0
         self._calls: list[CollectiveCall] = []
 

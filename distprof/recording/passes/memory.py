@@ -22,7 +22,7 @@ class MemorySteps(Pass):
 
     name = "memory"
     slowed_by_compilation = True
-    lost_elsewhere = "the timeline of allocations is lost: only the thread that began it can end it"
+    lost_elsewhere = "the timeline of allocations is lost: only the thread that started it can end it"
 
     def __init__(self, context: PassContext) -> None:
         self._scopes, self._note, self._step = context.scopes, context.note, context.step
@@ -60,9 +60,9 @@ class MemorySteps(Pass):
         taken, most = self._room.taken_bytes, self._room.most_bytes
         self._ended = {ENDED_EARLY: {"step": step, "taken_bytes": taken, "most_bytes": most}}
         self._timeline.end()
-        self._note(f"the memory pass ended in step {step}, as what it records would take {size(taken)} and may take "
-                   f"{size(most)}: what was allocated or freed after that is not known. Fewer steps (memory=1) take "
-                   f"less, {VARIABLE}={size(2 * taken).replace(' ', '')} allows more")
+        self._note(f"the memory pass stopped in step {step}: its records would take {size(taken)}, and the limit is "
+                   f"{size(most)}. Later allocations and frees are unknown. Fewer steps (memory=1) take less; "
+                   f"{VARIABLE}={size(2 * taken).replace(' ', '')} allows more")
 
     def _look(self) -> None:
         if self._timeline.recording:
@@ -96,9 +96,9 @@ class MemorySteps(Pass):
         try:
             found = tensor_uses(self._timeline.events())
         except (AttributeError, RuntimeError, TypeError) as error:  # torch promises nothing of its own events
-            self._note(f"this torch does not tell when allocations were last used: {error}")
+            self._note(f"this torch does not report when allocations were last used: {error}")
             return []
         if found is None:
-            self._note(f"the memory pass recorded more than {MOST_EVENTS} events: when allocations were last used was "
-                       f"not looked for. Fewer steps (memory=1) take less")
+            self._note(f"the memory pass recorded more than {MOST_EVENTS} events, so last uses of allocations were not "
+                       "computed. Fewer steps (memory=1) take less")
         return found or []

@@ -40,7 +40,7 @@ class SyncSteps(Pass):
             part.stop()
         left_out, self._log.num_left_out = self._log.num_left_out, 0
         if left_out:
-            self._note(f"the sync pass met too many different lines that wait; calls that it left out: {left_out}")
+            self._note(f"the sync pass found too many different waiting lines; calls not recorded: {left_out}")
 
     def in_operator(self) -> bool:
         """Kernels are not taken away while one runs."""

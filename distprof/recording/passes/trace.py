@@ -23,7 +23,7 @@ class TraceSteps(LabelledSteps):
 
     name = "trace"
     slowed_by_compilation = True
-    lost_elsewhere = "the timeline is lost: only the thread that began it can end it"
+    lost_elsewhere = "the timeline is lost: only the thread that started it can end it"
 
     def __init__(self, context: PassContext) -> None:
         super().__init__(context)

@@ -31,8 +31,8 @@ class StepEvery:
         if text.isdecimal() and int(text) > 0:
             return cls(text=text, turns=int(text))
         if not text.isidentifier():
-            raise UsageError(f"expected the class of an optimizer or a number of optimizer steps above 0 in {where}, "
-                             f"found {str(given)!r}", hint=f"{where} Adam, or {where} 6")
+            raise UsageError(f"{where} takes an optimizer class or a number of optimizer steps above 0, not "
+                             f"{str(given)!r}", hint=f"{where} Adam, or {where} 6")
         return cls(text=text, class_name=text)
 
     @classmethod

@@ -262,10 +262,10 @@ class StepFinder:
         if self.rule is None and self.num_turns:
             names = ", ".join(dict.fromkeys(one.class_name for one in (*self._optimizers.stepped, *self._silent)))
             verb = "does" if self.num_turns == 1 else "do"
-            return (f"{counted(self.num_turns, 'step')} of several optimizers ({names}) {verb} not show which make an "
-                    "iteration")
+            return (f"{counted(self.num_turns, 'step')} of several optimizers ({names}) {verb} not show what an "
+                    "iteration is")
         if self._every is not None:
-            return (f"found {counted(self.num_turns, 'optimizer step')}, and none ends a step by --step-every "
+            return (f"found {counted(self.num_turns, 'optimizer step')}, but none that ends a step by --step-every "
                     f"{self._every.text}")
         if self._optimizers.any or num_forwards:
             return f"found {counted(num_forwards, 'forward call')} and no optimizer.step()"

@@ -75,7 +75,7 @@ class StepThread:
         self._chosen = thread
         if not self._reported:
             self._reported = True
-            self._note("steps end on several threads: those of one are recorded, and what the others train is not")
+            self._note("steps end on several threads: only those of one thread are recorded")
 
     def others(self) -> tuple[list[Optimizer], list[Model]]:
         """Optimizers that stepped, and models that were called, on other threads alone; told once."""

@@ -56,11 +56,11 @@ class ProfilerSessions:
     def why_none(self) -> str | None:
         """Why no session can begin now, in words."""
         if self._ending is not None and not self.has_ended(self._ending):
-            return f"the last session of the profiler has not ended: {self.why_not_ended()}"
+            return f"the previous profiler session has not ended: {self.why_not_ended()}"
         if torch._C._autograd._profiler_enabled():
-            return "the script runs a profiler of another kind"
+            return "the script is running another kind of profiler"
         left = self._left_open()
-        return f"the last session of the profiler ended inside of {left}" if left else None
+        return f"the previous profiler session ended inside {left}" if left else None
 
     def begin(self, profile: Any) -> None:
         """Begins a session, where there is no reason against it."""
@@ -100,7 +100,7 @@ class ProfilerSessions:
 
     def why_not_ended(self) -> str:
         """In words, behind `end` or `has_ended` on the same thread."""
-        return "communication goes on" if self._is_of_this_thread() else "steps end on another thread"
+        return "communication is still in flight" if self._is_of_this_thread() else "steps end on another thread"
 
     def _is_of_this_thread(self) -> bool:
         return self._thread == threading.get_ident()

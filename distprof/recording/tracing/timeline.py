@@ -59,7 +59,7 @@ class Timeline:
         """Begins to record, unless the script is being profiled already."""
         why_none = self._sessions.why_none()
         if why_none is not None:
-            self._note(f"{why_none}: no timeline is recorded")
+            self._note(f"no timeline is recorded: {why_none}")
             return
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
@@ -88,7 +88,7 @@ class Timeline:
             self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
             if not self._sessions.end(self._profile):
                 why = self._sessions.why_not_ended()
-                self._note(f"{why} behind the recorded steps: their timeline is written if it ends")
+                self._note(f"{why} after the recorded steps: their timeline is written once that ends")
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
@@ -158,7 +158,7 @@ class Timeline:
         try:
             return read_repaired(text)
         except msgspec.MsgspecError as error:
-            self._note(f"the timeline that torch.profiler wrote cannot be read ({error}): it has no table of events")
+            self._note(f"cannot read the timeline that torch.profiler wrote ({error}), so it has no table of events")
             return text, TraceContent(rows=[], backend_events=[])
 
     def events(self) -> Iterable[Any]:
@@ -203,8 +203,8 @@ def _check_end(path: Path) -> None:
 
 
 def _not_whole(path: Path) -> OutputError:
-    return OutputError(f"the timeline could not be written whole to {path}",
-                       hint="is the disk full, or the folder gone?")
+    return OutputError(f"could not write the whole timeline to {path}",
+                       hint="is the disk full, or was the folder removed?")
 
 
 def _compress(source: Path, target: Path) -> None:

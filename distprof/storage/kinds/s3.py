@@ -69,7 +69,7 @@ class S3(Backend):
         body = response["Body"]
         try:
             if not response.get("ContentRange", f"bytes {start}-" if not start else "").startswith(f"bytes {start}-"):
-                raise ConnectionError(f"another part came than bytes {start} to {end - 1}")
+                raise ConnectionError(f"the server sent a range other than bytes {start} to {end - 1}")
             content = bytearray()
             while piece := await body.read(end - start - len(content)):  # and no more, however much there is
                 content += piece

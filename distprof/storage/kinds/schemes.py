@@ -78,12 +78,12 @@ def made(scheme: str, host: str) -> Backend:
     except OSError as error:
         first = next(iter(str(error).splitlines()), "")  # of hdfs: every place where Java was looked for
         raise StorageError(f"cannot reach {scheme}://{host}: {first}",
-                           hint="docs/object-storage.md lists what each storage needs") from error
+                           hint="see docs/object-storage.md for what each storage needs") from error
     except ValueError as error:
         if about is _AZURE:
             raise StorageError(f"cannot reach {scheme}://{host}: {error}", hint=KEYS) from error
-        raise UsageError(f"expected a URL like s3://bucket/run, found {scheme}://: {error}",
-                         hint="docs/object-storage.md lists what can be read") from error
+        raise UsageError(f"{scheme}:// is not a usable URL like s3://bucket/run: {error}",
+                         hint="see docs/object-storage.md for what distprof can read") from error
 
 
 def _filesystem(scheme: str, host: str, about: Scheme) -> Any:
@@ -107,5 +107,5 @@ def _imported(scheme: str, about: Scheme) -> None:
 
 
 def _missing(scheme: str, about: Scheme, error: ImportError) -> UsageError:
-    hint = f"pip install '{about.install}'" if about.install else "docs/object-storage.md lists packages"
-    return UsageError(f"expected a package that reads {scheme}:// URLs, found none: {error}", hint=hint)
+    hint = f"pip install '{about.install}'" if about.install else "see docs/object-storage.md for packages"
+    return UsageError(f"no installed package reads {scheme}:// URLs: {error}", hint=hint)

@@ -105,7 +105,8 @@ class Web(Backend):
             if not response.headers.get("Content-Type", HTML[0]).startswith(HTML):
                 return ""
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise RemoteError(errno.EIO, "its page of links is compressed, which was not asked for", place, LIES)
+                raise RemoteError(errno.EIO, "its page of links is compressed, although distprof did not request "
+                                             "that", place, LIES)
             async for piece in response.content.iter_chunked(1 << 16):
                 content += piece
                 if len(content) > MOST_PAGE_BYTES:
@@ -121,7 +122,7 @@ class Web(Backend):
             response.raise_for_status()
             is_part = response.status == 206
             if is_part and not response.headers.get("Content-Range", "").strip().startswith(f"bytes {start}-"):
-                raise ConnectionError(f"another part came than bytes {start} to {end - 1}")
+                raise ConnectionError(f"the server sent a range other than bytes {start} to {end - 1}")
             skipped, content = 0 if is_part else start, bytearray()
             async for piece in response.content.iter_chunked(1 << 18):
                 content += piece[skipped:]

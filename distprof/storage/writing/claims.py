@@ -77,9 +77,9 @@ class Claim:
     def _taken(self, found: dict[str, object] | None = None) -> OutputError:
         other = found if found is not None else self._found()
         who = f"process {other['process']} on {other['host']}" if {"process", "host"} <= other.keys() else "another one"
-        return OutputError(f"expected nobody else who writes {self._shown}, found {who}",
-                           hint=f"wait for it, or choose another --out; if it was killed, {STALE_S / 60:.0f} min later "
-                                "its place is free")
+        return OutputError(f"{who} is already writing {self._shown}",
+                           hint="wait for it, or choose another --out; if it was killed, the place is free again "
+                                f"after {STALE_S / 60:.0f} min")
 
     def _found(self) -> dict[str, object]:
         """What the claim says now; nothing where there is none."""

@@ -34,8 +34,10 @@ from distprof.storage.writing import writable
 LEAST_BYTES = 5 << 20
 """Of a part that is not the last one."""
 AT_ONCE = 4
-WRITING = "may these keys write there? docs/object-storage.md lists the rights; --out chooses another place"
-KEYS = "workers write there themselves: are keys and AWS_ENDPOINT_URL in their environment? docs/cluster.md says more"
+WRITING = ("may these credentials write there? see docs/object-storage.md for the permissions needed; or choose "
+           "another place with --out")
+KEYS = ("workers write there themselves: do they have credentials and AWS_ENDPOINT_URL in their environment? see "
+        "docs/cluster.md")
 Moved = Callable[[int], None]
 """Is called with bytes that have arrived."""
 

@@ -17,7 +17,7 @@ from distprof.merge.memory.peak import allocated_after
 from distprof.merge.operators.timeline.memory_events import MemoryEvents
 from distprof.units import size
 
-ARGS = {"size_bytes": "bytes", "category": "category", "module_path": "module", "op": "made by", "phase": "phase",
+ARGS = {"size_bytes": "bytes", "category": "category", "module_path": "module", "op": "allocated by", "phase": "phase",
         "shapes": "inputs", "name": "name", "shape": "shape", "dtype": "dtype", "address": "address"}
 """Column of an allocation -> what a viewer calls it."""
 

@@ -73,8 +73,8 @@ def uses_of(run: Run) -> dict[int, FirstUses]:
     sources = sources_of(run)
     ranks = [one for one in sources.ranks if one.execution_trace is not None]
     if not ranks:
-        raise DataError(f"expected execution traces in {run.path}, found none: who uses what was communicated is not "
-                        "known", hint="distprof run --execution-trace records them")
+        raise DataError(f"no execution traces in {run.path}: which operators use the results of communication is "
+                        "unknown", hint="record them with distprof run --execution-trace")
     return {one.number: first_uses(*rank_calls(one, sources.rows.filter(pl.col("rank") == one.number), None))
             for one in ranks}
 

@@ -104,7 +104,7 @@ def _lacks(mine: Sequence[Mapping[str, Any]], groups: Groups) -> str | None:
     if len(mine) < (2 if op in POINT_TO_POINT else len(ranks)):
         return "some of their ranks"
     if any(row["peer"] not in ranks for row in mine if op in POINT_TO_POINT or COLLECTIVE_OPS[op].rooted):
-        return "the other side or the root"
+        return "a known peer or root"
     if not COLLECTIVE_OPS[op].has_data:
         return None
     if any(row["dtype"] not in TYPES or row["num_elements"] is None for row in mine):

@@ -79,8 +79,8 @@ def write_graph(path: Path, form: str, nodes: Callable[[], Iterable[ChakraNode]]
             _draw(temporary)
 
     if form == "svg" and shutil.which("dot") is None:
-        raise OutputError("expected the program dot for --format svg, found none",
-                          hint="apt-get install graphviz; --format graphml needs no program")
+        raise OutputError("--format svg needs the program dot",
+                          hint="apt-get install graphviz; or use --format graphml")
     with told(path):
         write_whole(path, write)
 
@@ -90,5 +90,5 @@ def _draw(path: Path) -> None:
     if drawn.returncode:
         why = drawn.stderr.decode("utf-8", "replace").strip().splitlines()
         raise OutputError(f"dot failed with status {drawn.returncode}: {why[-1] if why else 'no reason given'}",
-                          hint="--format graphml needs no program")
+                          hint="use --format graphml instead")
     path.write_bytes(drawn.stdout)

@@ -109,7 +109,7 @@ def _facts(document: Document) -> Iterator[str]:
     run = document["run"]
     yield counted(document["world_size"], "rank")
     if topology := document["topology"]:
-        doubt = "" if document["topology_certain"] else " (doubtful)"
+        doubt = "" if document["topology_certain"] else " (uncertain)"
         yield " x ".join(f"{axis} {size}" for axis, size in topology.items()) + doubt
     if hosts := run["hosts"]:
         names = ", ".join(str(host["name"]) for host in hosts[:MOST_HOSTS])
@@ -131,12 +131,12 @@ def _figures(document: Document) -> Iterator[Figure]:
         ("step time (5 to 95 % of the steps)", None if usual is None else usual.time_ns,
          lambda _: step_time_words(usual) if usual is not None else ""),
         ("MFU", step.get("mfu"), percent),
-        ("of the job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
-        ("samples a second", step.get("samples_per_second"), si),
+        ("whole job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
+        ("samples per second", step.get("samples_per_second"), si),
         ("of a step waiting for other ranks", waiting, percent),
         ("of a step moving data", moving, percent),
         ("of a step exposed communication", exposed, percent),
-        ("parameters of the model", model.get("unique_params") or model.get("params"), si),
+        ("model parameters", model.get("unique_params") or model.get("params"), si),
     ]
     return (Figure(*one) for one in found if one[1] is not None)
 

@@ -154,7 +154,7 @@ def _frames(files: Iterable[Path]) -> tuple[dict[int, list[Frame]], list[Unreada
         for frame in frames:
             found[frame.rank].append(frame)
         if lost or not content:
-            detail = f"{lost} of its {len(content)} bytes are of no summary" if content else "it is empty"
+            detail = f"{lost} of its {len(content)} bytes belong to no summary" if content else "it is empty"
             problems.append(Unreadable(file=f"{SUMMARIES}/{file.name}", detail=detail))
     return found, problems
 
@@ -188,7 +188,7 @@ class _Gathering:
                 continue
             if found.about.rank != rank:
                 self.problems.append(Unreadable(rank=rank, file=f"{SUMMARIES}/{frame.path.name}",
-                                                detail=f"the summary is of rank {found.about.rank}"))
+                                                detail=f"the summary belongs to rank {found.about.rank}"))
                 continue
             if known is None or not found.folder or found.folder in known:
                 self._take(rank, frame, found)
@@ -206,7 +206,7 @@ class _Gathering:
         self.cut.update(found.cut)
         if "modules" in found.cut:
             self.cut_modules.add(rank)
-        self.problems += [Unreadable(rank=rank, file=file, detail="it could not be read when the summary was made")
+        self.problems += [Unreadable(rank=rank, file=file, detail="it could not be read when the summary was written")
                           for file in found.damaged]
 
     def done(self, problems: Sequence[Unreadable]) -> Summaries:

@@ -86,11 +86,11 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
         if path.is_dir():
             _check_no_runs(path)
         elif not path.exists():
-            raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
+            raise DataError(f"{path} does not exist",
                             hint="distprof run prints the directory it writes")
         elif not path.is_file():
-            raise DataError(f"expected a file or a folder, found {_special(path)} at {path}",
-                            hint="write what comes out of it to a file: traces are read twice")
+            raise DataError(f"{path} is {_special(path)}, not a file or folder",
+                            hint="write its output to a file first: distprof reads traces twice")
         here = set[str]()
         for file, where, label in _places(path, found, alone=len(paths) == 1):
             if (same := real(file)) not in seen:
@@ -137,11 +137,11 @@ def _check_no_runs(path: Path) -> None:
     try:
         runs = [child for child in sorted(path.iterdir()) if child.is_dir() and _may_be_recorded(child)]
     except OSError as error:
-        raise DataError(f"expected a folder that can be read, found {path}: {error.strerror}",
+        raise DataError(f"cannot read the folder {path}: {error.strerror}",
                         hint="check its permissions") from error
     if runs:
-        raise DataError(f"expected one run in {path}, found a folder of runs: {first_few([run.name for run in runs])}",
-                        hint=f"name one of them, like {runs[-1]}")
+        raise DataError(f"{path} is a folder of several runs: {first_few([run.name for run in runs])}",
+                        hint=f"choose one of them, like {runs[-1]}")
 
 
 def _may_be_recorded(path: Path) -> bool:
@@ -206,7 +206,7 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
     elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
         found.problems.append(Unreadable(
-            detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))
+            detail=f"{name} is not a Chrome trace but {head.instead}{damage}"))
     else:
         found.skipped[head.instead].append(name)
         if head.instead == EXECUTION_TRACE:

@@ -92,8 +92,8 @@ def _untimed(paths: Sequence[Path], found: Discovery) -> Run:
         by_rank = {next(iter(by_rank), 0): found.execution_traces[0].trace}
     if len(by_rank) < len(found.execution_traces):
         names = first_few([one.trace.name for one in found.execution_traces])
-        raise DataError(f"expected execution traces of which each shows its rank in its name, found {names}",
-                        hint="give one of them, or name them et_rank0.json, et_rank1.json and so on")
+        raise DataError(f"file names of execution traces must contain the rank: {names}",
+                        hint="pass one of them, or rename them to et_rank0.json, et_rank1.json and so on")
     problems: list[Problem] = list(found.problems)
     chosen = {rank: Candidate(trace=trace, where=PurePosixPath(trace.name), identity=TraceIdentity(), modified_ns=0)
               for rank, trace in sorted(by_rank.items())}
@@ -117,7 +117,7 @@ def _nothing(paths: Sequence[Path], found: Discovery) -> str:
     reasons += [f"{first_few(names)}: {instead}" for instead, names in found.skipped.items()]
     if len(reasons) == 1 and found.problems:
         return reasons[0]
-    return f"expected Chrome traces in {where}, found none" + "".join(f"; {reason}" for reason in reasons[:SHOWN_FILES])
+    return f"no Chrome traces in {where}" + "".join(f"; {reason}" for reason in reasons[:SHOWN_FILES])
 
 
 def _world_size(chosen: Mapping[int, Candidate], problems: list[Problem], remarks: list[Remark]) -> int:

@@ -52,7 +52,7 @@ def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Pro
         UsageError: `naming` makes no sense.
     """
     if naming.in_order and naming.pattern is not None:
-        raise UsageError("expected one of --rank-pattern and --ranks-in-order, found both")
+        raise UsageError("--rank-pattern and --ranks-in-order cannot be combined")
     if naming.in_order:
         return list(enumerate(candidates))
     if naming.pattern is not None:
@@ -72,16 +72,16 @@ def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | Non
     try:
         search = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"expected a regular expression for --rank-pattern, found {pattern!r}: {error}") from error
+        raise UsageError(f"--rank-pattern {pattern!r} is not a valid regular expression: {error}") from error
     if search.groups != 1:
-        raise UsageError(f"expected one group in --rank-pattern, found {search.groups} in {pattern!r}",
+        raise UsageError(f"--rank-pattern must have one group, but {pattern!r} has {search.groups}",
                          hint=r"put the digits of the rank in parentheses, like 'trace_(\d+)'")
     ranks: list[int | None] = []
     for one in candidates:
         match = search.search(str(one.where))
         if match is not None and not ((match[1] or "").isdecimal() and len(match[1]) < 7):
-            raise UsageError(f"expected a rank in the group of --rank-pattern, found {match[1]!r} in {one.where}",
-                             hint="one to six digits")
+            raise UsageError(f"the group of --rank-pattern must match a rank, but matches {match[1]!r} in {one.where}",
+                             hint="a rank has one to six digits")
         ranks.append(int(match[1]) if match is not None else None)
     return ranks
 
@@ -111,13 +111,12 @@ def _clash(ranks: Sequence[int | None]) -> bool:
 def _no_rank(candidates: Sequence[Candidate], naming: Naming) -> DataError:
     names = [one.trace.name for one in candidates]
     if naming.pattern is not None:
-        return DataError(f"expected the rank in the paths by --rank-pattern {naming.pattern!r}, found it in none of "
+        return DataError(f"--rank-pattern {naming.pattern!r} matches none of "
                          f"{first_few([str(one.where) for one in candidates], SHOWN_FILES)}")
     pattern = suggested_pattern([str(one.where) for one in candidates])
     hint = f"--rank-pattern '{pattern}' takes it from the path" if pattern is not None else \
         r"--rank-pattern REGEX with one group takes it from the path, like 'gpu(\d+)'"
-    return DataError("expected the rank in distributedInfo or in the name of each trace, found neither in "
-                     f"{first_few(names, SHOWN_FILES)}",
+    return DataError(f"no rank in distributedInfo or in the file name of {first_few(names, SHOWN_FILES)}",
                      hint=f"{hint}; --ranks-in-order numbers the files in this order")
 
 
@@ -141,10 +140,11 @@ def check_one_folder(files: Numbered, within: Path | None) -> None:
     sharing = sorted((folder for folder, ranks in folders.items() if ranks & {*twice}), key=natural)
     steps = all(STEP_FOLDER.search(folder) for folder in sharing)
     raise DataError(
-        f"expected one trace of each rank, found {named('rank', twice)} in "
+        f"several traces per rank: {named('rank', twice)} in "
         f"{counted(len(sharing), 'iteration' if steps else 'place')}: {first_few(sharing)}",
-        hint=f"merge one of them, like {sharing[-1]}" + ("" if steps else "; where they are of different ranks, "
-                                                         "--rank-pattern REGEX takes the rank from the path"))
+        hint=f"merge one of them, like {sharing[-1]}" + ("" if steps else "; if they belong to different ranks, "
+                                                                          "--rank-pattern REGEX takes the rank from "
+                                                                          "the path"))
 
 
 def _folder(one: Candidate, within: Path | None) -> str:

@@ -83,7 +83,7 @@ def _instead(keys: TopLevelKeys, text: bytes | None, feed: TextFeed) -> str | No
         return None
     shown = ", ".join(list(keys.values)[:SHOWN_KEYS]) + (", ..." if len(keys.values) > SHOWN_KEYS else "")
     if keys.is_of_trace and (keys.is_cut or keys.lost_bytes):
-        return f"a trace that is {'cut' if keys.is_cut else 'damaged'} before its first event"
+        return f"a trace that is {'cut off' if keys.is_cut else 'damaged'} before its first event"
     if keys.is_cut or keys.lost_bytes:
         return "damaged JSON, or another format, without traceEvents"
     return f"JSON without traceEvents ({shown})" if shown else "an empty JSON object"

@@ -81,7 +81,7 @@ def mismatch_lines(found: Findings) -> Iterator[str]:
         what = collective_line({**one, "arrival_spread_ns": None, "busbw": None}, None)
         yield f"mismatch{step}: {what}: {one['mismatch']}"
     if len(bad) > SHOWN_MISMATCHES:
-        yield f"mismatch: {some(len(bad) - SHOWN_MISMATCHES)} more; --json has all"
+        yield f"mismatch: {some(len(bad) - SHOWN_MISMATCHES)} more; --json lists all"
 
 
 def _kinds(found: Findings, page: Page) -> None:
@@ -94,8 +94,8 @@ def _kinds(found: Findings, page: Page) -> None:
                 f"wait/{per}", f"transfer/{per}", "algbw", "busbw"),
                [_kind(one, found) for one in found.kinds[:SHOWN_KINDS]], left=2)
     if len(found.kinds) > SHOWN_KINDS:
-        page.line(f"... {len(found.kinds) - SHOWN_KINDS} more of {len(found.kinds)}: --json has all")
-    mean = "ranks, summed over the calls of a step" if found.steps else "ranks and calls"
+        page.line(f"... {len(found.kinds) - SHOWN_KINDS} more of {len(found.kinds)}: --json lists all")
+    mean = "ranks, summed over the calls in a step" if found.steps else "ranks and calls"
     page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
               "median")
     page.line()
@@ -118,17 +118,17 @@ def _steps(found: Findings, page: Page) -> None:
     assert found.analysis is not None
     breakdown = found.analysis.breakdown
     if breakdown.is_empty():
-        page.line("what a step is spent on is unknown: no rank has steps and a timeline")
+        page.line("step breakdown unknown: no rank has both steps and a timeline")
     else:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
         usual = found.step_time if found.steps == found.analysis.steps else None
         page.table(whole, breakdown_rows(breakdown, usual))
-        page.line(f"the six parts add up to the {whole[1]}{_parts_of(usual)}; waiting and moving: communication in "
+        page.line(f"the six parts add up to the {whole[1]}{_parts_of(usual)}; waiting and moving: communication during "
                   "which nothing is computed; overlapped comm.: the rest of it" + (
-                      "; waiting for the ranks that are missing counts as moving" if found.run.missing else "")
+                      "; waiting for missing ranks counts as moving" if found.run.missing else "")
                   if found.run.summaries is None else
-                  "waiting and moving: communication that a rank is known to wait for, divided as the calls of which "
-                  "summaries keep times; --exact tells the rest")
+                  "waiting and moving: communication that a rank is known to wait for, split like the calls whose "
+                  "times the summaries keep; use --exact for the rest")
     page.line()
 
 
@@ -179,8 +179,8 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
         for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
             page.line(line)
     else:
-        page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "
-                  "chance (torch.profiler marks steps where its step() is called)")
+        page.line("late ranks are not judged: the collectives have no steps, and several steps are needed to rule out "
+                  "chance (torch.profiler marks steps if its step() is called)")
     page.line()
 
 
@@ -193,22 +193,22 @@ def doubts(found: Findings) -> Iterator[str]:
     counts = found.coverage
     if unsure_ns and counts.num_unsure:
         yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
-               "arrival spreads are smaller, so the last rank is unknown there")
+               "arrival spreads are smaller than that, so their last rank is unknown")
     elif unsure_ns is None and counts.num_spreads:
-        yield "clocks were never compared, so waits and late ranks marked with ? may be due to the clocks alone"
+        yield "clocks were never compared, so waits and late ranks marked with ? may only reflect clock offsets"
     if counts.num_disagreeing:
-        yield (f"{some(counts.num_disagreeing)}: waits by clocks and waits by durations alone differ by more "
-               "than the uncertainty of both")
+        yield (f"{some(counts.num_disagreeing)}: waits measured by clocks and by durations differ by more than their "
+               "combined uncertainty")
     if counts.num_without_end:
         yield (f"{some(counts.num_without_end)} have no known end on some rank, so wait and transfer are unknown "
                "there")
     light = sorted(found.run.light_ranks)
     if light and found.analysis is not None:
-        yield (f"{rank_list(light)} wait longer in steps with a timeline than in others: for the ranks that have one, "
-               "which it slows down")
+        yield (f"{rank_list(light)} wait longer in steps with a timeline, because recording it slows down the other "
+               "ranks")
     if found.run.kind == "traces":
-        yield ("traces of another program: groups, steps and types are those in the traces, ops are matched as in the "
-               "line above, and modules are those of the script's own annotations")
+        yield ("foreign traces: groups, steps and types come from the traces, ops are matched as described above, and "
+               "modules come from the script's own annotations")
 
 
 def coverage_line(counts: Coverage) -> str:
@@ -218,6 +218,6 @@ def coverage_line(counts: Coverage) -> str:
     methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items()) or "none"
     rest = [f"{number} {what}" for number, what in (
         (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only"),
-        (counts.num_unmatched, "of an unknown group, and so not matched")) if number]
+        (counts.num_unmatched, "of an unknown group and therefore not matched")) if number]
     return (f"matched: {counts.num_complete} of {some(counts.num_collectives)} on all ranks of their group "
             f"({percent(counts.matched_ratio)}); {methods}" + "".join(f"; {one}" for one in rest))

@@ -40,8 +40,8 @@ def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Pag
         [_row(one, clock) for one in slowest.iter_rows(named=True)], left=3)
     if len(collectives) > number:
         page.line(f"... {len(collectives) - number} more of {len(collectives)}: --slowest {len(collectives)}")
-    page.line("wait and transfer: mean over ranks; shortest and longest: time of a rank from its arrival to its end, "
-              "waiting included")
+    page.line("wait and transfer: mean over ranks; shortest and longest: time of a rank from arrival to end, "
+              "including waiting")
 
 
 def _row(one: dict[str, Any], clock: Clock) -> tuple[str, ...]:
@@ -74,9 +74,10 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], pag
     if between.is_empty():
         page.line("bytes between ranks are unknown: no collective has sizes, groups and peers")
         return
-    what = f"{numbered('step', steps)} in all" if steps else "of all that was recorded"
-    page.line(f"bytes that ranks send each other, {what}; row: sender, column: receiver" if num_ranks <= MOST_RANKS else
-              f"the largest {SHOWN_PAIRS} of the bytes that ranks send each other, {what}")
+    what = f"{numbered('step', steps)} in total" if steps else "over the whole recording"
+    page.line(f"bytes that ranks send to each other, {what}; row: sender, column: receiver"
+              if num_ranks <= MOST_RANKS else
+              f"the {SHOWN_PAIRS} largest of the bytes that ranks send to each other, {what}")
     page.line()
     if num_ranks <= MOST_RANKS:
         matrix = matrix_of(between, num_ranks)
@@ -90,8 +91,8 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], pag
         page.table(("from", "to", "bytes", "ops", "of"), [
             (f"rank {source}", f"rank {target}", size(num_bytes), str(num_ops), ", ".join(ops))
             for source, target, num_bytes, num_ops, ops in pairs.head(SHOWN_PAIRS).iter_rows()], left=2)
-        page.line(f"... {max(len(pairs) - SHOWN_PAIRS, 0)} more of {len(pairs)} pairs: --json has all")
+        page.line(f"... {max(len(pairs) - SHOWN_PAIRS, 0)} more of {len(pairs)} pairs: --json lists all")
     # some numbers are exact, others assume how libraries usually do it
     for basis, ops, num_bytes in between.group_by("basis", maintain_order=True).agg(
             pl.col("op").unique(maintain_order=True), pl.col("num_bytes").sum()).sort("basis").iter_rows():
-        page.line(f"{', '.join(ops)}: {'known' if basis == EXACT else basis}, {size(num_bytes)} in all")
+        page.line(f"{', '.join(ops)}: {'known' if basis == EXACT else basis}, {size(num_bytes)} in total")

@@ -27,7 +27,7 @@ def hang_lines(found: Hangs, *, but_victims: bool = False) -> Iterator[str]:
         yield _hang(hang, found.standing, waits)
         named |= {*hang.waiting, *hang.absent}
     if len(found.hangs) > SHOWN:
-        yield f"stuck: {counted(len(found.hangs) - SHOWN, 'more group')}; --json has all"
+        yield f"stuck: {counted(len(found.hangs) - SHOWN, 'more group')}; --json lists all"
     for rank, one in found.standing.items():
         if but_victims and one.cause == "error":
             continue
@@ -39,7 +39,7 @@ def hang_lines(found: Hangs, *, but_victims: bool = False) -> Iterator[str]:
 
 def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
     word = "stuck" if one.waited_ns >= AT_ONCE_NS or one.is_mismatch or any(
-        standing[rank].cause != "signal" for rank in one.waiting) else "when it was ended"
+        standing[rank].cause != "signal" for rank in one.waiting) else "when it was stopped"
     verb = "waits" if len(one.waiting) == 1 else "wait"
     parts = [f"{word}: {rank_list(one.waiting)} {verb} in {_called(one)} for {brief(one.waited_ns, 2)}"]
     if len(one.ops) > 1:
@@ -49,13 +49,13 @@ def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]
     if one.absent:
         parts.append(f"{rank_list(one.absent)} never entered: {_places(one.absent, standing, waits)}")
     if one.over:
-        parts.append(f"it is over on {rank_list(one.over)}")
+        parts.append(f"it has finished on {rank_list(one.over)}")
     if one.unknown:
         parts.append(f"{rank_list(one.unknown)} left no report")
     if not one.ranks_known and not one.absent and not one.is_mismatch:
-        parts.append("which other ranks are in the group, the dumps do not say")
+        parts.append("the dumps do not say which other ranks are in the group")
     elif not one.absent and not one.unknown and not one.is_mismatch:
-        parts.append("all ranks are in it: look at the network, or at a rank that is slow")
+        parts.append("all ranks have entered it: check the network or look for a slow rank")
     return "; ".join(parts)
 
 
@@ -101,6 +101,6 @@ def _alone(one: Standing) -> str:
     for op, peer in one.peers:
         return f"rank {one.rank} waits in {op} {'to' if op == 'send' else 'from'} rank {peer}, {place(one)} ({one.why})"
     if one.at_last_call:
-        return f"rank {one.rank} was {place(one)}, and waits in no collective"
-    return f"rank {one.rank} was {place(one)} and in no collective ({one.why})"
+        return f"rank {one.rank} was {place(one)}, not waiting in a collective"
+    return f"rank {one.rank} was {place(one)}, not in a collective ({one.why})"
 

@@ -11,7 +11,7 @@ from distprof.merge.waits.queues import summed_queues
 from distprof.reporters.page import Page
 from distprof.units import counted, duration, percent
 
-HEADER = ("rank", "commands", "mean delay", "longest", "mean depth", "deepest", "nothing to do")
+HEADER = ("rank", "commands", "mean delay", "longest", "mean depth", "deepest", "idle")
 
 
 def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *, asked: bool) -> None:
@@ -27,12 +27,12 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
     if found.is_empty():
         if asked:
             page.line()
-            page.line("queues of devices: there is no timeline to see them in (--steps trace=6 records one)"
-                      if queues is None else f"queues of devices: {rank_list(ranks)} without a device: operators run "
-                                             "when they are called, and nothing is queued")
+            page.line("device queues: no timeline shows them (record one with --steps trace=6)"
+                      if queues is None else f"device queues: {rank_list(ranks)} without a device: operators run when "
+                                             "they are called, so nothing is queued")
         return
     page.line()
-    page.line("queues of devices: from the end of the call that sends a command until it begins")
+    page.line("device queues: from the end of the call that sends a command until the command starts")
     page.line()
     page.table(HEADER, [
         [str(row["rank"]), str(row["commands"]), duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
@@ -40,4 +40,4 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
         for row in found.iter_rows(named=True)])
     unsent = int(found["unsent"].sum())
     if unsent:
-        page.line(f"not counted: {counted(unsent, 'command')} whose call is not in the timeline")
+        page.line(f"not counted: {counted(unsent, 'command')} whose launch is not in the timeline")

@@ -32,7 +32,7 @@ OTHER = "#"
 IDLE, ARRIVAL, WAITING, INSIDE, NO_END = ".", ">", "~", "=", "?"
 MEANING = {
     ARRIVAL: "arrival", WAITING: "waiting for another rank", INSIDE: "in it, waiting or moving",
-    NO_END: "end not known",
+    NO_END: "end unknown",
 }
 STYLES = {IDLE: "dim", ARRIVAL: "bold", WAITING: "yellow", INSIDE: "cyan", NO_END: "red"}
 """Of letters that are not here: green."""
@@ -43,7 +43,7 @@ TICK_COLUMNS = 12
 def draw_timeline(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
     """Steps in their order, and in each the collectives; where there are many, steps only."""
     if rows["arrival_ns"].is_null().all():
-        page.line("no timeline: no arrival is known")
+        page.line("no timeline: arrival times are unknown")
         return
     hidden = False
     for step in sorted(rows["step"].unique().to_list(), key=lambda one: (one is not None, one)):
@@ -55,8 +55,8 @@ def draw_timeline(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> Non
             for number in numbers:
                 _draw_collective(mine.filter(pl.col("collective") == number), run, clock, page)
     if hidden:
-        page.line(f"more than {EACH} collectives in a step: --step, --op and --group narrow it, and each is drawn by "
-                  "itself")
+        page.line(f"more than {EACH} collectives in a step: narrow them down with --step, --op and --group to draw "
+                  "each one")
 
 
 def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> None:
@@ -88,7 +88,7 @@ def _draw_collective(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> 
     page.line(collective_line(one, unsure_ns) + (f"; {left_out}" if left_out else ""))
     if one["mismatch"]:
         page.line(f"mismatch: {one['mismatch']}", style="red")
-    lines = [(labels[rank], drawn.get(rank, " " * axis.width), notes.get(rank, "is not in it")) for rank in shown]
+    lines = [(labels[rank], drawn.get(rank, " " * axis.width), notes.get(rank, "not in it")) for rank in shown]
     _draw(page, axis, lines, rows)
 
 
@@ -101,7 +101,7 @@ def collective_line(one: dict[str, Any], unsure_ns: int | None) -> str:
     if one["size_bytes"] is not None:
         parts.append(f"{size(one['size_bytes'])} {one['dtype'] or ''}".rstrip())
     if one["arrival_spread_ns"] is not None:
-        parts.append(f"arrivals spread over {known_to(one['arrival_spread_ns'], unsure_ns)}")
+        parts.append(f"arrival spread {known_to(one['arrival_spread_ns'], unsure_ns)}")
     if one["busbw"] is not None:
         parts.append(f"busbw {gigabytes(one['busbw'])} GB/s")
     return ", ".join(parts)
@@ -132,7 +132,7 @@ def _notes(rows: pl.DataFrame, one: dict[str, Any], unsure_ns: int | None) -> It
         elif end is not None and arrival is not None:
             yield rank, f"{op if op in ('send', 'recv') else 'in it'} {duration(end - arrival)}"
         else:
-            yield rank, f"{op if op in ('send', 'recv') else 'came'}, end not known"
+            yield rank, f"{op if op in ('send', 'recv') else 'arrived'}, end unknown"
 
 
 def _shown(rows: pl.DataFrame, ranks: Sequence[int]) -> tuple[list[int], str]:
@@ -142,7 +142,7 @@ def _shown(rows: pl.DataFrame, ranks: Sequence[int]) -> tuple[list[int], str]:
     order = rows.filter(pl.col("rank").is_in(list(ranks))).group_by("rank").agg(
         pl.col("arrival_ns").min()).sort("arrival_ns", "rank")["rank"].to_list()
     half = MOST_RANKS // 2
-    return sorted(order[:half] + order[-half:]), f"of {len(ranks)} ranks the {half} that came first and last"
+    return sorted(order[:half] + order[-half:]), f"the {half} ranks that arrived first and last, of {len(ranks)}"
 
 
 def _labels(ranks: Sequence[int], run: Run) -> dict[int, str]:

@@ -23,11 +23,11 @@ LONG = 40
 """Characters from which of two texts only what differs is shown."""
 TIMES = ("base", "new", "change", "interval", "")
 VERDICTS = {"changed": "changed", "noise": "noise", "same": "", "unknown": "?", "added": "added", "removed": "removed"}
-COUNTS = {"params": "parameters of the model", "stored_params": "parameters stored", "fwd_flops": "forward FLOPs",
-          "bwd_flops": "backward FLOPs", "recompute_flops": "recomputed FLOPs", "flops": "FLOPs of a step",
-          "param_bytes": "bytes of parameters of a rank", "peak_bytes": "peak memory of a rank"}
-NOT_JUDGED = {"cpu_time": "the sides were short of processors to different degrees, or one run a side does not show "
-              "how much it varies"}
+COUNTS = {"params": "model parameters", "stored_params": "parameters stored", "fwd_flops": "forward FLOPs",
+          "bwd_flops": "backward FLOPs", "recompute_flops": "recomputed FLOPs", "flops": "FLOPs per step",
+          "param_bytes": "parameter bytes per rank", "peak_bytes": "peak memory per rank"}
+NOT_JUDGED = {"cpu_time": "the sides were short of CPU time to different degrees, or one run per side does not show "
+                          "the variation"}
 """Why a quantity has no interval, where it is not as for others."""
 
 
@@ -88,17 +88,17 @@ def _sections(found: Difference, top: int) -> Iterator[Section]:
         yield Section(title="part of a step", header=TIMES, rows=[*rows, *rest], bars=[*_bars(found.parts.rows), 0.0],
                       remarks=[_parts_remark(found)])
     if found.modules is not None:
-        yield _items("module, own time of a step", found.modules, top, what="modules", named=module_name,
+        yield _items("module, self time per step", found.modules, top, what="modules", named=module_name,
                      extra=lambda row: _flops(found, row))
     if found.operators is not None:
-        yield _items("operator, own time of a step", found.operators, top, what="operators", named=str)
+        yield _items("operator, self time per step", found.operators, top, what="operators", named=str)
     if found.collectives is not None:
-        yield _items("collective, time of a step", found.collectives, top, what="collectives",
+        yield _items("collective, time per step", found.collectives, top, what="collectives",
                      named=" ".join, extra=lambda row: _calls(found, row))
     yield from _counted(found)
     differ = [(fact.name, *_words(fact.base, fact.new)) for fact in found.facts if fact.base != fact.new]
     if differ:
-        yield Section(title="what runs are", header=("base", "new"), rows=differ)
+        yield Section(title="run properties", header=("base", "new"), rows=differ)
 
 
 def _words(base: str | None, new: str | None) -> tuple[str, str]:
@@ -113,17 +113,17 @@ def _words(base: str | None, new: str | None) -> tuple[str, str]:
 
 def _parts_remark(found: Difference) -> str:
     other = "" if found.step_pass == found.parts_from else (
-        f"; parts are those of the {found.parts_from} pass, steps of the {found.step_pass} pass")
-    exposed = "" if found.parts_from == "trace" else "; communication is in forward and backward"
-    return f"means of a step and rank; parts and rest add up to the change of the step{other}{exposed}"
+        f"; parts are from the {found.parts_from} pass, step times from the {found.step_pass} pass")
+    exposed = "" if found.parts_from == "trace" else "; forward and backward include communication"
+    return f"means per step and rank; parts and rest add up to the change of the step{other}{exposed}"
 
 
 def _items(title: str, table: Table, top: int, *, what: str, named: Any, extra: Any = lambda row: "") -> Section:
     shown = table.rows[:top]
     remarks = []
     if table.common is not None:
-        remarks.append(f"all {what} take {table.common:.3f} times as long alike; `beyond` is what each changed by more "
-                       "than that, with its interval")
+        remarks.append(f"overall, {what} take {table.common:.3f} x as long; `beyond` is each one's change relative to "
+                       "that, with its interval")
     hidden = len(table.rows) - len(shown)
     rest = table.difference_ns - sum(row.change.difference or 0.0 for row in shown)
     counted = [extra(row) for row in shown]
@@ -200,7 +200,7 @@ def _notes(found: Difference) -> Iterator[str]:
 def _moved_line(moved: Mapping[str, str]) -> str:
     shown = [f"{before} is {after}" for before, after in moved.items()]
     more = f", and {len(shown) - TOP} more" if len(shown) > TOP else ""
-    return ("taken for the same module under another name, by class, shapes of parameters, FLOPs and order: "
+    return ("assumed to be renamed modules, from class, parameter shapes, FLOPs and order: "
             f"{', '.join(shown[:TOP])}{more}")
 
 
@@ -208,7 +208,7 @@ def limit_line(judged: Judged) -> str:
     """One limit in a sentence."""
     limit, change = judged.limit, judged.change
     if judged.outcome == "missing" or change is None:
-        return f"{limit.text}: cannot tell: {limit.what} is not known on both sides"
+        return f"{limit.text}: cannot tell: {limit.what} is unknown on at least one side"
     ends = (change.low_ratio, change.high_ratio, change.ratio) if limit.is_ratio else (
         change.low, change.high, change.difference)
     scale, unit = (100, " %") if limit.is_ratio else (1 / limit.unit_size, f" {limit.unit}" if limit.unit else "")
@@ -218,10 +218,10 @@ def limit_line(judged: Judged) -> str:
     said = f"{limit.what} changed by {at}{unit}{interval}" if at is not None else f"{limit.what} did not change"
     match judged.outcome:
         case "beyond":
-            return f"{said}, beyond the limit {limit.text}"
+            return f"{said}, exceeding the limit {limit.text}"
         case "within":
             return f"{said}, within the limit {limit.text}"
         case _:
-            why = "half of the interval is wider than the limit" if is_known else NOT_JUDGED.get(
-                limit.what, "one run a side does not show how much it varies; give several")
+            why = "half the interval is wider than the limit" if is_known else NOT_JUDGED.get(
+                limit.what, "one run per side does not show how much runs vary; give several")
             return f"{limit.text}: cannot tell: {said}: {why}"

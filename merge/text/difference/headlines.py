@@ -18,7 +18,7 @@ RATES = {"samples_per_second": "samples/s", "flops_per_second": "FLOP/s", "mfu":
 def headlines(found: Difference) -> Iterator[str]:
     """What stands on top."""
     if any(note.code == "same_run" for note in found.notes):
-        yield "both sides are of the same run, so no change of the job shows here"
+        yield "both sides are the same run, so no change to the job can show here"
     if found.step is None:
         yield "step times cannot be compared: the runs have no pass in common"
     else:
@@ -26,7 +26,7 @@ def headlines(found: Difference) -> Iterator[str]:
         yield f"step {from_to(found.step, duration)}: {in_words(found.step)}   ({steps})"
     if found.cpu is not None:
         said = in_words(found.cpu) if found.shortage is None else _unjudged(found.cpu, found.shortage)
-        yield f"of it on a processor, the thread of the steps: {from_to(found.cpu, duration)}: {said}"
+        yield f"CPU time of the thread that runs the steps: {from_to(found.cpu, duration)}: {said}"
     for name, title in RATES.items():
         if found.rates[name].difference is not None:
             change = found.rates[name]
@@ -47,20 +47,19 @@ def _first_module(found: Difference, first: Row) -> Iterator[str]:
         yield _alike_line([first, *alike])
         return
     flops = found.own_flops.get(str(first.item))
-    work = "" if flops is None or flops.verdict != "changed" else f"{ratio_of(flops)} FLOPs of its own"
+    work = "" if flops is None or flops.verdict != "changed" else f"{ratio_of(flops)} FLOPs in the module itself"
     if first.own.verdict == "changed":
-        yield (f"of modules, {module_name(first.item)} changed most: {signed(first.own.difference)} a step"
-               f"{f', with {work}' if work else ''}")
+        yield (f"the module that changed most is {module_name(first.item)}: {signed(first.own.difference)} per "
+               f"step{f', with {work}' if work else ''}")
     elif work:
-        yield (f"of modules, {module_name(first.item)} does other work: {work}; times of modules do not differ beyond "
-               "noise")
+        yield (f"module {module_name(first.item)} does different work: {work}; module times do not differ beyond noise")
 
 
 def _unjudged(change: Change, shortage: tuple[float, float]) -> str:
     """Why a time on a processor says nothing here."""
     ratio = f"{100 * change.ratio:+.1f} %, " if change.ratio is not None else ""
-    return (f"{ratio}which is not judged: threads were without a processor for {percent(shortage[0])} of a step on the "
-            f"base side and {percent(shortage[1])} on the new one, and they compute more slowly where they share one")
+    return (f"{ratio}not judged: threads lacked a CPU for {percent(shortage[0])} of a step on the base side and "
+            f"{percent(shortage[1])} on the new side, and threads that share a CPU run more slowly")
 
 
 def _alike(rows: Sequence[Row], first: Row) -> list[Row]:
@@ -74,22 +73,22 @@ def _alike_line(rows: Sequence[Row]) -> str:
     changes = sorted((row.own.difference or 0.0 for row in rows), key=abs)
     names = [module_name(row.item) for row in rows]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (f"of modules, {len(rows)} changed about alike, by {signed(changes[0])} to {signed(changes[-1])} a step "
+    return (f"{len(rows)} modules changed by about the same, {signed(changes[0])} to {signed(changes[-1])} per step "
             f"each: {', '.join(names[:NAMED])}{more}")
 
 
 def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> str:
     """`8.2 % slower [+6.1, +10.4 %]; p = 0.0003`, or that it is noise."""
     if change.difference is None:
-        return "not known on both sides"
+        return "unknown on at least one side"
     interval = "" if change.low_ratio is None or change.high_ratio is None else (
         f" [{100 * change.low_ratio:+.1f}, {100 * change.high_ratio:+.1f}]")
-    ratio = f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from nothing"
+    ratio = f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from 0"
     match change.verdict:
         case "same":
             return "equal"
         case "unknown":
-            return f"{ratio}; steps are too few, or too much alike, to say how much of that is noise"
+            return f"{ratio}; there are too few steps, or they are too similar, to say how much of that is noise"
         case "noise":
             return f"no difference beyond noise: {ratio}{interval}"
         case _:
@@ -113,10 +112,10 @@ def signed(ns: float | None) -> str:
 
 def module_name(item: Any) -> str:
     """A module of a table by a name that is never empty."""
-    return "(backward outside of modules)" if item is None else item or "(root)"
+    return "(backward outside modules)" if item is None else item or "(root)"
 
 
 def ratio_of(change: Change) -> str:
     """`+12.5 %` of what is counted."""
-    return "not known on both sides" if change.difference is None else (
-        f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from nothing")
+    return "unknown on at least one side" if change.difference is None else (
+        f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from 0")

@@ -15,7 +15,7 @@ from distprof.contract.topics import Topic
 from support.jobs import ROOT
 
 SECTION = (ROOT / "docs" / "compat.md").read_text().split("\n### MegEngine\n")[1]
-VERDICTS = ("equal", "better: ", "not possible: ", "as above")
+VERDICTS = ("the same", "better: ", "not possible: ", "as above")
 
 
 def rows(title: str) -> list[tuple[list[str], list[str]]]:

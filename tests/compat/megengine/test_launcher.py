@@ -50,7 +50,7 @@ def test_how_a_script_ends_is_how_the_launcher_ends(tmp_path):
     assert launched(tmp_path, "script.py").returncode == 7
     assert len(list((tmp_path / "profile").iterdir())) == 1
     done = launched(tmp_path)
-    assert done.returncode == 2 and "expected a script, found none" in done.stderr
+    assert done.returncode == 2 and "no script given" in done.stderr
 
 
 @pytest.mark.job

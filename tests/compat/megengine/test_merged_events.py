@@ -121,7 +121,7 @@ def test_what_is_no_timeline(tmp_path, text):
 
 
 def test_nothing_to_merge(tmp_path):
-    with pytest.raises(DataError, match="found none"):
+    with pytest.raises(DataError, match=r"no files like 123\.chrome_timeline\.json in"):
         merge_trace_events(str(tmp_path))
     with pytest.raises(OutputError, match="target"):
         merge_trace_events(["a"])

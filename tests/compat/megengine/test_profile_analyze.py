@@ -100,11 +100,11 @@ def test_aggregates(dump, how, time, computation):
     text = analyze([str(dump), "--aggregate", how, "--type", "ConvolutionForward"])
     (row,) = table(text)[1:]
     assert (row[0][1], row[2], row[3]) == (time, ["all", "2", "N/A"], computation)
-    assert (f"are the {how} of" in text) == (how != "sum")
+    assert (f"are the {how} over" in text) == (how != "sum")
 
 
 def test_unknown_computation_is_said_where_it_is_added_up(dump):
-    assert "computation is unknown of 2 of 5 operators" in analyze([str(dump), "--aggregate", "sum"])
+    assert "computation is unknown for 2 of 5 operators" in analyze([str(dump), "--aggregate", "sum"])
     assert "computation is unknown" not in analyze([str(dump)])
 
 
@@ -147,7 +147,7 @@ def test_table_for_a_wiki(dump, flag):
 @pytest.mark.parametrize("flags", [[], ["--wiki"], ["--aggregate", "max"], ["--dump-only-opr"]])
 def test_nothing_left_is_a_sentence(dump, flags):
     text = analyze([str(dump), "--type", "ConvolutionForwrad", *flags])
-    assert "nothing is left: no operator meets all conditions" in text
+    assert "no operator matches all filters" in text
     assert "did you mean ConvolutionForward?" in text
 
 
@@ -181,7 +181,7 @@ def test_a_time_that_ends_before_it_starts_is_left_out(tmp_path, content):
     path = tmp_path / "profiling.json"
     path.write_text(json.dumps(content))
     text = analyze([str(path)])
-    assert "fc[4]" not in text and "1 time left out: the end is before the start" in text
+    assert "fc[4]" not in text and "1 time skipped: the end is before the start" in text
 
 
 def test_no_time_at_all(tmp_path, content):
@@ -202,7 +202,8 @@ def test_a_file_that_is_no_profile(tmp_path, text):
 
 @pytest.mark.parametrize(("flags", "words"), [
     (["--order-by", "flop"], "did you mean flops"), (["--aggregate-by", "type"], "--aggregate sum"),
-    (["--opr-name", "("], "regular expression"), (["--top", "-1"], "0 or more"), (["--rank", "3"], "one of 0 for"),
+    (["--opr-name", "("], "regular expression"), (["--top", "-1"], "0 or more"),
+    (["--rank", "3"], "no rank 3; --rank can be 0"),
     (["--aggregate", "median"], "invalid choice"), (["--nothing"], "--nothing")])
 def test_wrong_flags(dump, flags, words, capsys):
     with pytest.raises(UsageError, match=words):

@@ -138,7 +138,7 @@ def test_what_is_missing_is_said():
         trace(len).get_profile()
     with pytest.raises(UsageError, match="call the function first"):
         trace(profiling=True)(len).get_profile()
-    with pytest.raises(UsageError, match="found profilng"):
+    with pytest.raises(UsageError, match="unknown arguments profilng"):
         trace(profilng=True)
     assert trace(len)([1, 2]) == 2
 

@@ -62,7 +62,7 @@ def test_what_is_there_is_not_moved_again(run: Path, server: S3Server, bucket: s
         assert proxy.num_seen("PUT", ".*") > 5
         proxy.seen.clear()
         again = called("upload", run, f"{bucket}/a")
-        assert "all of it was there" in again.stdout
+        assert "everything was already there" in again.stdout
         assert proxy.num_seen("PUT|POST|DELETE", ".*") == 0
         for content in (b"changed", b"CHANGED"):  # of another size, and of the same one
             (run / "rank00001" / "trace.json.gz").write_bytes(content)
@@ -100,8 +100,8 @@ def test_a_bucket_that_may_not_be_written_is_said_in_a_line(run: Path, server: S
         done = called("upload", run, f"{bucket}/a")
     line, = done.stderr.splitlines()
     assert done.returncode == 1
-    assert "did not arrive: attempt0000/rank00000: " in line
-    assert "access was denied (403 AccessDenied)  hint: may these keys write there?" in line
+    assert "were not uploaded: attempt0000/rank00000: " in line
+    assert "access was denied (403 AccessDenied)  hint: may these credentials write there?" in line
 
 
 @pytest.mark.parametrize("words", [("no run", "s3://jobs/a"), ("", "s3://jobs/a"), ("run", "elsewhere")])
@@ -163,12 +163,12 @@ def test_a_job_is_recorded_and_uploaded(tmp_path: Path, server: S3Server, bucket
     done = _run(tmp_path, url, server.environ())
     assert done.returncode == 0, done.stderr
     spool, = (tmp_path / "runs").iterdir()
-    assert f"distprof: uploaded to {url}; runs/{spool.name} holds the same" in done.stderr
+    assert f"distprof: uploaded to {url}; runs/{spool.name} holds the same files" in done.stderr
     assert _objects(server, url) == _files(spool)
     assert called("stats", url).stdout == called("stats", spool).stdout.replace(str(spool), url)
     again = _run(tmp_path, url, server.environ())
     assert (again.returncode, again.stderr) == (
-        1, f"distprof: expected no earlier run, found one at {url}  hint: --force replaces it\n")
+        1, f"distprof: there is already a run at {url}  hint: replace it with --force\n")
 
 
 @pytest.mark.job

@@ -152,7 +152,7 @@ def test_where_framed_pages_lack_storage_a_button_opens_a_tab(ddp):
     trace = ddp / "merged" / "trace.json.gz"
     with viewing(ddp) as (address, process), chromium(more=["--test-third-party-cookie-phaseout"]) as browser, \
             online(browser, address) as page:
-        page.get_by_text("Perfetto does not answer here").wait_for()
+        page.get_by_text("Perfetto does not respond here").wait_for()
         process.wait(PATIENCE_S)  # the page has the trace: the click may come late
         with page.expect_popup() as opened:
             page.click("#tab")

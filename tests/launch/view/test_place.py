@@ -127,10 +127,10 @@ def test_a_place_never_leaves_the_trace(run):
 
 
 @pytest.mark.parametrize(("wanted", "message"), [
-    ({"rank": 7}, "expected one of the ranks 0-1 for --rank, found 7"),
-    ({"step": 9}, "expected one of the steps 1-3 for --step, found 9"),
-    ({"rank": 1, "step": 9}, "expected one of the steps 1-3 for --step, found 9"),
-    ({"rank": 7, "step": 1}, "expected one of the ranks 0-1 for --rank, found 7")])
+    ({"rank": 7}, "the merge has no rank 7"),
+    ({"step": 9}, "the timeline has no step 9  hint: its steps are 1-3;"),
+    ({"rank": 1, "step": 9}, "the timeline has no step 9  hint: its steps are 1-3;"),
+    ({"rank": 7, "step": 1}, "the merge has no rank 7")])
 def test_what_is_not_in_the_trace_is_one_line(run, wanted, message):
     with pytest.raises(UsageError, match=message):
         place(run, **wanted)
@@ -165,21 +165,21 @@ def test_a_finding_of_steps_without_a_timeline_is_the_rank(run, tmp_path):
 def test_findings_are_counted_as_comms_names_them(run, tmp_path):
     late = with_culprits(run, tmp_path / "late", culprit(0, p_value=0.5), culprit())
     assert place(late, finding=1).ranks == (1,)
-    with pytest.raises(UsageError, match="expected a number from 1 to 1 for --finding, found 2"):
+    with pytest.raises(UsageError, match="--finding must be from 1 to 1, not 2"):
         place(late, finding=2)
 
 
 def test_without_a_late_rank_it_is_said_why(run, tmp_path):
-    with pytest.raises(DataError, match="for --finding, found none: no communication was recorded"):
+    with pytest.raises(DataError, match="no late rank for --finding: no communication was recorded"):
         place(run, finding=1)
     late = with_culprits(run, tmp_path / "late", culprit(p_value=0.5))
-    with pytest.raises(DataError, match=r"found none: No straggler: the slowest rank may be late by chance"):
+    with pytest.raises(DataError, match=r"--finding: No straggler: the slowest rank may be late by chance"):
         place(late, finding=1)
 
 
 def test_a_rank_that_was_left_out_of_the_merge_is_said(run, tmp_path):
     late = with_culprits(run, tmp_path / "late", culprit(7))
-    with pytest.raises(DataError, match=r"expected rank 7, of finding 1, in .*, found it left out"):
+    with pytest.raises(DataError, match=r"rank 7, of finding 1, is not in .*"):
         place(late, finding=1)
 
 
@@ -187,16 +187,18 @@ def test_a_rank_that_was_left_out_of_the_merge_is_said(run, tmp_path):
 def test_a_summary_that_is_damaged_is_one_line(run, tmp_path, text):
     broken = with_culprits(run, tmp_path / "broken")
     (broken / "merged" / "summary.json").write_text(text)
-    with pytest.raises(DataError, match="expected a summary of this version in"):
+    with pytest.raises(DataError, match="was written by another version of distprof"):
         place(broken, finding=1)
 
 
 @pytest.mark.parametrize(("damage", "message"), [
-    (lambda merged: shutil.rmtree(merged / "events.parquet"), "expected events.parquet in .*, found none"),
-    (lambda merged: (merged / "events.parquet" / "rank00000.parquet").write_bytes(b"PAR1"), "expected tables beside"),
+    (lambda merged: shutil.rmtree(merged / "events.parquet"),
+     "no events.parquet in .*, which --rank, --step and --finding need"),
+    (lambda merged: (merged / "events.parquet" / "rank00000.parquet").write_bytes(b"PAR1"),
+     "cannot read the tables beside"),
     (lambda merged: (merged / "trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}')),
-     "expected what distprof merge writes at the end of"),
-    (lambda merged: (merged / "trace.json.gz").write_bytes(b""), "expected what distprof merge writes at the end of")])
+     "does not end like a trace from distprof merge"),
+    (lambda merged: (merged / "trace.json.gz").write_bytes(b""), "does not end like a trace from distprof merge")])
 def test_a_damaged_merge_is_one_line(run, tmp_path, damage, message):
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
@@ -209,7 +211,7 @@ def test_a_damaged_merge_is_one_line(run, tmp_path, damage, message):
 def test_an_archive_has_no_places(run, tmp_path):
     merge(run, out=tmp_path / "tar", options=MergeOptions(format="perfetto-tar"))
     assert place(tmp_path / "tar") == Place()
-    with pytest.raises(DataError, match="expected a Chrome trace for --rank, --step and --finding"):
+    with pytest.raises(DataError, match="--rank, --step and --finding need a Chrome trace"):
         place(tmp_path / "tar", rank=0)
 
 

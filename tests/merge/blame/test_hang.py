@@ -70,10 +70,10 @@ def test_ranks_that_call_different_things():
 def test_inputs_that_differ_where_some_got_through():
     lines = told(stuck(0, group(called(7, over=True), ranks=2)), stuck(1, group(called(7, size=5), ranks=2)))
     assert lines[:1] == ["stuck: rank 1 waits in all_reduce #7 of mesh_dp (0-1) for 12 s; inputs differ: rank 1 "
-                         "brought 5 Float where rank 0 brought 3 Float; it is over on rank 0"]
-    assert lines[1:] == ["ended: rank 0 was at train.py:57 in load_batch and in no collective (signal SIGTERM)"]
+                         "brought 5 Float where rank 0 brought 3 Float; it has finished on rank 0"]
+    assert lines[1:] == ["ended: rank 0 was at train.py:57 in load_batch, not in a collective (signal SIGTERM)"]
     gathered = told(*(stuck(rank, group(called(7, op="all_gather", size=rank + 1), ranks=2)) for rank in range(2)))
-    assert "inputs differ" not in gathered[0] and "all ranks are in it" in gathered[0]
+    assert "inputs differ" not in gathered[0] and "all ranks have entered it" in gathered[0]
 
 
 def test_the_group_in_which_nobody_else_waits_comes_first():
@@ -98,7 +98,7 @@ def test_a_rank_of_which_nothing_is_known_and_one_that_waits_for_a_message():
 
 def test_ended_in_the_midst_of_work_is_not_called_stuck():
     line = told(*(stuck(rank, group(called(9, ago=0.01), ranks=2)) for rank in range(2)))[0]
-    assert line.startswith("when it was ended: ranks 0 and 1 wait in all_reduce #9")
+    assert line.startswith("when it was stopped: ranks 0 and 1 wait in all_reduce #9")
 
 
 def test_a_damaged_file_is_a_problem_and_no_end(tmp_path):

@@ -114,5 +114,5 @@ def test_every_format_writes_the_files_of_its_row_and_replaces_those_of_another(
 
 
 def test_no_events_are_chosen_where_files_are_packed_as_they_are(tmp_path):
-    with pytest.raises(UsageError, match="whole ranks with --format perfetto-tar"):
+    with pytest.raises(UsageError, match="--format perfetto-tar cannot be combined"):
         merge(ranks(tmp_path), options=MergeOptions(format="perfetto-tar", min_duration_ns=1))

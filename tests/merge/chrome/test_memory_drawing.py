@@ -145,8 +145,8 @@ def test_a_run_with_a_trace_pass_is_merged_without_memory(traces, tmp_path):
 
 def test_tensors_are_refused_where_there_are_none_or_no_size(traces, tmp_path):
     (tmp_path / "rank0.json").write_text('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}')
-    for flags, words in (((tmp_path / "rank0.json", "--tensors"), "expected allocations"),
-                         ((traces, "--tensors", "many"), "expected a size for --tensors"),
+    for flags, words in (((tmp_path / "rank0.json", "--tensors"), "no allocations"),
+                         ((traces, "--tensors", "many"), "--tensors must be a size"),
                          ((traces, "--tensors", "1MB", "--format", "perfetto-tar"), "perfetto-tar")):
         done = called("merge", "--out", tmp_path / "out", *flags)
         assert done.returncode and words in done.stderr and not (tmp_path / "out").exists(), done

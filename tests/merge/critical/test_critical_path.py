@@ -117,7 +117,7 @@ def test_the_answer_as_text(late):
     done = distprof("critical-path", late)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1].startswith("step ") and lines[2].startswith("longest chain: ")
+    assert lines[1].startswith("step ") and lines[2].startswith("critical path: ")
     assert any(line.startswith("rank 2 ") for line in lines)
     (row,) = (line for line in lines if line.startswith("layers.3 ") and " forward " in line)
     assert "rank 2 (100.0 %)" in row and "0 ns (rank 2)" in row
@@ -140,7 +140,7 @@ def test_rows_beyond_the_first_are_counted(late):
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), [
-    (("--step", "77"), 2, "for --step, found 77"), (("--top", "0"), 2, "--top")])
+    (("--step", "77"), 2, "no step 77"), (("--top", "0"), 2, "--top")])
 def test_what_is_not_there_is_said(late, arguments, code, words):
     failed = called("critical-path", *arguments, late)
     assert failed.returncode == code and words in failed.stderr
@@ -151,12 +151,12 @@ def test_a_merge_leads_to_its_run_and_a_merge_alone_is_too_little(late, tmp_path
     assert distprof("critical-path", late / "merged").returncode == 0
     (late / "merged").rename(tmp_path / "alone")
     failed = called("critical-path", tmp_path / "alone")
-    assert failed.returncode == 1 and "expected a run with its ranks" in failed.stderr and "hint:" in failed.stderr
+    assert failed.returncode == 1 and "not a run with its ranks" in failed.stderr and "hint:" in failed.stderr
 
 
 def test_waiting_for_a_rank_that_left_nothing_is_called_doubtful(late, tmp_path):
     run = shutil.copytree(late, tmp_path / "run", ignore=shutil.ignore_patterns("rank00002", "merged"))
-    line = "what rank 2 did is not known: where others waited for it, that counts as moving"
+    line = "what rank 2 did is unknown: time that others waited for it counts as moving"
     assert line in distprof("critical-path", run).stdout
     assert line in distprof("whatif", "--free-communication", run).stdout
 
@@ -164,7 +164,7 @@ def test_waiting_for_a_rank_that_left_nothing_is_called_doubtful(late, tmp_path)
 @pytest.mark.job
 def test_a_rank_alone_meets_nobody(alone):
     failed = distprof("critical-path", alone)
-    assert failed.returncode == 1 and "expected collectives in which ranks meet" in failed.stderr
+    assert failed.returncode == 1 and "no collectives with known times" in failed.stderr
 
 
 def test_the_innermost_operator_of_the_busiest_thread_is_named():

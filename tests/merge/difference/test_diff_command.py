@@ -139,7 +139,7 @@ def test_several_runs_a_side_measure_the_noise(folder, base, same, slow):
     assert found["noise"]["measured"] and [len(found[side]) for side in ("base", "new")] == [2, 2]
     assert found["step_time"]["verdict"] == "changed" and found["modules"]["rows"][0]["module"] == SLOW
     text = called("diff", "--base", base, same, "--new", slow, more).stdout
-    assert "the 2 + 2 runs differ within their sides" in text
+    assert "the 2 + 2 runs differ within each side" in text
 
 
 @pytest.mark.parametrize(("limits", "code", "words"), [
@@ -147,15 +147,15 @@ def test_several_runs_a_side_measure_the_noise(folder, base, same, slow):
     (["step_time > 30 %"], 0, "within the limit step_time > 30 %"),
     (["step_time > 2 ms"], 1, "step_time changed by +2.97 ms [+2."),
     (["forward > 40 %"], 1, "forward changed by +50 % [+4"),
-    (["backward > 20 %", "step_time>5%"], 1, "beyond the limit step_time>5%"),
+    (["backward > 20 %", "step_time>5%"], 1, "exceeding the limit step_time>5%"),
     (["modules.layers.3 > 20 %"], 1, "modules.layers.3 changed by"),
     (["modules.layers.2 > 20 %"], 0, "modules.layers.2 changed by"),
     (["step_time < -5 %"], 0, "within the limit step_time < -5 %"),
-    (["mfu < -5 %"], 3, "mfu < -5 %: cannot tell: mfu is not known on both sides"),
-    (["memory > 5 %"], 3, "memory is not known on both sides"),
-    (["step_time > 0.1 %", "memory > 1 B"], 1, "beyond the limit step_time > 0.1 %"),
+    (["mfu < -5 %"], 3, "mfu < -5 %: cannot tell: mfu is unknown on at least one side"),
+    (["memory > 5 %"], 3, "memory is unknown on at least one side"),
+    (["step_time > 0.1 %", "memory > 1 B"], 1, "exceeding the limit step_time > 0.1 %"),
     (["kinds.0.calls_per_step > 0"], 0, "within"),
-    (["kinds.0.wait_ns > 1 ms"], 3, "one run a side does not show how much it varies"),
+    (["kinds.0.wait_ns > 1 ms"], 3, "one run per side does not show"),
     (["communication.waiting_ratio > 50 %"], 3, "cannot tell"),
     (["coverage.num_collectives > 10 %"], 0, "within")])
 def test_limits(base, slow, limits, code, words):
@@ -171,24 +171,24 @@ def test_limits(base, slow, limits, code, words):
 def test_an_interval_that_is_too_wide_is_not_judged(base, same):
     """With 1 % between runs, nobody can tell a tenth of a percent."""
     done = called("diff", "--fail-if", "step_time > 0.1 %", base, same)
-    assert done.returncode == 3 and "half of the interval is wider than the limit" in done.stderr
+    assert done.returncode == 3 and "half the interval is wider than the limit" in done.stderr
     assert called("diff", "--noise", "0.01", "--fail-if", "step_time > 5 %", base, same).returncode == 0
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["A"], "expected two runs, or --base and --new"),
+    (["A"], "diff takes two runs, or one or more each for --base and --new"),
     (["A", "B", "A"], "found 3 runs"),
     (["--base", "A"], "1 for --base and 0 for --new"),
-    (["A", "B", "--fail-if", "step_time"], "expected a limit like 'step_time > 5 %'"),
-    (["A", "B", "--fail-if", "step_time > 5 parsecs"], "expected a limit like"),
-    (["A", "B", "--fail-if", "step_time > 5 MB"], "expected a change of step_time in % or in ns, us, ms or s"),
+    (["A", "B", "--fail-if", "step_time"], "takes a limit like 'step_time > 5 %'"),
+    (["A", "B", "--fail-if", "step_time > 5 parsecs"], "takes a limit like"),
+    (["A", "B", "--fail-if", "step_time > 5 MB"], "takes a change of step_time in % or in ns, us, ms or s"),
     (["A", "B", "--fail-if", "memory > 5 s"], "in B, KB, MB or GB"),
-    (["A", "B", "--fail-if", "speed > 5 %"], "expected a quantity for --fail-if, found 'speed'"),
-    (["A", "B", "--fail-if", "step > 5 %"], "expected a quantity for --fail-if, found 'step'"),
-    (["A", "B", "--noise", "much"], "expected a number of percent for --noise"),
-    (["A", "B", "--noise", "-1"], "expected a positive number for --noise"),
-    (["--base", "A", "--new", "B", "B"], "expected different runs for --new"),
-    (["A", "B", "--json", "--markdown"], "expected --markdown or --json")])
+    (["A", "B", "--fail-if", "speed > 5 %"], "unknown quantity 'speed' for --fail-if"),
+    (["A", "B", "--fail-if", "step > 5 %"], "unknown quantity 'step' for --fail-if"),
+    (["A", "B", "--noise", "much"], "--noise must be a percentage"),
+    (["A", "B", "--noise", "-1"], "--noise must be positive"),
+    (["--base", "A", "--new", "B", "B"], "--new has"),
+    (["A", "B", "--json", "--markdown"], "--markdown and --json cannot be combined")])
 def test_what_is_asked_wrongly_is_one_line(base, same, arguments, words):
     done = called("diff", *({"A": base, "B": same}.get(word, word) for word in arguments))
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
@@ -246,7 +246,7 @@ def test_markdown_escapes_names(hostile):
 def test_markdown_has_no_table_without_rows():
     said = markdown(Document(title="base a, new b", headlines=[], notes=[], sections=[
         Section(title="counted", header=("base", "new", "change"), rows=[], remarks=["equal: parameters"]),
-        Section(title="what runs are", header=("base", "new"), rows=[("ranks", "2", "3")])]))
+        Section(title="run properties", header=("base", "new"), rows=[("ranks", "2", "3")])]))
     assert "equal: parameters" in said and "counted" not in said and "| ranks | 2 | 3 |" in said
 
 
@@ -265,7 +265,7 @@ def test_names_of_modules_are_text(folder, tmp_path):
 
 def test_a_run_and_itself(base):
     done = called("diff", base, base)
-    assert done.stdout.splitlines()[2] == "both sides are of the same run, so no change of the job shows here"
+    assert done.stdout.splitlines()[2] == "both sides are the same run, so no change to the job can show here"
     assert called("diff", base, base, "--fail-if", "step_time > 5 %").returncode == 0
 
 
@@ -288,8 +288,8 @@ def test_modules_that_changed_alike_are_named_together(base, tmp_path):
     other = tmp_path / "both"
     plants = [Plant(rank, "forward", f"layers.{layer}", 3_000_000) for rank in range(4) for layer in (1, 3)]
     Recorder().write(Simulation(programs(SHAPES["ddp"], 4, 15, 7, plants=plants)), other)
-    line = next(line for line in called("diff", base, other).stdout.splitlines() if line.startswith("of modules, "))
-    found = re.fullmatch(r"of modules, 2 changed about alike, by \+(.*) ms to \+(.*) ms a step each: "
+    line = next(line for line in called("diff", base, other).stdout.splitlines() if line.startswith("2 modules"))
+    found = re.fullmatch(r"2 modules changed by about the same, \+(.*) ms to \+(.*) ms per step each: "
                          r"layers.[13], layers.[13]", line)
     assert found is not None and 2.7 < float(found[1]) < float(found[2]) < 3.3
 
@@ -302,11 +302,11 @@ def test_time_on_a_processor_is_not_judged_where_processors_were_short_to_differ
     found = diff(*sides)
     assert found["cpu_time"]["verdict"] == verdict and found["cpu_time"]["ratio"] == pytest.approx(-2 / 7, abs=0.05)
     done = called("diff", "--fail-if", "cpu_time < -5 %", *sides)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("of it on a processor"))
+    line = next(line for line in done.stdout.splitlines() if line.startswith("CPU time of the thread"))
     if verdict == "changed":
         assert done.returncode == 1 and "faster" in line
     else:
-        assert done.returncode == 3 and "short of processors to different degrees" in done.stderr
+        assert done.returncode == 3 and "short of CPU time to different degrees" in done.stderr
         assert "faster" not in line and "not judged" in line and "10.0 %" in line and "30.0 %" in line
 
 

@@ -74,7 +74,7 @@ def test_a_frame_of_another_rank(tmp_path, made):
     found = read_summaries([tmp_path])
     assert list(found.frames) == [6]
     assert [(one.file, one.detail) for one in found.problems] == [
-        (f"{SUMMARIES}/{path.name}", "the summary is of rank 5")]
+        (f"{SUMMARIES}/{path.name}", "the summary belongs to rank 5")]
 
 
 def test_an_empty_file_and_a_foreign_one(tmp_path, made):

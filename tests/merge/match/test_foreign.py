@@ -232,7 +232,7 @@ def test_gloo_in_several_groups_is_not_matched_by_guessing(tmp_path):
     run = traces(tmp_path / "t", *[slices] * 4, groups=[("0", [0, 1, 2, 3]), ("1", [0, 1]), ("2", [2, 3])])
     run, rows = measured(run)
     assert rows["matched_by"].null_count() == 4 and rows["collective"].n_unique() == 4
-    assert set(rows["mismatch"]) == {"its process group is not known"}
+    assert set(rows["mismatch"]) == {"its process group is unknown"}
     assert MatchingInferred(what="none", num_rows=4, total=4) in run.remarks
 
 

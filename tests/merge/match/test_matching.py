@@ -223,7 +223,7 @@ def test_streams_without_names_are_communicators_of_their_own():
 def test_rows_whose_group_nothing_tells_stay_alone():
     found = matched(*(call(rank, of=None, group=None, lane=ALONE) for rank in (0, 1)))
     assert found["matched_by"].to_list() == [None, None] and found["collective"].n_unique() == 2
-    assert told(found) == ["its process group is not known"] * 2
+    assert told(found) == ["its process group is unknown"] * 2
 
 
 def test_coverage_is_counted_by_group():
@@ -260,7 +260,7 @@ def test_the_next_send_of_a_rank_is_not_the_lost_one():
 
 def test_of_messages_only_what_contradicts_is_told():
     assert told(matched(call(1, "recv", peer=0), ended=(0, 1))) == []
-    assert told(matched(call(1, "recv"), call(0, "send", peer=1))) == ["the other side is not known"]
+    assert told(matched(call(1, "recv"), call(0, "send", peer=1))) == ["the peer is unknown"]
     assert told(matched(call(0, "send", peer=1), call(1, "recv", peer=0, size_bytes=8))) == [
         "sizes differ: 16 B on rank 0, 8 B on rank 1"]
     found = matched(call(0, "send", peer=0), call(0, "recv", peer=0))

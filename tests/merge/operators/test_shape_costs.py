@@ -282,13 +282,13 @@ def test_where_an_operator_calls_itself_with_other_tensors_the_inner_one_counts(
 def test_the_screen_says_where_flops_come_from(tmp_path):
     events = [op("aten::mm", 1, 30, **SEEN), op("aten::mm", 40, 10), op("mylib::op", 60, 10, **SEEN)]
     text = called("ops", folder(tmp_path, events)).stdout
-    assert "FLOPs and bytes are from the shapes in the trace, which tell FLOPs of 60.0 % of the time of oper" in text
-    assert "FLOPs of 2 calls unknown, 1 without shapes" in text
+    assert "FLOPs and bytes come from the shapes in the trace, which give FLOPs for 60.0 % of operator" in text
+    assert "FLOPs of 2 calls are unknown, 1 without shapes" in text
 
 
 def test_a_trace_without_shapes_says_so(tmp_path):
     text = called("ops", folder(tmp_path, [op("aten::mm", 1, 30), op("aten::relu", 40, 10)])).stdout
-    assert "no step of the count pass was recorded, and the trace has no shapes" in text
+    assert "there is no count pass, and the trace has no shapes" in text
 
 
 @needs_shared

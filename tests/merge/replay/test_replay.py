@@ -143,8 +143,8 @@ def test_a_root_may_meet_all_while_the_others_only_need_the_root():
                          start_ns=np.array(came), end_ns=np.array(left), op=np.zeros(3, np.int64),
                          noted_late=np.zeros(3, bool)), NO_LEADS)
     replay = Replay(*ordered(graph))
-    mended = [[Relief(event=np.array([4 * rank + 1]), ns=np.array([by]))] for rank, by in ((2, 90.0), (0, -50.0))]
-    assert replay.times([[], *mended])[1::2].tolist() == [[105, 25, 105], [25, 25, 75], [106, 26, 106]]
+    fixed = [[Relief(event=np.array([4 * rank + 1]), ns=np.array([by]))] for rank, by in ((2, 90.0), (0, -50.0))]
+    assert replay.times([[], *fixed])[1::2].tolist() == [[105, 25, 105], [25, 25, 75], [106, 26, 106]]
 
 
 def test_a_queue_has_two_lanes_although_one_op_outlasts_many():

@@ -109,7 +109,7 @@ def test_what_the_one_rank_that_is_left_waits_for_is_unknown(tmp_path):
     found = document(run)
     assert found["communication"]["waiting_ratio"] is None and found["communication"]["exposed_ratio"] > 0
     assert "one rank is left" in found["blame"]["blind"]
-    assert any("waiting for other ranks is unknown, as ranks are missing" in text for text in texts(found))
+    assert any("waiting for other ranks is unknown because ranks are missing" in text for text in texts(found))
     shown = called("stats", run).stdout
     assert "how much of it is waiting for other ranks is unknown, as ranks are missing" in " ".join(shown.split())
     assert "one rank is left" in shown and "nobody waits" not in shown and "0.0 % of a step waiting" not in shown
@@ -189,7 +189,7 @@ def test_a_rank_that_was_killed(tmp_path):
     rank_json.write(run / RUN_JSON, RunJson(run_id="simulated", world_size=2, exit_code=1, failed_rank=1,
                                             failed_with=-9))
     found = document(run)
-    assert texts(found)[0] == "Rank 1 failed first: it was ended by signal 9."
+    assert texts(found)[0] == "Rank 1 failed first: killed by signal 9."
     assert found["findings"][0]["rank"] == 1
 
 
@@ -231,7 +231,7 @@ def test_traces_that_mark_no_steps_are_not_called_a_step(tmp_path):
     found = document(folder(tmp_path, *([op("aten::mm", 10, 400), *call] for _ in range(2))))
     assert found["step_parts"]["mean"]["duration_ns"] == 400_000
     said, = (text for text in texts(found) if "400.00 us" in text)
-    assert said.startswith("The traces mark no steps and take 400.00 us")
+    assert said.startswith("The traces mark no steps; they take 400.00 us")
     assert not any("step is" in text or "A step" in text for text in texts(found))
 
 

@@ -36,7 +36,7 @@ def test_of_many_ranks_those_that_matter_are_shown_and_it_is_said(run, monkeypat
     found = document(run)
     shown = found["step_parts"]["by_rank"]["rank"]
     assert len(shown) == 6 and 5 in shown
-    assert any(text.startswith("6 of 8 ranks are shown one by one") for text in found["left_out"])
+    assert any(text.startswith("6 of 8 ranks are shown individually") for text in found["left_out"])
     assert set(found["heat_map"]["by"]["rank"]) == set(found["clock"]["ranks"]["rank"]) == set(shown)
     assert {rank for step in found["collectives"]["steps"] for rank in step["parts"]["rank"]} == set(shown)
     for name in ("step", "communication", "blame", "collective_kinds", "critical_path"):
@@ -58,7 +58,7 @@ def test_steps_are_shown_in_full_as_far_as_there_is_room(run, monkeypatch):
     by_time = sorted(whole["steps"][1:], key=lambda step: step["duration_ns"])  # the first one warms up
     assert {by_time[4]["step"], by_time[-1]["step"]} <= {step["step"] for step in kept}
     assert found["left_out"] == [
-        "collectives are shown of 3 steps of 9: the median one, the slowest, and others as far as there is room"]
+        "collectives are shown for 3 steps of 9: the median step, the slowest, and others as space allows"]
 
 
 def test_of_a_step_that_does_not_fit_the_longest_waits_are_shown(run, monkeypatch):
@@ -83,7 +83,7 @@ def test_modules_that_take_longest_are_kept_with_what_they_lie_in(monkeypatch):
     monkeypatch.setattr(modules, "MOST_MODULES", 5)
     sample = SimpleNamespace(left_out=[])
     assert modules._largest(table, sample)["module_path"].to_list() == ["", "a", "a.x", "a.x.0", "b"]
-    assert sample.left_out == ["5 modules of 8 are shown: those that take longest, and what they lie in"]
+    assert sample.left_out == ["5 modules of 8 are shown: the slowest ones and their parents"]
 
 
 def test_a_curve_of_memory_keeps_its_maximum_and_its_end():

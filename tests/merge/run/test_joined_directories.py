@@ -66,7 +66,7 @@ def test_a_folder_with_all_directories_of_one_run_stands_for_them(tmp_path):
     for command in ("stats", "comms"):
         assert json.loads(called(command, "--json", a.parent).stdout)["ranks"] == [0, 1, 2, 3]
     edit(b / "run.json", run_id="another")
-    assert "found a folder of runs: a, b" in called("stats", a.parent).stderr
+    assert "is a folder of several runs: a, b" in called("stats", a.parent).stderr
 
 
 def test_a_directory_alone_names_those_of_the_other_ranks(tmp_path):
@@ -75,7 +75,7 @@ def test_a_directory_alone_names_those_of_the_other_ranks(tmp_path):
         told = distprof(command, a)
         assert f"ranks 1, 2 and 3 of 4 missing; recorded in host-b:{b}, host-c:{c}" in told.stdout, told.stdout
     two = distprof("stats", a, c)
-    assert f"rank 1 of 4 missing; recorded in host-b:{b}: name that directory, too" in two.stdout
+    assert f"rank 1 of 4 missing; recorded in host-b:{b}: pass that directory, too" in two.stdout
 
 
 def test_a_directory_given_twice_or_copied_elsewhere_is_one(tmp_path):
@@ -96,7 +96,8 @@ def test_a_rank_in_both_is_taken_where_it_is_more_complete(tmp_path):
     edit(a / "rank00001" / "rank.json", status="partial", why="cut")
     done = distprof("merge", a, b)
     assert done.returncode == 0, done.stderr
-    assert f"{a / 'rank00001'} is left out: {b / 'rank00001'} is of rank 1 as well and more complete" in done.stdout
+    why = f"{b / 'rank00001'} also belongs to rank 1 and is more complete"
+    assert f"{a / 'rank00001'} was skipped: {why}" in done.stdout
     assert "partial" not in done.stdout and distprof("merge", "--force", "--strict", a, b).returncode == 3
 
 
@@ -139,5 +140,5 @@ def test_the_first_failure_of_all_hosts_counts(tmp_path):
     a, b = apart(tmp_path, [0, 1], [2, 3])
     edit(a / "run.json", failed_rank=0, failed_with=1, failed_ns=2_000)
     edit(b / "run.json", failed_rank=3, failed_with=-9, failed_ns=1_000)
-    assert "rank 3 failed first: it was ended by signal 9" in distprof("stats", a, b).stdout
+    assert "rank 3 failed first: killed by signal 9" in distprof("stats", a, b).stdout
     assert "rank 0 failed first" in distprof("stats", a).stdout

@@ -108,7 +108,7 @@ def test_a_run_in_a_store_is_read_through_fsspec(run, scheme):
 
 
 def test_what_cannot_be_scanned(run, tmp_path):
-    with pytest.raises(UsageError, match=r"found 'step'.*did you mean 'steps'"):
+    with pytest.raises(UsageError, match=r"unknown table 'step'.*did you mean 'steps'"):
         distprof.read_run(run).scan("step")
     with pytest.raises(DataError):
         distprof.read_run(tmp_path / "nothing").scan("steps")

@@ -176,7 +176,7 @@ def test_a_library_says_how_it_was_compiled(tmp_path, monkeypatch, wheel, how):
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (None, "none was compiled when distprof was installed"), (b"of a wheel for another machine", "cannot be loaded"),
+    (None, "it was not compiled when distprof was installed"), (b"of a wheel for another machine", "cannot be loaded"),
     ("source", "its C files have changed")])
 def test_it_is_said_why_no_library_is_used(tmp_path, monkeypatch, content, said):
     place = tmp_path / "_compiled.so"

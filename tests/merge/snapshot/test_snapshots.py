@@ -196,7 +196,7 @@ def test_the_screen_names_the_lines_of_the_user_at_the_peak(tmp_path):
     done = called("memory", path)
     assert done.returncode == 0, done.stderr
     for words in ("net.py:10 __init__", "largest free block", "in split segments", "██",
-                  "asked for by /home/me/job/net.py:7 too_much"):
+                  "requested by /home/me/job/net.py:7 too_much"):
         assert words in done.stdout, done.stdout
     found = shown(path)
     (device,) = found["devices"]
@@ -233,9 +233,9 @@ def test_ranks_are_taken_from_names_and_added_up(tmp_path):
     assert {group["rank"]: group["peak_bytes"] for group in found["groups"]} == {
         one["rank"]: one["peak_bytes"] for one in found["devices"]}
     assert len(shown("--rank", 3, tmp_path)["devices"]) == 1
-    assert "(0-11), found 12" in fails("--rank", 12, tmp_path, code=2)
+    assert "rank 12 has no snapshot; --rank can be 0-11" in fails("--rank", 12, tmp_path, code=2)
     assert "--by line" in fails("--by", "lines", tmp_path, code=2)
-    assert "do not tell when tensors were last used" in fails("--lifetimes", tmp_path, code=2)
+    assert "do not show when tensors were last used" in fails("--lifetimes", tmp_path, code=2)
 
 
 def test_all_allocations_can_be_had_as_a_table(tmp_path):
@@ -252,20 +252,20 @@ def test_all_allocations_can_be_had_as_a_table(tmp_path):
 def test_names_without_ranks_are_numbered_and_said(tmp_path):
     for name in ("a", "b"):
         written(tmp_path / f"{name}.pickle", snapshot(played(3)))
-    assert "numbered in the order of their names" in called("memory", tmp_path).stdout
+    assert "numbered in the order of the file names" in called("memory", tmp_path).stdout
 
 
 def test_two_snapshots_of_a_rank_are_refused(tmp_path):
     for step in (1, 2):
         (tmp_path / f"step_{step}").mkdir()
         written(tmp_path / f"step_{step}" / "rank0.pickle", snapshot(played(3)))
-    assert "expected one snapshot of each rank, found 2 of rank 0" in fails(tmp_path)
+    assert "more than one snapshot per rank: 2 of rank 0" in fails(tmp_path)
 
 
 def test_snapshots_beside_something_else_are_refused(tmp_path):
     path = written(tmp_path / "a.pickle", snapshot(played(3)))
     (tmp_path / "trace.json").write_text("{}")
-    assert "expected memory snapshots alone" in fails(path, tmp_path / "trace.json")
+    assert "memory snapshots cannot be combined" in fails(path, tmp_path / "trace.json")
 
 
 def test_without_history_what_is_alive_is_shown(tmp_path):
@@ -314,7 +314,7 @@ def test_a_snapshot_cut_anywhere_is_an_error_in_one_line(tmp_path):
             read_snapshot(path)
         assert error.value.hint, size
     path.write_bytes(whole[:len(whole) // 2])
-    assert "found it cut after" in fails(path)
+    assert "is cut off after" in fails(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x80", b"\x80\x04garbage", b"\x80\x04K\x01.", b"\x80\x04].",

@@ -63,7 +63,7 @@ def test_codes_differ():
                                                     "where": []}, "ranks 1, 2 and 5 of 8 missing"),
     (RanksMissing(ranks=(1,), world_size=2, where=("b:/runs/x",)),
      {"code": "ranks_missing", "ranks": [1], "world_size": 2, "where": ["b:/runs/x"]},
-     "rank 1 of 2 missing; recorded in b:/runs/x: name that directory, too"),
+     "rank 1 of 2 missing; recorded in b:/runs/x: pass that directory, too"),
     (Unreadable(detail="what an exception said"),
      {"code": "unreadable", "detail": "what an exception said", "file": None, "rank": None}, "what an exception said"),
     (Unreadable(detail="it is cut", file="ops.parquet", rank=3),
@@ -73,37 +73,37 @@ def test_codes_differ():
      {"code": "unfinished", "rank": 1, "status": "recording", "steps": 4, "why": None},
      "rank 1 did not finish recording (killed, out of disk, or still running): 4 steps recorded"),
     (RankFailed(rank=1, exit_code=-9), {"code": "rank_failed", "rank": 1, "exit_code": -9, "why": None},
-     "rank 1 failed first: it was ended by signal 9"),
+     "rank 1 failed first: killed by signal 9"),
     (TraceDamaged(rank=0, file="a.json", what="places", places=2, lost_bytes=9),
      {"code": "trace_damaged", "rank": 0, "file": "a.json", "what": "places", "num_events": 0, "places": 2,
       "lost_bytes": 9, "detail": ""}, "rank 0: a.json is damaged at 2 places: 9 bytes lost"),
     (TraceDamaged(rank=0, file="a.json", what="end", num_events=1, lost_bytes=1),
      {"code": "trace_damaged", "rank": 0, "file": "a.json", "what": "end", "num_events": 1, "places": 0,
-      "lost_bytes": 1, "detail": ""}, "rank 0: a.json ends too early, after 1 whole event: 1 byte lost"),
+      "lost_bytes": 1, "detail": ""}, "rank 0: a.json is cut off after 1 whole event: 1 byte lost"),
     (SeveralTraces(rank=0, used="b.json", left_out=("a.json",)),
      {"code": "several_traces", "rank": 0, "used": "b.json", "left_out": ["a.json"]},
-     "rank 0 has several traces: the newest, b.json, is merged, and a.json is left out"),
+     "rank 0 has several traces: the newest, b.json, is merged; a.json is skipped"),
     (WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}, highest_rank=8),
      {"code": "world_sizes_differ", "ranks_by_size": {"4": [0], "8": [5, 6]}, "highest_rank": 8},
-     "the world size in the traces is not clear: 4 in rank 0, 8 in ranks 5-6, and the highest rank is 8"),
+     "the world size is unclear from the traces: 4 in rank 0, 8 in ranks 5-6; the highest rank is 8"),
     (ClocksNotAligned(ranks=(1,), reason="asked", note=None),
      {"code": "clocks_not_aligned", "ranks": [1], "reason": "asked", "note": None},
      "clocks are not aligned (rank 1): --align none"),
     (ClocksWrong(violations=3, num_collectives=40, largest_ns=2_000_000, allowed_ns=5_000),
      {"code": "clocks_wrong", "violations": 3, "num_collectives": 40, "largest_ns": 2_000_000, "allowed_ns": 5_000},
-     "clocks are wrong: 3 of 40 collectives end on a rank before all are in, by up to 2.00 ms; the uncertainty of the "
-     "clocks explains 5.00 us"),
+     "clocks are wrong: 3 of 40 collectives finish on one rank before every rank has entered, by up to 2.00 ms; clock "
+     "uncertainty explains only 5.00 us"),
     (FilesLeftOut(num_files=1, files=("a.json",), instead="a merged trace"),
      {"code": "files_left_out", "num_files": 1, "files": ["a.json"], "instead": "a merged trace"},
-     "1 file left out: a merged trace (a.json)"),
+     "1 file skipped: a merged trace (a.json)"),
     (RanksFromNames(names="mesh", contradicted=True),
      {"code": "ranks_from_names", "names": "mesh", "contradicted": True},
-     "several traces claim the same rank: ranks are from tp, pp and dp in the file names"),
+     "several traces claim the same rank: ranks are taken from tp, pp and dp in the file names"),
     (WorldSizeFromRanks(world_size=4, contradicted=False),
      {"code": "world_size_from_ranks", "world_size": 4, "contradicted": False},
-     "no trace states the world size, so it is taken as 4: the highest rank plus one"),
+     "no trace states the world size, so it is assumed to be 4, the highest rank plus one"),
     (MergeAlone(), {"code": "merge_alone"},
-     "this is a merge without the folders of its ranks: it does not hold what steps were spent on"),
+     "this is a merge without its rank folders, so step breakdowns are not available"),
 ])
 def test_code_fields_and_sentence(one, data, text):
     assert json.loads(msgspec.json.encode(one)) == data
@@ -121,9 +121,9 @@ def test_problems_that_many_ranks_have_are_told_of_some():
     others = [NoteOfRank(rank=rank, detail=f"note {rank}") for rank in range(20)]
     found = list(problem_lines([*damaged, *others, Unreadable(file="run.json", detail="no JSON")]))
     assert found[:9] == [*(f"rank {rank}: steps.parquet cannot be read: at {rank}" for rank in range(8)),
-                         "likewise for ranks 8-999"]
+                         "the same for ranks 8-999"]
     assert found[9:18] == [*(f"rank {rank}: ops.parquet cannot be read: at {rank}" for rank in range(8)),
-                           "likewise for ranks 8-999"]
+                           "the same for ranks 8-999"]
     assert found[18:] == [*(f"rank {rank}: note {rank}" for rank in range(20)), "run.json cannot be read: no JSON"]
 
 

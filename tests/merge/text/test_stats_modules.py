@@ -86,7 +86,7 @@ def test_a_run_without_a_merge_gives_the_same(ddp, tmp_path):
 
 
 @pytest.mark.parametrize(("flags", "words"), [
-    (("--depth", "2"), "expected --depth together with --modules"), (("--sort", "time"), "expected --sort together"),
+    (("--depth", "2"), "--depth needs --modules"), (("--sort", "time"), "--sort needs --modules"),
     (("--modules", "--sort", "speed"), "'speed' is not one of"),
 ])
 def test_mistakes_are_one_line(ddp, flags, words):

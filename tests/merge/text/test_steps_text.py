@@ -62,10 +62,12 @@ def test_ranks_that_found_different_steps_are_named(second, expected):
 
 
 @pytest.mark.parametrize(("found", "words"), [
-    (StepsFound(rule="irregular", optimizers=[CRITIC], looked_at=64), "Critic's Adam step in no pattern (64 steps"),
+    (StepsFound(rule="irregular", optimizers=[CRITIC], looked_at=64),
+     "Critic's Adam step in no regular pattern (64 steps"),
     (StepsFound(rule="optimizer", optimizers=[CRITIC], silent=["Adam"], looked_at=12), "Adam had not stepped after 12"),
-    (StepsFound(rule="pattern", optimizers=[CRITIC], left_in=7), "from step 7 on, optimizers stepped otherwise"),
-    (StepsFound(rule="forward", left_in=7), "stepped in step 7, and the job had been taken for inference"),
+    (StepsFound(rule="pattern", optimizers=[CRITIC], left_in=7),
+     "from step 7 on, optimizers no longer followed the pattern"),
+    (StepsFound(rule="forward", left_in=7), "stepped in step 7, after the job had been taken for inference"),
     (StepsFound(rule="explicit", left_in=7), "rec.step() was first called in step 7"),
 ])
 def test_what_is_not_certain_is_said_once_with_the_remedy(found, words):

@@ -31,7 +31,7 @@ def says(run: Path, **values: object) -> None:
 
 
 def step(run: Path, *flags: object) -> tuple[dict, float]:
-    """`step` of the summary, and the model's FLOPs of a step counted without the ops table."""
+    """`step` of the summary, and the model's FLOPs per step counted without the ops table."""
     found = json.loads(distprof("stats", "--json", run, *flags).stdout)
     # backward does two products for each of forward
     return found["step"], 3 * found["per_gpu"]["fwd_flops"]["mean"]

@@ -99,14 +99,14 @@ def test_what_waits_in_two_steps_counts_in_each_for_its_part(tmp_path):
 def test_a_host_without_a_device_queues_nothing_and_that_is_said(tmp_path):
     run = folder(tmp_path, [op("aten::mm", 0, 5)], [op("aten::mm", 0, 5)])
     assert queues(run) == {} and "queues" not in called("waits", run).stdout
-    assert "ranks 0 and 1 without a device: operators run when they are called, and nothing is queued" in called(
+    assert "ranks 0 and 1 without a device: operators run when they are called, so nothing is queued" in called(
         "waits", "--queues", run).stdout
 
 
 def test_one_table_has_a_row_for_each_rank(tmp_path):
     sent = [one for one in TWO_STEPS if one["args"].get("correlation") != 99]
     text = called("waits", folder(tmp_path, TWO_STEPS, sent)).stdout
-    assert "queues of devices" in text and "not counted: 1 command whose call is not in the timeline" in text
+    assert "device queues" in text and "not counted: 1 command whose launch is not in the timeline" in text
     assert len(queues(tmp_path)) == 2 and set(queues(tmp_path, "--rank", 1)) == {1}
 
 

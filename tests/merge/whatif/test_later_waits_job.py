@@ -39,7 +39,7 @@ def test_waits_come_when_what_they_bring_is_used(tmp_path):
 
 def test_without_an_execution_trace_it_is_one_line(tmp_path):
     done = distprof("whatif", "--defer-waits", recorded(tmp_path / "run", 0, execution=0))
-    assert done.returncode == 1 and "expected execution traces" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 1 and "no execution traces" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.stress

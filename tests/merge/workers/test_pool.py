@@ -81,7 +81,7 @@ def end(_: int) -> None:
 @pytest.mark.job
 def test_processes_that_always_end_are_given_up():
     pool = ProcessPool(1)
-    with pytest.raises(DataError, match="ended 9 times in a row, last when one had to end 0") as found:
+    with pytest.raises(DataError, match="died 9 times in a row, last during the task: end 0") as found:
         pool.result(pool.submit("end 0", end, 0))
     assert "fewer --workers" in str(found.value.hint)
     pool.close()

@@ -103,7 +103,7 @@ def test_rank_0_is_asked_where_the_first_rank_of_the_host_does_not_record(ranks,
     assert first.note is None
     last.sample()
     assert last.samples == [last.samples[0]] and last.samples[0].offset_ns is None
-    assert last.note == "none of the ranks [4, 0] records"
+    assert last.note == "none of ranks [4, 0] is recording"
     last.sample(last=True)
     assert (last.samples[1].peer, last.note) == (0, None) and abs(last.samples[1].offset_ns) <= last.samples[1].bound_ns
 

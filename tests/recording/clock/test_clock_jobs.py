@@ -44,7 +44,7 @@ def test_ranks_of_a_job_compare_their_clocks_where_passes_begin_and_end(ddp):
 def test_the_clock_is_a_line_of_merge_and_stats(ddp):
     told = distprof("merge", "--force", ddp).stdout
     line = next(line for line in told.splitlines() if line.startswith("clock: "))
-    assert line.startswith("clock: one host: all ranks read the same clock; ") and "samples agree" in line
+    assert line.startswith("clock: one host: all ranks use the same clock; ") and "samples agree" in line
     assert line in distprof("stats", ddp).stdout
     assert "Invalid value for '--align'" in distprof("merge", "--align", "guess", ddp).stderr
 
@@ -108,7 +108,7 @@ def test_a_rank_0_that_does_not_record_is_missed_and_no_more(tmp_path):
         both.go(0), both.go(1)
         assert [job.wait(timeout=PATIENCE_S) for job in both.jobs] == [0, 0]
     info = rank_json(tmp_path / "run", 1)
-    assert (info["status"], info["clock_note"]) == ("complete", "none of the ranks [0] records")
+    assert (info["status"], info["clock_note"]) == ("complete", "none of ranks [0] is recording")
     assert len(info["clock_sync"]) == 4 and not any(sample["rounds"] for sample in info["clock_sync"])
     path = tmp_path / "run" / "rank00001" / "rank.json"
     other = Path(str(path).replace("00001", "00000"))
@@ -116,8 +116,8 @@ def test_a_rank_0_that_does_not_record_is_missed_and_no_more(tmp_path):
     other.write_text(json.dumps(info | {"rank": 0, "clock_sync": [], "clock_note": None, "files": {}}))
     path.write_text(json.dumps(info | {"boot_id": "another"}))
     told = distprof("merge", tmp_path / "run").stdout
-    assert ("clocks are not aligned (rank 1): the ranks ran on several hosts, and no offsets were measured (rank 1: "
-            "none of the ranks [0] records)") in told
+    assert ("clocks are not aligned (rank 1): the ranks ran on several hosts, and no clock offsets were measured "
+            "(rank 1: none of ranks [0] is recording)") in told
     assert "clock: each rank's own, not aligned" in told
 
 

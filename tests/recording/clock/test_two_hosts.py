@@ -33,7 +33,7 @@ def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
     about = [json.loads((out / "run.json").read_text()) for out in outs]
     assert about[0]["run_id"] == about[1]["run_id"] and about[0]["directory_id"] != about[1]["directory_id"]
     alone = distprof("stats", outs[1])
-    assert f"{first} of {2 * ranks} missing; recorded in host-a:{outs[0]}: name that directory, too" in alone.stdout
+    assert f"{first} of {2 * ranks} missing; recorded in host-a:{outs[0]}: pass that directory, too" in alone.stdout
     merged = distprof("merge", "--strict", *outs)
     assert merged.returncode == 0, merged.stdout + merged.stderr
     assert f"{2 * ranks} of {2 * ranks} ranks" in merged.stdout

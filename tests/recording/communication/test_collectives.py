@@ -138,7 +138,7 @@ def test_the_timeline_has_a_row_per_rank_on_one_axis(run):
     assert [line.split()[:3] for line in bars] == [
         ["rank", "0", "tp0"], ["rank", "1", "tp1"], ["rank", "2", "tp0"], ["rank", "3", "tp1"]]
     assert len({len(line) for line in bars}) == 1 and all("A" in line for line in bars)
-    assert "more than 10 collectives in a step: --step, --op and --group narrow it" in text
+    assert "more than 10 collectives in a step: narrow them down with --step, --op and --group" in text
 
 
 def test_a_collective_by_itself_says_what_each_rank_did(run):

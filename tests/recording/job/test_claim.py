@@ -81,9 +81,9 @@ def test_force_replaces_all_that_the_old_run_left_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("key", ["job", "another job"])
 def test_a_directory_with_ranks_of_an_earlier_job_is_refused(tmp_path, key):
     run = old_run(tmp_path / "run", key="job", ended=False)
-    with pytest.raises(OutputError, match="new or empty"):
+    with pytest.raises(OutputError, match="is not empty"):
         join_or_make(run, launch("new", key), elastic=False, force=False)
-    with pytest.raises(OutputError, match="new or empty"):
+    with pytest.raises(OutputError, match="is not empty"):
         claim(run, launch("new"), made_as="other", force=False)
     assert json.loads((run / RUN_JSON).read_text())["run_id"] == "old" and not (run / LOCK).exists()
 

@@ -114,7 +114,7 @@ def test_a_killed_rank_leaves_a_file_that_can_be_read(tmp_path):
     (folder / "execution_timeline.json.gz").unlink()
     (folder / "execution_trace.json").write_bytes(text[:len(text) // 2])
     said = exported(run, tmp_path / "et")
-    assert "end inside on rank 1" in said and "no timeline has a call of the execution trace of rank 1" in said
+    assert "cut off on rank 1" in said and "no timeline has calls from the execution trace of rank 1" in said
     assert len(read_et(tmp_path / "et" / "job.1.et")[1]) > 10
 
 

@@ -151,9 +151,9 @@ def test_a_pass_that_would_take_too_much_memory_ends_early_and_says_so(tmp_path,
     """Unbounded it would take some 2 GB."""
     ran, grew, said = bounded(tmp_path, "200MB", times, steps)
     assert ran == steps + 4 and grew < 600e6
-    assert said.count("the memory pass ended in step") == 1 and "DISTPROF_PROFILER_MEMORY=" in said
+    assert said.count("the memory pass stopped in step") == 1 and "DISTPROF_PROFILER_MEMORY=" in said
     found = called("memory", tmp_path / "run")
-    assert found.returncode == 0 and "incomplete: the memory pass of rank 0 ended in step" in found.stdout
+    assert found.returncode == 0 and "incomplete: the memory pass of rank 0 stopped in step" in found.stdout
     assert "the peak may be higher" in found.stdout
     assert called("memory", "--strict", tmp_path / "run").returncode == 3
     data = json.loads(called("memory", "--json", tmp_path / "run").stdout)
@@ -165,7 +165,7 @@ def test_a_pass_that_would_take_too_much_memory_ends_early_and_says_so(tmp_path,
 @pytest.mark.job
 def test_a_pass_within_its_room_says_nothing(tmp_path):
     ran, _, said = bounded(tmp_path, "4GB", 2, 3)
-    assert ran == 7 and "ended in step" not in said
+    assert ran == 7 and "stopped in step" not in said
     assert json.loads(called("memory", "--json", tmp_path / "run").stdout)["ended_early"] == []
 
 

@@ -78,7 +78,7 @@ def test_a_step_without_one_has_none_but_those_that_are_in_each(planted):
 def test_a_script_in_which_nothing_waits_gives_no_row(tmp_path):
     record_run(tmp_path / "run", 2, SCRIPT, "plain", flags=("--steps", STEPS))
     assert distprof.read_run(tmp_path / "run").waits().is_empty()
-    assert "2 ranks x 4 steps (2-5): nothing waits" in called("waits", tmp_path / "run").stdout
+    assert "2 ranks x 4 steps (2-5): no waits" in called("waits", tmp_path / "run").stdout
 
 
 def test_a_wait_has_its_time_module_phase_and_what_it_waits_for(planted):
@@ -303,7 +303,7 @@ def test_a_compiled_model_is_recorded_too(tmp_path):
 
 def test_more_lines_than_are_kept_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr("distprof.recording.blocking.blocking_log.MOST_KINDS", 3)
-    note = "the sync pass met too many different lines that wait; calls that it left out: 4"
+    note = "the sync pass found too many different waiting lines; calls not recorded: 4"
     rows = waits_of(tmp_path, lambda x: (x.sum().item(), x.tolist(), x.nonzero(), x.tolist()), (note,))
     assert rows.select("op", "calls").rows() == [("aten::item", 1), ("Tensor.tolist", 2), ("aten::nonzero", 1)]
 

@@ -400,7 +400,7 @@ def test_a_class_that_never_steps_is_said(tmp_path, capfd):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     seen = looped(tmp_path / "run", lambda _: descend(optimizer, model(X)), 4, step_every="Adma")
-    assert seen.info["status"] == "partial" and "none ends a step by --step-every Adma" in seen.info["why"]
+    assert seen.info["status"] == "partial" and "none that ends a step by --step-every Adma" in seen.info["why"]
     assert "--step-every" in capfd.readouterr().err
 
 

@@ -56,15 +56,15 @@ def test_a_host_whose_key_is_not_known_is_not_trusted(changed: bool, run: str, s
         make_key(tmp_path / "other")
         known.write_text(f"[127.0.0.1]:{server.port} {(tmp_path / 'other.pub').read_text()}")
     line = _one_line("stats", run)
-    assert line.startswith(f"distprof: cannot reach {run}: its host key is not known (")
+    assert line.startswith(f"distprof: cannot reach {run}: its host key is unknown (")
     assert "hint: is it the right host?" in line
 
 
 def test_a_key_that_is_refused_is_said(run: str, server: SshServer) -> None:
     make_key(server.home / ".ssh" / "id_ed25519")
     line = _one_line("stats", run)
-    assert line.startswith(f"distprof: cannot reach {run}: the keys were refused (Permission denied for user ")
-    assert "hint: are the keys there" in line
+    assert line.startswith(f"distprof: cannot reach {run}: the credentials were refused (Permission denied for user ")
+    assert "hint: are credentials set" in line
 
 
 def test_a_server_that_is_not_there_is_said(run: str, server: SshServer) -> None:
@@ -103,12 +103,12 @@ def test_a_folder_that_may_not_be_written_is_noticed_before_the_work(run: str, s
     there = f"ssh://{server.host}{tmp_path}/m"
     line = _one_line("merge", run, "--out", there)
     assert line.startswith(f"distprof: cannot write {there}: access was denied (")
-    assert "hint: may these keys write there?" in line
+    assert "hint: may these credentials write there?" in line
     assert not (tmp_path / "m").exists()
 
 
 def test_what_is_no_folder_is_said(run: str, server: SshServer, tmp_path: Path) -> None:
-    assert "found nothing at" in _one_line("stats", f"{run}/no folder")
+    assert "does not exist" in _one_line("stats", f"{run}/no folder")
     (tmp_path / "file").write_text("x")
     assert "cannot write" in _one_line("merge", run, "--out", f"ssh://{server.host}{tmp_path}/file/m")
 

@@ -213,7 +213,8 @@ def test_what_a_storage_does_to_workers(run: Path, tmp_path: Path, expected: dic
 
 FAULTS: list[tuple[list[tuple[int, str, int | None]], int, str]] = [
     ([(403, "AccessDenied", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: access was denied"),
-    ([(403, "ExpiredToken", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: .*the keys were refused"),
-    ([(404, "NoSuchUpload", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: it is not there"),
+    ([(403, "ExpiredToken", None)], 1,
+     r"cannot write s3://jobs/m from a worker on \S+: .*the credentials were refused"),
+    ([(404, "NoSuchUpload", None)], 1, r"cannot write s3://jobs/m from a worker on \S+: it does not exist"),
     ([(503, "SlowDown", 2), (500, "InternalError", 1)], 0, "")]
 """Answers, the code of the merge, and what it says."""

@@ -44,7 +44,7 @@ class Left:
             assert len(done.stderr.splitlines()) == done.returncode, "one line, and only where it fails\n" + done.stderr
         self.readable = self.merge.returncode == 0
         self.summary = json.loads(self.stats.stdout) if self.stats.returncode == 0 else {"ranks": [], "problems": []}
-        assert self.readable or "found none that can be read" in self.merge.stderr, self.merge.stderr
+        assert self.readable or "no readable rank folders" in self.merge.stderr, self.merge.stderr
         assert self.readable == (self.stats.returncode == 0), (self.merge, self.stats)
 
     def named(self, rank: int) -> bool:

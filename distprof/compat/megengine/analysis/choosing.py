@@ -46,7 +46,7 @@ def of_ranks(rows: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
     known = rows["rank"].unique().sort().to_list()
     for one in ranks:
         if one not in known:
-            raise UsageError(f"expected one of {_some(known)} for --rank, found {one}")
+            raise UsageError(f"no rank {one}; --rank can be {_some(known)}")
     return rows.filter(pl.col("rank").is_in(list(ranks))) if ranks else rows
 
 
@@ -129,8 +129,8 @@ def _order(text: str) -> tuple[str, bool]:
     name = text.removeprefix("+")
     if name not in COLUMNS:
         near = get_close_matches(name, COLUMNS, n=2)
-        raise UsageError(f"expected one of {', '.join(COLUMNS)} for --order-by, with + before it for ascending, "
-                         f"found {text!r}", hint=f"did you mean {' or '.join(near)}?" if near else None)
+        raise UsageError(f"--order-by takes one of {', '.join(COLUMNS)}, with a leading + for ascending, not "
+                         f"{text!r}", hint=f"did you mean {' or '.join(near)}?" if near else None)
     return name, text.startswith("+")
 
 
@@ -138,7 +138,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"expected a regular expression for --opr-name, found {pattern!r}: {error}") from None
+        raise UsageError(f"--opr-name {pattern!r} is not a valid regular expression: {error}") from None
 
 
 def _some(known: Sequence[object]) -> str:

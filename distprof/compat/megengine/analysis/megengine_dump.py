@@ -80,7 +80,7 @@ def read_dumps(paths: Sequence[Path]) -> Profile:
         found, left_out = _operators(rank, _read(path))
         rows += found
         bad += left_out
-    notes = [f"{counted(bad, 'time')} left out: the end is before the start"] if bad else []
+    notes = [f"{counted(bad, 'time')} skipped: the end is before the start"] if bad else []
     return Profile(rows=pl.DataFrame(rows, schema=SCHEMA, orient="row"), notes=notes)
 
 
@@ -88,7 +88,7 @@ def _read(path: Path) -> Dump:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Dump)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise DataError(f"expected a profile of MegEngine (JSON with graph_exec and profiler), found {path}: {error}",
+        raise DataError(f"{path} is not a MegEngine profile (JSON with graph_exec and profiler): {error}",
                         hint=HINT) from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None

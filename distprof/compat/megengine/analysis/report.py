@@ -18,7 +18,7 @@ from distprof.units import counted
 
 SIDES = ("device", "host")
 PARTS = ("summary", *SIDES)
-EMPTY = "nothing is left: no operator meets all conditions"
+EMPTY = "no operator matches all filters"
 JSON_TEXTS = ("in_shapes", "in_layouts", "out_shapes")
 FIELDS = ("rank", "name", "type", "id", "count", "time", "computation", "memory", "flops", "bandwidth", *JSON_TEXTS)
 """Of an operator in JSON; null where unknown or added up."""
@@ -119,12 +119,12 @@ def _remarks(everything: pl.DataFrame, chosen: pl.DataFrame, choice: Choice, sid
         f"; the {len(picked)} chosen take {float(picked['time'].sum()) / total * 100:.1f}% of it"
         if total and len(picked) < timed else "")
     if choice.end == "kern":
-        yield "times are the wait before the kernel"
+        yield "times show only the wait before the kernel"
     if choice.aggregate in ("max", "min", "mean"):
-        yield f"time, computation and memory are the {choice.aggregate} of their operators"
+        yield f"time, computation and memory are the {choice.aggregate} over the combined operators"
     unknown = picked["computation"].null_count()
     if choice.aggregate and 0 < unknown < len(picked):
-        yield f"computation is unknown of {unknown} of {counted(len(picked), 'operator')}, which add nothing to it"
+        yield f"computation is unknown for {unknown} of {counted(len(picked), 'operator')}, which count as 0"
     if hidden:
         yield f"{counted(hidden, 'more row')}: -t 0 shows all"
 

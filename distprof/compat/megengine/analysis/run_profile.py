@@ -70,8 +70,8 @@ def read_profile(paths: Sequence[Path]) -> Profile:
             whole = _whole_by_shapes(timeline) if by_shapes else _whole_operators(timeline, _counted(tables, rank))
             found.append(rank_operators(rank.number, whole, _windows(tables, rank), by_shapes=by_shapes))
     if not found:
-        raise DataError(f"expected a timeline in {run.path}, found none",
-                        hint="--steps trace=6 records one" if tables is not None else None)
+        raise DataError(f"no timeline in {run.path}",
+                        hint="record one with --steps trace=6" if tables is not None else None)
     rows, coverage = pl.concat([as_texts(one.rows) for one in found]), None
     if tables is not None and not by_shapes:
         rows, coverage = _with_counts(rows, tables, run.ranks)
@@ -184,19 +184,20 @@ def _dtypes(text: str) -> list[str]:
 def _notes(run: Run, rows: pl.DataFrame, coverage: Coverage | ShapeCoverage | None, bad: int) -> Iterator[str]:
     steps = rows["step"].drop_nulls().unique().sort().to_list()
     of_steps = f", mean of {counted(len(steps), 'step')} ({spans(steps)})" if len(steps) > 1 else ""
-    yield f"an operator is all calls of a step with the same module, phase and shapes{of_steps}"
+    yield f"each operator stands for all calls in a step with the same module, phase and shapes{of_steps}"
     busy = rows.group_by("rank").agg(pl.col("self_device_ns").sum() > 0)["self_device_ns"]
     if not busy.any():
-        yield "nothing ran on a device of its own: device times are those of the host"
+        yield "nothing ran on a separate device: device times are host times"
     if coverage is None:
-        yield "computation and memory unknown: no step of the count pass was recorded, and the trace has no shapes"
+        yield "computation and memory are unknown: there is no count pass, and the trace has no shapes"
     elif isinstance(coverage, ShapeCoverage):
-        told = "" if coverage.ratio is None else f", which tell FLOPs of {percent(coverage.ratio)} of the time"
-        yield f"computation and memory are from the shapes in the trace{told}"
+        told = "" if coverage.ratio is None else f", which give FLOPs for {percent(coverage.ratio)} of the time"
+        yield f"computation and memory come from the shapes in the trace{told}"
     elif coverage.ratio is not None:
-        yield f"computation and memory are from the count pass; operators have {percent(coverage.ratio)} of its FLOPs"
+        yield ("computation and memory come from the count pass; these operators cover "
+               f"{percent(coverage.ratio)} of its FLOPs")
     if bad:
-        yield f"{counted(bad, 'slice')} without a usable duration left out"
+        yield f"{counted(bad, 'slice')} without a usable duration skipped"
     missing = [rank.number for rank in run.ranks if rank.trace is None]
     if missing:
-        yield f"no timeline of rank {spans(missing)}"
+        yield f"no timeline for rank {spans(missing)}"

@@ -1,8 +1,8 @@
 // Stacked bars: where the time of a step goes, one bar a rank.
 const PART_NAMES = {
   compute_ns: "computing", waiting_ns: "waiting for other ranks", moving_ns: "moving data", data_ns: "loading data",
-  optimizer_ns: "optimizer", host_ns: "host, nothing running", message_waiting_ns: "waiting for messages",
-  before_forward_ns: "before forward", fwd_ns: "forward", bwd_ns: "backward (waits included)", other_ns: "other",
+  optimizer_ns: "optimizer", host_ns: "host only", message_waiting_ns: "waiting for messages",
+  before_forward_ns: "before forward", fwd_ns: "forward", bwd_ns: "backward (including waits)", other_ns: "other",
 };
 const PART_COLOURS = { before_forward_ns: "data", fwd_ns: "forward", bwd_ns: "backward" };
 
@@ -19,8 +19,8 @@ function stepParts({ parts, by_rank, source }) {
   const columns = [{ key: "rank", label: "rank", kind: "number" }, { key: "duration_ns", label: "step", kind: "ns" },
     ...parts.map(part => ({ key: part, label: partName(part), kind: "ns" }))];
   return [
-    el("p", { class: "soft" }, source === "trace" ? "Means of the traced steps. Waiting and moving are the parts of communication in which nothing is computed."
-      : "Means of the steps that only modules were timed in: no timeline tells waiting from moving."),
+    el("p", { class: "soft" }, source === "trace" ? "Means of the traced steps. Waiting and moving are the parts of communication during which nothing is computed."
+      : "Means of the steps in which only modules were timed; without a timeline, waiting and moving cannot be told apart."),
     legend(used.map(part => [partName(part), partColour(part)])),
     el("div", { class: "bars" }, rows.map(row => [el("span", {}, `rank ${row.rank}`), bar(row), figure(row.duration_ns, "ns")])),
     numbers(columns, rows, "parts of a step, by rank"),

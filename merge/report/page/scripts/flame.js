@@ -3,7 +3,7 @@ const ROW = 21, SMALLEST = 0.0008;
 const METRICS = {
   time: ["time, forward and backward", "ns"], fwd_time_ns: ["forward time", "ns"], bwd_time_ns: ["backward time", "ns"],
   flops: ["FLOPs, forward and backward", "flops"], fwd_flops: ["forward FLOPs", "flops"], bwd_flops: ["backward FLOPs", "flops"],
-  params: ["parameters", "count"], peak_bytes: ["memory at its peak", "bytes"], activation_bytes: ["kept for backward", "bytes"],
+  params: ["parameters", "count"], peak_bytes: ["memory at peak", "bytes"], activation_bytes: ["kept for backward", "bytes"],
 };
 const TINTS = ["#8fb8ee", "#f0b48a", "#9ed3b1", "#d3b0e6", "#e9cf7c", "#8fd0d6", "#eea6b3", "#b9c78a"];
 
@@ -90,7 +90,7 @@ function tint(className) {
 
 const moduleNumbers = rows => numbers([{ key: "path", label: "module", kind: "name" }, { key: "class_name", label: "class", kind: "name" },
   { key: "params", label: "parameters", kind: "count" }, { key: "fwd_flops", label: "forward FLOPs", kind: "flops" }, { key: "bwd_flops", label: "backward FLOPs", kind: "flops" },
-  { key: "fwd_time_ns", label: "forward", kind: "ns" }, { key: "bwd_time_ns", label: "backward", kind: "ns" }, { key: "fwd_self_time_ns", label: "forward, itself", kind: "ns" },
-  { key: "bwd_self_time_ns", label: "backward, itself", kind: "ns" }, { key: "slowest_rank", label: "slowest rank", kind: "number" },
+  { key: "fwd_time_ns", label: "forward", kind: "ns" }, { key: "bwd_time_ns", label: "backward", kind: "ns" }, { key: "fwd_self_time_ns", label: "forward, self", kind: "ns" },
+  { key: "bwd_self_time_ns", label: "backward, self", kind: "ns" }, { key: "slowest_rank", label: "slowest rank", kind: "number" },
   ...["peak_bytes", "activation_bytes"].filter(key => rows.some(row => typeof row[key] === "number")).map(key => ({ key, label: METRICS[key][0], kind: "bytes" }))],
 rows.map(row => ({ ...row, path: row.path || "(root)" })), "modules, per GPU");

@@ -1,5 +1,5 @@
 // A heat map: ranks down, steps across, the darker the longer.
-const HEAT = { duration_ns: "time of the step", waiting_ns: "waiting for other ranks", compute_ns: "computing" };
+const HEAT = { duration_ns: "step time", waiting_ns: "waiting for other ranks", compute_ns: "computing" };
 
 function heatMap({ by }) {
   const rows = rowsOf(by), metrics = Object.keys(HEAT).filter(key => rows.some(row => typeof row[key] === "number"));
@@ -30,7 +30,7 @@ function heatMap({ by }) {
   const metric = choice("colour", metrics.map(key => [key, HEAT[key]]), value => { chosen.metric = value; draw(); });
   return [el("h3", {}, "Every rank in every recorded step"), el("div", { class: "controls" }, metric.label, scale), view,
     numbers([{ key: "rank", label: "rank", kind: "number" }, { key: "step", label: "step", kind: "number" },
-      { key: "pass", label: "pass", kind: "text" }, ...metrics.map(key => ({ key, label: HEAT[key], kind: "ns" }))], rows, "steps of all shown ranks")];
+      { key: "pass", label: "pass", kind: "text" }, ...metrics.map(key => ({ key, label: HEAT[key], kind: "ns" }))], rows, "steps of the ranks shown")];
 }
 
 function cells(chosen, ranks, steps, at, width, over) {

@@ -5,7 +5,7 @@ function swimLanes({ steps, ops, groups, modules }, usual) {
   const state = { step: 0, from: 0, to: 1, chosen: -1 };
   const canvas = el("canvas"), holder = el("div", {}, canvas), below = el("div");
   const { figure: view, say } = chart(holder, "Timeline of collectives by rank",
-    "Point at a call, or step through with left and right; + and - zoom, drag moves.");
+    "Point at a call, or step through with left and right; zoom with + and -, drag to move.");
   let laid = null;
   const redraw = () => { laid = paintLanes(canvas, holder.clientWidth || 600, steps[state.step], state, ops); };
   const tell = part => say(part && laneText(part, steps[state.step], { ops, groups, modules }));
@@ -42,7 +42,7 @@ function swimLanes({ steps, ops, groups, modules }, usual) {
   const button = (label, text, press) => el("button", { type: "button", "aria-label": label, click: press }, text);
   return [el("div", { class: "controls" }, step.label, button("zoom in", "+", () => zoom(.5)), button("zoom out", "\u2212", () => zoom(2)),
     button("show the whole step", "whole step", () => move(0, 1)),
-    legend([["waiting for the last rank", "var(--waiting)"], ["moving data", "var(--moving)"], ["no clock or no end", "var(--other)"]])), view, below];
+    legend([["waiting for the last rank", "var(--waiting)"], ["moving data", "var(--moving)"], ["unknown clock or end", "var(--other)"]])), view, below];
 }
 
 /** The step of median length: the one to look at first. Steps in which the profiler warms up are not `usual`. */

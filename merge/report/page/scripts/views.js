@@ -10,14 +10,14 @@ const VIEWS = {
   waits: page => waitsView(page.waits),
   critical_path: page => criticalView(page.critical_path),
   clock: page => [table([{ key: "rank", label: "rank", kind: "number" }, { key: "host", label: "host", kind: "name" }, { key: "offset_ns", label: "offset", kind: "ns" },
-    { key: "drift_ppm", label: "drift, ppm", kind: "number" }, { key: "uncertainty_ns", label: "uncertain by", kind: "ns" }], rowsOf(page.clock.ranks), { caption: "clocks of ranks", tall: true })],
+    { key: "drift_ppm", label: "drift, ppm", kind: "number" }, { key: "uncertainty_ns", label: "uncertainty", kind: "ns" }], rowsOf(page.clock.ranks), { caption: "clocks by rank", tall: true })],
 };
 
 const collectiveKinds = kinds => table([{ key: "op", label: "operation", kind: "text" }, { key: "group", label: "group", kind: "text" },
-  { key: "num_ranks", label: "ranks", kind: "number" }, { key: "calls_per_step", label: "calls a step", kind: "number" }, { key: "min_bytes", label: "least", kind: "bytes" },
-  { key: "max_bytes", label: "most", kind: "bytes" }, { key: "spread_median_ns", label: "arrival spread, median", kind: "ns" }, { key: "wait_ns", label: "waiting a step", kind: "ns" },
-  { key: "transfer_ns", label: "moving a step", kind: "ns" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" }, { key: "busbw", label: "bus bandwidth", kind: "byte_rate" }],
-kinds, { sort: "wait_ns", caption: "collectives of a step", filter: kinds.length > 12 ? "find" : "" });
+  { key: "num_ranks", label: "ranks", kind: "number" }, { key: "calls_per_step", label: "calls per step", kind: "number" }, { key: "min_bytes", label: "least", kind: "bytes" },
+  { key: "max_bytes", label: "most", kind: "bytes" }, { key: "spread_median_ns", label: "arrival spread, median", kind: "ns" }, { key: "wait_ns", label: "waiting per step", kind: "ns" },
+  { key: "transfer_ns", label: "moving per step", kind: "ns" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" }, { key: "busbw", label: "bus bandwidth", kind: "byte_rate" }],
+kinds, { sort: "wait_ns", caption: "collectives per step", filter: kinds.length > 12 ? "find" : "" });
 
 function bandwidthView(rows) {
   const series = [...new Set(rows.map(row => `${row.op} in ${row.group_description}`))];
@@ -25,17 +25,17 @@ function bandwidthView(rows) {
     colour: TINTS[series.indexOf(`${row.op} in ${row.group_description}`) % TINTS.length],
     text: `${row.op} in ${shown(row.group_description)}, ${row.num_ranks} ranks, about ${shown(row.size_bucket, "bytes")}: ${shown(row.busbw_median, "byte_rate")} median of ${row.num_measured}` }));
   return [...points.length ? [legend(series.slice(0, 12).map((name, index) => [shown(name), TINTS[index % TINTS.length]])),
-    scatter(points, { label: "Bus bandwidth against size", across: "bytes of a call", up: "bus bandwidth, median", xKind: "bytes", yKind: "byte_rate" })] : [],
+    scatter(points, { label: "Bus bandwidth by size", across: "bytes per call", up: "bus bandwidth, median", xKind: "bytes", yKind: "byte_rate" })] : [],
   numbers([{ key: "op", label: "operation", kind: "text" }, { key: "group_description", label: "group", kind: "text" }, { key: "num_ranks", label: "ranks", kind: "number" },
     { key: "size_bucket", label: "about", kind: "bytes" }, { key: "num_measured", label: "measured", kind: "number" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" },
     { key: "busbw_median", label: "bus, median", kind: "byte_rate" }, { key: "busbw_max", label: "bus, most", kind: "byte_rate" }], rows, "bandwidth by size")];
 }
 
-const OPERATOR_COLUMNS = { op: ["operator", "name"], class: ["class", "name"], module: ["module", "name"], phase: ["phase", "text"], self_device_ns: ["device, itself", "ns"],
-  self_host_ns: ["host, itself", "ns"], share: ["share", "ratio"], calls: ["calls", "number"], mean_ns: ["mean", "ns"], max_ns: ["longest", "ns"], device_ns: ["device, with callees", "ns"],
-  host_ns: ["host, with callees", "ns"], flops: ["FLOPs", "flops"], flops_per_second: ["rate", "flop_rate"], bytes_per_second: ["bandwidth", "byte_rate"], flops_per_byte: ["FLOP/byte", "number"],
-  roofline_ratio: ["of the roof", "ratio"], bound: ["bound by", "text"], slowest_rank: ["slowest rank", "number"], slowest_ratio: ["by", "number"], slowest_p_value: ["p", "small"],
-  type: ["type", "text"], dtypes: ["types of inputs", "text"], shapes: ["shapes of inputs", "text"] };
+const OPERATOR_COLUMNS = { op: ["operator", "name"], class: ["class", "name"], module: ["module", "name"], phase: ["phase", "text"], self_device_ns: ["device, self", "ns"],
+  self_host_ns: ["host, self", "ns"], share: ["share", "ratio"], calls: ["calls", "number"], mean_ns: ["mean", "ns"], max_ns: ["longest", "ns"], device_ns: ["device, total", "ns"],
+  host_ns: ["host, total", "ns"], flops: ["FLOPs", "flops"], flops_per_second: ["rate", "flop_rate"], bytes_per_second: ["bandwidth", "byte_rate"], flops_per_byte: ["FLOP/byte", "number"],
+  roofline_ratio: ["of roofline", "ratio"], bound: ["bound by", "text"], slowest_rank: ["slowest rank", "number"], slowest_ratio: ["by", "number"], slowest_p_value: ["p", "small"],
+  type: ["type", "text"], dtypes: ["input types", "text"], shapes: ["input shapes", "text"] };
 
 function operatorView({ columns, rows, peak_flops_per_second: peak, peak_bytes_per_second: bandwidth, peak_basis: basis }) {
   const objects = rows.map(row => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
@@ -47,7 +47,7 @@ function operatorView({ columns, rows, peak_flops_per_second: peak, peak_bytes_p
       + `at ${row.flops_per_byte.toFixed(2)} FLOP/byte, ${shown(row[time], "ns")} in all, ${row.calls} calls` }));
   const roof = (from = 1, to = 1e6) => !peak ? [] : bandwidth ? [[[from, Math.min(peak, from * bandwidth)], [peak / bandwidth, peak], [to, peak]]] : [[[from, peak], [to, peak]]];
   return [table(used.map(key => ({ key, label: OPERATOR_COLUMNS[key][0], kind: OPERATOR_COLUMNS[key][1] })), objects, { sort: time, filter: "find operator or class", tall: true, caption: "" }),
-    ...points.length ? [el("h3", {}, "Roofline"), el("p", { class: "soft" }, basis ? shown(basis) : "No peak of this device is known: dots stand without a roof."),
+    ...points.length ? [el("h3", {}, "Roofline"), el("p", { class: "soft" }, basis ? shown(basis) : "No peak is known for this device, so there is no roof line."),
       scatter(points, { label: "Roofline of operators", across: "FLOP per byte", up: "FLOP/s", xKind: "number", yKind: "flop_rate", lines: roof })] : []];
 }
 
@@ -56,9 +56,9 @@ function memoryView({ ranks, categories, timeline, at_peak: atPeak }) {
     table([{ key: "rank", label: "rank", kind: "number" }, { key: "peak_bytes", label: "peak", kind: "bytes" },
       ...(categories?.names || []).map(name => ({ key: `category ${name}`, label: `${name} at the peak`, kind: "bytes" }))],
     rowsOf(ranks).map((row, index) => ({ ...row, ...Object.fromEntries((categories?.names || []).map(name => [`category ${name}`, categories.by_rank[name]?.[index]])) })),
-    { caption: "memory of ranks", tall: true }),
-    ...atPeak && rowsOf(atPeak).length ? [el("h3", {}, "Alive at the peak"), table([{ key: "bytes", label: "bytes", kind: "bytes" }, { key: "rank", label: "rank", kind: "number" }, { key: "category", label: "is", kind: "text" },
-      { key: "module", label: "made in module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "op", label: "by operator", kind: "name" }, { key: "name", label: "name", kind: "name" }],
+    { caption: "memory by rank", tall: true }),
+    ...atPeak && rowsOf(atPeak).length ? [el("h3", {}, "Alive at the peak"), table([{ key: "bytes", label: "bytes", kind: "bytes" }, { key: "rank", label: "rank", kind: "number" }, { key: "category", label: "category", kind: "text" },
+      { key: "module", label: "allocated in module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "op", label: "by operator", kind: "name" }, { key: "name", label: "name", kind: "name" }],
     rowsOf(atPeak), { sort: "bytes", tall: true, caption: "largest tensors at the peak" })] : []];
 }
 
@@ -72,7 +72,7 @@ function waitsView({ rows, steps }) {
 }
 
 function criticalView({ by_rank: byRank, by_module: byModule, by_op: byOp }) {
-  const time = { key: "time_ns", label: "on the path, a step", kind: "ns" }, ratio = { key: "ratio", label: "share", kind: "ratio" };
+  const time = { key: "time_ns", label: "on the path, per step", kind: "ns" }, ratio = { key: "ratio", label: "share", kind: "ratio" };
   return [el("div", { class: "two" },
     table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], rowsOf(byRank), { sort: "time_ns", caption: "by rank", tall: true }),
     table([{ key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, time, ratio], rowsOf(byModule), { sort: "time_ns", caption: "by module", tall: true }),

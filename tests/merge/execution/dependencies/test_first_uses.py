@@ -58,5 +58,5 @@ def test_all_that_was_issued_has_a_place(tmp_path):
 def test_without_execution_traces_it_is_one_line(tmp_path):
     folder = pair(tmp_path / "run", [], slices(("make", 2)))
     (folder / "et_rank0.json").unlink()
-    with pytest.raises(DataError, match="expected execution traces in"):
+    with pytest.raises(DataError, match="no execution traces in"):
         uses_of(open_run(folder))

@@ -150,7 +150,7 @@ def test_a_wait_of_which_the_event_is_not_known_joins_nothing(tmp_path, wait):
     needs, said = needs_of_streams(tmp_path / "run", *wait)
     assert needs["waits"] == {"use", "before the wait"}
     assert needs["after"] >= {"behind the mark"}, "what ended last while the thread waited"
-    assert ("1 wait of streams without the event that ends it" in said) == (not wait or wait[0]["args"][
+    assert ("1 stream wait without the event that ends it" in said) == (not wait or wait[0]["args"][
         "wait_on_stream"] < 0)
 
 
@@ -183,14 +183,14 @@ def test_all_ranks_of_a_real_job_are_exported(tmp_path):
     matched = json.loads(called("comms", DLRM, "--json").stdout)["kinds"]
     assert kinds == [sum(kind["num_calls"] for kind in matched)] * 8
     assert all(one == communication[0] for one in communication)
-    assert "slices have no numbers of calls" in done.stdout and "88.2 %" in done.stdout
+    assert "slices have no call numbers" in done.stdout and "88.2 %" in done.stdout
 
 
 def test_without_graphviz_a_picture_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = pair(tmp_path / "run", THREE, events())
     done = called("export", folder, "--out", folder / "out", "--format", "svg")
-    assert done.returncode == 1 and "expected the program dot" in done.stderr and "hint: " in done.stderr
+    assert done.returncode == 1 and "--format svg needs the program dot" in done.stderr and "hint: " in done.stderr
     assert not list((folder / "out").iterdir())
 
 

@@ -25,7 +25,7 @@ def test_calls_of_traces_of_other_programs(tmp_path):
     found, said = exported(gloo_job(tmp_path / "run"), tmp_path / "out", 2)
     assert [[one["op"] for one in found[rank]] for rank in (0, 1)] == [["all_reduce", "send"], ["all_reduce", "recv"]]
     assert (found[0][0]["in"], found[0][0]["out"], found[0][0]["dtype"]) == (25, 25, "float")
-    assert found[0][1]["side"] == 1 and found[1][1]["side"] == 0 and "left out" not in said
+    assert found[0][1]["side"] == 1 and found[1][1]["side"] == 0 and "skipped" not in said
 
 
 def changed(folder, rank, change):
@@ -44,7 +44,7 @@ def changed(folder, rank, change):
 def test_what_one_rank_lacks_is_left_out_on_all_and_said(tmp_path, change, said):
     done = called("export", changed(gloo_job(tmp_path / "run"), 1, change), "--out", tmp_path / "out", "--format",
                   "replay")
-    assert done.returncode == 0 and f"left out on all their ranks, without {said}" in done.stdout, done.stdout
+    assert done.returncode == 0 and f"skipped on all their ranks, without {said}" in done.stdout, done.stdout
     for rank in (0, 1):
         assert "all_reduce" not in {one["op"] for one in calls_of(tmp_path / "out" / f"rank-{rank}.json", rank)}
 
@@ -59,7 +59,7 @@ def test_calls_of_a_job_with_rare_kinds(tmp_path):
     assert {"all_to_allv", "all_reduce", "scatter", "gather", "reduce_scatter", "barrier", "send", "recv",
             "wait"} <= set(ops) and ops["wait"] >= 12
     (uneven,) = [one for one in found[0] if one["op"] == "all_to_allv" and one["in"] == 20]
-    assert (uneven["in_split"], uneven["out_split"]) == ([15, 5], [15, 10]) and "left out" not in said
+    assert (uneven["in_split"], uneven["out_split"]) == ([15, 5], [15, 10]) and "skipped" not in said
     alone = [one for one in found[0] if one["ranks"] == (0,)]
     assert [one["op"] for one in alone] == ["all_reduce", "broadcast"] and all(one["group"] > 0 for one in alone)
 
@@ -75,7 +75,7 @@ def test_calls_of_a_real_job_of_nccl_are_those_that_torch_noted(tmp_path):
             {"allreduce": "all_reduce"}.get(name, name.removesuffix("v")) for name, _, _ in noted]
         for one, (_, sent, received) in zip(calls, noted, strict=True):
             assert (sent, received) in (([], []), (one["in_split"], one["out_split"]))
-    assert "left out" not in said
+    assert "skipped" not in said
 
 
 def _text(file):

@@ -30,7 +30,7 @@ def test_it_is_drawn_and_nothing_sticks_out(opened: Any, made: dict[str, Any], s
 
 
 def test_a_long_path_does_not_stick_out(opened: Any) -> None:
-    path = "the timeline could not be written whole to /" + "a_folder_of_mine/" * 9
+    path = "could not write the whole timeline to /" + "a_folder_of_mine/" * 9
     finding = document()["findings"][0] | {"detail": path}
     made = document() | {"missing": [path], "findings": [finding]}
     page = opened(made, viewport=PHONE).page

@@ -74,7 +74,7 @@ def test_sections_without_data_say_why_or_are_left_out() -> None:
     tags = Tags(render.page(bare_document()))
     assert [section["id"] for section in tags.named("section")] == ["findings", "steps", "modules", "missing"]
     assert {"no steps were recorded", "no modules were recorded"} <= set(tags.texts)
-    assert any("Nothing was found" in text for text in tags.texts)
+    assert any("There are no findings" in text for text in tags.texts)
 
 
 def test_links_of_findings_lead_to_sections() -> None:

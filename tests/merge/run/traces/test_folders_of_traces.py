@@ -35,7 +35,8 @@ def test_iterations_are_refused_and_one_of_them_is_not(tmp_path):
         for rank in range(2):
             write(tmp_path / f"traces/iteration_{step}/rank{rank}_trace.json", kineto(rank, 2))
     told = refused(tmp_path)
-    assert "found ranks 0-1 in 3 iterations" in told and f"like {tmp_path}/traces/iteration_100" in told
+    assert "several traces per rank: ranks 0-1 in 3 iterations" in told
+    assert f"like {tmp_path}/traces/iteration_100" in told
     assert open_run(tmp_path / "traces" / "iteration_20").problems == ()
 
 
@@ -105,12 +106,12 @@ def test_what_is_no_trace_is_left_out_and_said(tmp_path):
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.json"} and not run.problems
     assert sorted(sentences(run.remarks)) == [
-        "1 file left out: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
-        "1 file left out: a merged trace (merged.json.gz)",
-        "1 file left out: an empty JSON object (empty.json)",
-        "1 file left out: damaged JSON, or another format, without traceEvents (tsconfig.json)",
-        "2 files left out: a JSON list without Chrome events (list.json, results.json)",
-        "2 files left out: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
+        "1 file skipped: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
+        "1 file skipped: a merged trace (merged.json.gz)",
+        "1 file skipped: an empty JSON object (empty.json)",
+        "1 file skipped: damaged JSON, or another format, without traceEvents (tsconfig.json)",
+        "2 files skipped: a JSON list without Chrome events (list.json, results.json)",
+        "2 files skipped: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
     ]
 
 
@@ -125,9 +126,11 @@ def test_what_should_be_a_trace_and_is_not_is_a_problem(tmp_path):
     run = open_run(tmp_path)
     assert files_of(run).keys() == {0}
     told = "\n".join(sentences(run.problems))
-    for words in ("rank1.json, found an empty file", "rank2.json, found an HTML page", "rank3.json.gz, found a Git LFS",
-                  "rank4.json, found a trace that is cut before its first event", "rank5.json.gz", "is cut at byte 60",
-                  "a tar archive in rank6.tar.gz"):
+    for words in ("rank1.json is not a Chrome trace but an empty file",
+                  "rank2.json is not a Chrome trace but an HTML page",
+                  "rank3.json.gz is not a Chrome trace but a Git LFS",
+                  "rank4.json is not a Chrome trace but a trace that is cut off before its first event",
+                  "rank5.json.gz", "is cut at byte 60", "rank6.tar.gz is not a tar archive"):
         assert words in told, told
     assert run.problems[-1] == RanksMissing(ranks=tuple(range(1, 9)), world_size=9) and len(run.problems) == 7
 
@@ -180,7 +183,7 @@ def test_an_archive_is_a_folder(tmp_path, mode):
     assert files_of(run) == {2: f"{tmp_path}/all.tgz: job/host_2.json", 9: f"{tmp_path}/all.tgz: job/host_9.json.gz",
                              10: f"{tmp_path}/all.tgz: job/host_10.json"}
     (tmp_path / "all.tgz").rename(tmp_path / "in" / "all.tgz")
-    assert "found ranks 2, 9-10 in 2 places" in refused(tmp_path / "in")
+    assert "several traces per rank: ranks 2, 9-10 in 2 places" in refused(tmp_path / "in")
     done = distprof("merge", tmp_path / "in" / "all.tgz", "--out", tmp_path / "out")
     assert done.returncode == 0 and "3 of 11 ranks" in done.stdout, done.stderr
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"trace.json.gz", "summary.json"}
@@ -191,10 +194,10 @@ def test_an_archive_is_a_folder(tmp_path, mode):
 def test_run_directories_are_not_taken_for_traces(ddp, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(ddp)
-    assert "found a folder of runs: mine" in refused(tmp_path / "runs")
+    assert "holds a run and also a folder of runs: mine" in refused(tmp_path / "runs")
     write(tmp_path / "rank4.json", kineto(4, 5))
-    assert "expected run directories of one job" in refused(ddp, tmp_path / "rank4.json")
-    assert "found nothing at" in refused(tmp_path / "nowhere")
+    assert "is not a run directory" in refused(ddp, tmp_path / "rank4.json")
+    assert "does not exist" in refused(tmp_path / "nowhere")
 
 
 def test_a_trace_of_ours_is_a_trace_like_any_other(ddp):

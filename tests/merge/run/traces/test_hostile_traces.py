@@ -86,7 +86,7 @@ def test_what_is_odd_costs_nothing(folder, text):
     (trace(tail=b',"deep":' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "values of deep"),
     (trace(head=b'"job":"C:,' + ABOUT), "bytes lost"), (trace(head=ABOUT[:-1] + b"},"), "bytes lost"),
     (trace(head=b"x" + ABOUT), "1 byte lost"), (trace(head=ABOUT[:-2] + b","), "values of distributedInfo"),
-    (trace(tail=b',"more":"'), "ends too early"), (trace(event(), b'{"ph":"X",x}'), "damaged at 1 place: "),
+    (trace(tail=b',"more":"'), "cut off after"), (trace(event(), b'{"ph":"X",x}'), "damaged at 1 place: "),
 ], ids=range(8))
 def test_what_is_damaged_is_named_and_the_rank_stays(folder, text, lost):
     (folder / "rank1.json").write_bytes(text)
@@ -123,17 +123,18 @@ def test_links_that_lead_nowhere_pipes_and_sockets_are_left_out(folder, tmp_path
         one.bind(str(folder / "rank5.json"))
         slices, problems, said = merged(folder)
     assert set(slices) == {0, 2} and [one["code"] for one in problems] == ["unreadable", "unreadable", "ranks_missing"]
-    assert "2 files left out: a pipe (rank4.json, x.tar)" in said and "1 file left out: a socket (rank5.json)" in said
+    assert "2 files skipped: a pipe (rank4.json, x.tar)" in said and "1 file skipped: a socket (rank5.json)" in said
 
 
 def test_a_pipe_as_the_trace_is_refused_with_a_hint(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(DataError, match=r"expected a file or a folder, found a (pipe|device)"):
+        with pytest.raises(DataError, match=r"is a (pipe|device), not a file or folder"):
             merge(path, out=tmp_path / "out")
     done = subprocess.run(["bash", "-c", f"{sys.executable} -m distprof merge <(cat /dev/null) --out {tmp_path / 'x'}"],
                           capture_output=True, text=True, env=clean_environ(), check=False)
-    assert done.returncode == 1 and "found a pipe" in done.stderr and "hint: write what comes out" in done.stderr
+    assert done.returncode == 1 and "is a pipe, not a file or folder" in done.stderr
+    assert "hint: write its output" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not is_compiled(), reason="only root can become somebody who may not "
@@ -164,7 +165,7 @@ def test_names_that_are_no_utf8_are_read_and_written_as_text(tmp_path):
     said = merge(folder)
     summary = json.loads((folder / "merged" / "summary.json").read_text())
     assert summary["run_id"] == "j\ufffdb" and summary["ranks"] == [0, 1]
-    assert "\ufffd.json, found text that is no JSON" in said
+    assert "\ufffd.json is not a Chrome trace but text that is not JSON" in said
 
 
 @pytest.mark.job
@@ -241,15 +242,15 @@ def test_a_number_of_thousands_of_digits_in_a_name_is_no_rank(folder):
 def test_a_merged_trace_is_no_rank(folder, tmp_path):
     merge(folder, out=tmp_path / "first")
     whole = tmp_path / "first" / "trace.json.gz"
-    with pytest.raises(DataError, match="found a merged trace"):
+    with pytest.raises(DataError, match="is a merged trace, not the trace of one rank"):
         merge(whole, out=tmp_path / "second")
     for name, content in (("rank1.json.gz", whole.read_bytes()), ("rank3.json", gzip.decompress(whole.read_bytes()))):
         (folder / name).write_bytes(content)
     found = json.loads(gzip.decompress(whole.read_bytes()))
     (folder / "rank4.json").write_text(json.dumps(dict(reversed(found.items())), indent=2))
     slices, _, said = merged(folder)
-    assert set(slices) == {0, 2} and said.count("found a merged trace") == 1
-    assert "2 files left out: a merged trace (rank3.json, rank4.json)" in said
+    assert set(slices) == {0, 2} and said.count("is a merged trace, not the trace of one rank") == 1
+    assert "2 files skipped: a merged trace (rank3.json, rank4.json)" in said
 
 
 @pytest.mark.long

@@ -140,14 +140,14 @@ def test_files_may_be_numbered_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize(("naming", "words"), [
-    (Naming(pattern="("), "expected a regular expression"), (Naming(pattern="trace"), "expected one group"),
-    (Naming(pattern="(t)race"), "expected a rank"), (Naming(pattern=r"(\d)", in_order=True), "expected one of"),
+    (Naming(pattern="("), "not a valid regular expression"), (Naming(pattern="trace"), "must have one group"),
+    (Naming(pattern="(t)race"), "must match a rank"), (Naming(pattern=r"(\d)", in_order=True), "cannot be combined"),
 ])
 def test_a_naming_that_makes_no_sense_is_refused(tmp_path, naming, words):
     plain(tmp_path, ["trace_0.json", "trace_1.json"])
     with pytest.raises(UsageError, match=words):
         open_run(tmp_path, naming=naming)
-    assert "found it in none of" in refused(tmp_path, naming=Naming(pattern=r"gpu(\d+)"))
+    assert "matches none of" in refused(tmp_path, naming=Naming(pattern=r"gpu(\d+)"))
 
 
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=9, unique=True), st.sampled_from(["t_{}", "a1_{}.7", "{}/t"]))

@@ -44,7 +44,7 @@ def test_the_timeline_of_one_all_reduce():
         "rank 3 dp3  ....................~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~AAAAAAAA..",
         "            ~ waiting for another rank, A moving in all_reduce",
         "",
-        "all_reduce #3 of default_pg (0-3), issued in backward, 1.02 KB float32, arrivals spread over 10.00 ms, busbw "
+        "all_reduce #3 of default_pg (0-3), issued in backward, 1.02 KB float32, arrival spread 10.00 ms, busbw "
         "0.000768 GB/s",
         "            |0          |5 ms",
         "rank 0 dp0  >~~~~~~~~~~~~~~~~~~~~~~~AAAAA  waits 10.00 ms, moves 2.00 ms",
@@ -133,7 +133,7 @@ def told(*found: Culprit, **chosen) -> list[str]:
 DELAYS = "Rank 2 delays every step by 22.3 ms (39.2 %): "
 
 
-def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
+def test_a_culprit_is_named_with_cost_cause_certainty_and_what_fixing_gains():
     assert told(culprit()) == [
         f"{DELAYS}`layers.1.mlp` forward takes 20.8 ms against 0.3 ms on its peers; p = 0.0001",
         "  Fixing it would cut the step from 56.9 to 34.6 ms (± 920 us)."]
@@ -280,7 +280,7 @@ def test_groups_are_called_by_what_tells_most():
         assert len(chosen(rows, Choice(group=name))) == 4
     with pytest.raises(UsageError, match="did you mean --group 'default_pg'"):
         chosen(rows, Choice(group="defaul_pg"))
-    with pytest.raises(UsageError, match="there are 7"):
+    with pytest.raises(UsageError, match="steps with communication: 7"):
         chosen(rows, Choice(step=2))
 
 
