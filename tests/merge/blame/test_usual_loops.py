@@ -11,7 +11,8 @@ from support.jobs import SCRIPTS, called, record_run, torchrun
 
 SCRIPT = SCRIPTS / "usual_loop.py"
 CAUSES = {"accumulated": ("host", "between forward and backward"),
-          "before zero_grad": ("host", "between data and forward"), "module": ("forward", "1"), "behind": ("host", "between optimizer and data"), "profiled": ("forward", None)}
+          "before zero_grad": ("host", "between data and forward"), "module": ("forward", "1"),
+          "behind": ("host", "between optimizer and data"), "profiled": ("forward", None)}
 """Where rank 1 sleeps 30 ms, and what is to be said."""
 
 pytestmark = [pytest.mark.stress]
