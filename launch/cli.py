@@ -34,6 +34,10 @@ READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-pa
 """Commands that read runs: nothing of theirs is left to do when Python ends."""
 
 
+TABLES = ("merge", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits")
+"""Commands with tables, on a terminal as wide as that."""
+
+
 class Commands(click.Group):
     """Finds `distprof NAME` as the click command `NAME` in `commands/NAME.py` and imports only that file.
 
@@ -48,6 +52,10 @@ class Commands(click.Group):
             return None
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(import_module(f"{commands.__name__}.{name}"), name)
+        if cmd_name in TABLES and not any(one.name == "wide" for one in command.params):
+            command.params.append(click.Option(
+                ["--wide"], is_flag=True, expose_value=False, callback=_show_whole,
+                help="Do not cut names in tables to the width of the terminal."))
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -61,6 +69,11 @@ class Commands(click.Group):
                 hint = f"distprof run {args[0]}"
             raise UsageError(f"unknown command {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
+
+
+def _show_whole(_context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 (click's order)
+    if wanted:
+        os.environ["DISTPROF_WIDE"] = "1"
 
 
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 (click's order)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import Ended
-from distprof.reporters.page import Page
+from distprof.reporters.page import GAP, Page, fitted, middle
 from distprof.reporters.tree import TreeRow
 from distprof.reporters.tree_report import TreeReport
 from distprof.reporters.tree_view import TreeView
@@ -167,3 +167,18 @@ def test_the_judge_finds_what_it_looks_for():
     with pytest.raises(UnicodeDecodeError):
         judge(b"\xff")
     assert judge(b"\x1b[1ma\x1b[0m\n", terminal=True) == "a\n"
+
+
+@given(names=st.lists(st.text("abc.", min_size=1, max_size=300), min_size=1, max_size=6), width=st.integers(40, 200))
+def test_names_are_cut_in_the_middle_to_the_width_and_numbers_never(names, width):
+    rows = [[name, "12.34 ms", "100.0 %"] for name in names]
+    cut = fitted(("module", "time", "share"), rows, 1, width)
+    assert [row[1:] for row in cut] == [row[1:] for row in rows]
+    assert max(len(row[0]) for row in cut) + 8 + 7 + 2 * GAP <= width
+    for (name, *_), (shown, *_) in zip(rows, cut, strict=True):
+        assert shown == name or ("..." in shown and name[:4] == shown[:4] and shown[-1] == name[-1])
+
+
+def test_a_terminal_that_is_too_narrow_gets_the_table_all_the_same():
+    assert fitted(("module", "time"), [["x" * 100, "1.00 ms"]], 1, 10) == [["xxxxx...xxxx", "1.00 ms"]]
+    assert middle("abcdefghij", 7) == "ab...ij"

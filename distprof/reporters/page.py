@@ -1,4 +1,5 @@
-"""The text that a command prints: lines, tables and trees. Nothing is cut when the output is piped.
+"""The text that a command prints: lines, tables and trees. On a terminal, names in tables are cut to its width; nothing
+is cut when the output is piped, or with --wide.
 
 Every piece is made visible before it gets a style: the only controls on a page are line ends and our own colours.
 """
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 WIDE = 10_000
 """Console width that no table needs."""
+GAP = 3
+"""Columns between two cells of a table."""
+LEAST = 12
+"""Characters that are left of a name, at least."""
+WHOLE = "DISTPROF_WIDE"
+"""Set by --wide."""
 
 
 class Page:
@@ -64,10 +71,13 @@ class Page:
         from rich.text import Text
 
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        cells = [[visible(cell) for cell in row] for row in rows]
+        if self._fit is not None and not os.environ.get(WHOLE):
+            cells = fitted([visible(title) for title in header], cells, left, self._fit)
         for index, title in enumerate(header):
             table.add_column(Text(visible(title)), justify="left" if index < left else "right", no_wrap=True)
-        for row in rows:
-            table.add_row(*(Text(visible(cell)) for cell in row))
+        for row in cells:
+            table.add_row(*map(Text, row))
         self._console.print(table, soft_wrap=False)
 
     def report(self, report: TreeReport) -> None:
@@ -77,3 +87,29 @@ class Page:
     def text(self) -> Shown:
         """The whole page without trailing blanks."""
         return Shown.drawn("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))
+
+
+def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, width: int) -> list[list[str]]:
+    """Rows of a table with the names of its first columns cut in the middle so far that it fits; numbers are never cut.
+
+    Args:
+        header: Titles.
+        rows: Cells.
+        left: Number of columns with names.
+        width: Of the terminal.
+    """
+    room = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    while sum(room) + GAP * (len(room) - 1) > width:
+        longest = max(range(min(left, len(room))), key=room.__getitem__, default=None)
+        if longest is None or room[longest] <= max(LEAST, len(header[longest])):
+            break
+        room[longest] -= 1
+    return [[middle(cell, room[place]) if place < left else cell for place, cell in enumerate(row)] for row in rows]
+
+
+def middle(text: str, width: int) -> str:
+    """A text of at most so many characters, the middle of a longer one left out: `layers.0...query`."""
+    if len(text) <= width:
+        return text
+    kept = width - 3
+    return f"{text[:(kept + 1) // 2]}...{text[len(text) - kept // 2:]}"
