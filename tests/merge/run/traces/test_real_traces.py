@@ -112,7 +112,7 @@ def test_the_command_takes_the_ways_to_tell_ranks(tmp_path):
 def test_a_real_gpu_job_of_eight_ranks(tmp_path):
     done = distprof("merge", DLRM, "--out", tmp_path / "out")
     assert done.returncode == 0 and "8 of 8 ranks" in done.stdout, done.stderr
-    assert "execution traces of ranks 0-7 lie beside their timelines" in done.stdout
+    assert "execution traces of ranks 0-7 next to the timelines" in done.stdout
     paths = sorted((DLRM / "kineto").glob("*.json.gz"))
     slices = {rank: sum(event["ph"] == "X" for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
               for rank, path in enumerate(paths)}
