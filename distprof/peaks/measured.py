@@ -62,7 +62,7 @@ def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> Mea
     """
     place = torch.device(device)
     if place.type not in ("cpu", "cuda") or runs < 1:
-        raise UsageError(f"device must be a CPU or CUDA device and runs at least 1, found {place} and {runs}")
+        raise UsageError(f"device must be a CPU or CUDA device and runs at least 1, not {place} and {runs}")
     with torch.inference_mode():
         rates = (*(_matmul(dtype, place, runs) for dtype in DTYPES), _copy(place, runs))
     on_cpu = place.type == "cpu"
