@@ -196,7 +196,7 @@ def test_what_is_asked_wrongly_is_one_line(base, same, arguments, words):
 
 def test_what_is_no_run_is_one_line(base, tmp_path):
     done = called("diff", base, tmp_path / "nothing")
-    assert done.returncode == 1 and "nothing" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and "nothing" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 class Cells(HTMLParser):

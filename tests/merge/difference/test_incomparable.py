@@ -108,7 +108,7 @@ def test_traces_of_another_program(base, tmp_path):
 def test_a_merge_alone(base, tmp_path):
     assert called("merge", "--out", tmp_path / "lone", base).returncode == 0
     done = called("diff", base, tmp_path / "lone")
-    assert done.returncode == 1 and "holds only a merge" in done.stderr
+    assert done.returncode == 2 and "holds only a merge" in done.stderr
 
 
 def test_runs_of_other_plans(ddp, alone):
