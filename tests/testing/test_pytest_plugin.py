@@ -62,7 +62,7 @@ def test_the_fixture_fails_skips_and_passes(tmp_path):
     assert "step_time changed by +1" in said and "beyond the limit step_time > 5 %" in said
     assert said.count("def compare") == 0  # the line, not our code
     skipped = next(line for line in said.splitlines() if line.startswith("SKIPPED"))
-    assert "memory > 5 %: cannot tell: memory is unknown on at least one side" in skipped
+    assert "memory is unknown on at least one side; record it with --steps memory=1" in skipped
     assert "FAILED test_speed.py::test_beyond_comes_first - Failed: forward changed by" in said
     assert 'name="distprof" value="step_time changed by' in (tmp_path / "report.xml").read_text()
 

@@ -116,7 +116,7 @@ def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> 
         case "same":
             return "equal"
         case "unknown":
-            return f"{ratio}; there are too few steps, or they are too similar, to say how much of that is noise"
+            return f"{ratio}; too few steps or runs, or too much scatter, to tell this from noise"
         case "noise":
             return f"no difference beyond noise: {ratio}{interval}"
         case _:
