@@ -18,6 +18,7 @@ from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
 from distprof.launch.job_end import finish
 from distprof.launch.what_next import what_next
+from distprof.merge.text.phrases import brief
 from distprof.recording.run_directory import this_launch
 from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ, run_and_merge, wait_for
@@ -41,7 +42,7 @@ def test_a_job_ends_with_the_answer_and_the_next_commands(tmp_path):
     assert len(said[following + 1:]) == 3
     assert all(line.startswith("    distprof ") and line.endswith(str(out)) for line in said[following + 1:])
     found = json.loads((out / "merged" / "summary.json").read_text())
-    assert found["ranks"] == [0, 1] and f"step {found['step']['time_ns'] / 1e6:.2f} ms" in lines[0]
+    assert found["ranks"] == [0, 1] and f"step {brief(found['step']['time_ns'])}" in lines[0]
     assert (out / "merged" / "trace.json.gz").is_file()
 
 
