@@ -87,19 +87,22 @@ def printed(*arguments: object) -> str:
 
 def test_every_number_that_is_called_a_step_time_is_equal(run):
     """Over all outputs, texts and data."""
-    stats, comms, path, change, both, report = (json.loads(printed(*words, "--json", run)) for words in (
-        ("stats",), ("comms",), ("critical-path",), ("whatif", "--no-stragglers"), ("diff", run), ("report",)))
+    stats, comms, path, change, both, report, answer = (json.loads(printed(*words, "--json", run)) for words in (
+        ("stats",), ("comms",), ("critical-path",), ("whatif", "--no-stragglers"), ("diff", run), ("report",),
+        ("findings",)))
     ns = stats["step"]["time_ns"]
     assert stats["step"]["passes"] == ["arrivals", "time"]
     assert stats["per_gpu"]["step_ns"]["mean"] == pytest.approx(ns)
     for found in (comms, path, change):
         assert found["step_time"]["time_ns"] == ns
     assert both["step_time"]["base"] == both["step_time"]["new"] == pytest.approx(ns)
-    assert report["step"]["time_ns"] == ns and report["step_parts"]["mean"]["duration_ns"] == pytest.approx(ns)
+    assert answer["step"]["time_ns"] == report["step"]["time_ns"] == ns
+    assert report["step_parts"]["mean"]["duration_ns"] == pytest.approx(ns)
     assert sum(row["change"]["base"] for row in both["parts"]["rows"]) == pytest.approx(ns)
     texts = [printed(*words, run) for words in (
         ("stats",), ("stats", "--passes"), ("comms",), ("critical-path",), ("whatif", "--no-stragglers"),
-        ("diff", run), ("report", "--markdown"), ("merge", "--force", "--answer"))] + [page(report).split("<script")[0]]
+        ("diff", run), ("report", "--markdown"), ("findings",), ("merge", "--force", "--answer"))]
+    texts.append(page(report).split("<script")[0])
     shown = f"{ns / MS:.1f}"
     for text in texts:
         named = [number for number, unit in STEP_TIME.findall(text) if unit or "." in number]
