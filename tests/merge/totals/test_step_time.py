@@ -118,3 +118,14 @@ def test_gains_are_parts_of_it(run):
     gain = late["share"] * stats["step"]["time_ns"] / MS
     assert f"by {gain:.2f} ms ({100 * late['share']:.1f} %)" in printed("comms", run)
     assert late["step_ns"] > 1.05 * stats["step"]["time_ns"]  # as it was measured, with the profiler
+
+
+def test_a_merge_alone_has_it_and_one_of_an_earlier_version_is_refused(run, tmp_path):
+    alone = tmp_path / "alone"
+    assert called("merge", "--out", alone, run).returncode == 0
+    assert json.loads(printed("comms", "--json", alone))["step_time"]["passes"] == ["arrivals", "time"]
+    summary = json.loads((alone / "summary.json").read_text())
+    del summary["step"]["low_ns"]
+    (alone / "summary.json").write_text(json.dumps(summary))
+    done = called("comms", alone)
+    assert done.returncode == 1 and "hint: merge again" in done.stderr
