@@ -36,7 +36,7 @@ def test_sides_take_turns_and_are_compared(started, tmp_path):
 
 def test_a_limit_is_judged(started, tmp_path):
     done = called("bench", "a.py", "slow.py", "--rounds", 2, "--out", tmp_path, "--fail-if", "step_time > 10 %")
-    assert done.returncode == 1 and "beyond the limit step_time > 10 %" in done.stderr
+    assert done.returncode == 1 and "exceeding the limit step_time > 10 %" in done.stderr
 
 
 def test_a_job_that_fails_ends_it(started, tmp_path):

@@ -17,7 +17,8 @@ from support.simulator.shapes import SHAPES, Plant, programs
 
 MS = 1_000_000
 STEP_TIME = re.compile(
-    r"(?:^|[ :*])(?:step|[Aa] step takes|cut the step from|in place of|the step time) ([\d.]+)(?: to [\d.]+)?( m?u?s)?",
+    r"(?:^|[ :*])(?:step|[Aa] step takes|cut the step from|ms instead of|the step time) ([\d.]+)(?: to [\d.]+)?"
+    r"( m?u?s)?",
     re.MULTILINE)
 
 
