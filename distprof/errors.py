@@ -2,7 +2,7 @@
 
     DistprofError           1
     +-- UsageError          2   wrong flags or arguments
-    +-- DataError           1   a run directory that is bad or missing
+    +-- DataError           1   a run directory that is bad or missing; 2 in `diff`, where 1 is a limit
     |   +-- FormatError     1   written by a newer distprof
     +-- OutputError         1   cannot write where asked
     +-- StorageError        1   a storage of runs does not answer, or refuses the keys

@@ -24,10 +24,10 @@ from distprof.terminal import relay, say, show
 if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
 
-ORDER = ("run", "demo", "merge", "findings", "report", "view", "diff", "stats", "comms", "critical-path", "whatif",
-         "ops", "memory", "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
+ORDER = ("run", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms", "critical-path",
+         "whatif", "ops", "memory", "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
-RECORDING = ("run", "demo")
+RECORDING = ("run", "demo", "bench")
 """Commands that start ranks."""
 READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
            "waits", "export", "upload")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.errors import UsageError
+from distprof.errors import DataError, UsageError
 from distprof.launch.completion import run_directories
 from distprof.launch.options import JSON, PLACE, STRICT
 from distprof.launch.run_paths import checked
@@ -77,7 +77,11 @@ def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...
 
     view = DiffView(fail_if=fail_if, noise=ratio, peak=peak, top=top, html=html,
                     form="json" if as_json else "markdown" if markdown else "text")
-    answer = diff_of(*sides, view, strict=strict)
+    try:
+        answer = diff_of(*sides, view, strict=strict)
+    except DataError as error:
+        error.exit_code = UsageError.exit_code  # 1 is what a change beyond a limit ends with
+        raise
     show(answer.text)
     if answer.error is not None:
         raise answer.error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,8 @@ ENOUGH, LARGE = 4, 0.02
 """Items with at least such a part of the time that it takes to tell what all have in common."""
 MOST_OF_ALL = 0.5
 """Part of the time from which one item is not compared with the others."""
+NEAR = 0.15
+"""Largest difference from what all have in common of most of the time."""
 NEGLIGIBLE = 0.001
 """Part of the time below which an item does not share in certainty, and changes by noise alone."""
 NOTABLE = 0.005
@@ -67,14 +69,22 @@ def parts_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, d
     steps = [float(one.by_step.sum(axis=1).mean()) for one in (*base, *new)]
     found = changes([one.of(same) for one in base], [one.of(same) for one in new], mean, noise, waits=WAITS,
                     step_ns=steps, num_tables=NUM_TABLES)
-    rows = sorted((Row(item=name, change=change, own=change, sides={}) for name, change in found.items()),
-                  key=_weight)
+    rows = sorted((_part(name, change, _only_in(base, new, [name])) for name, change in found.items()
+                   if change.base or change.new), key=_weight)
     return Table(rows=rows, common=None, difference_ns=difference_ns,
                  rest_ns=difference_ns - sum(row.change.difference or 0.0 for row in rows))
 
 
+def _part(name: Hashable, change: Change, only_in: Literal["base", "new"] | None) -> Row:
+    """A row; what a part took on a side that does not know it is not known."""
+    if only_in is not None:
+        change = Change(base=change.base if only_in == "base" else None, new=change.new if only_in == "new" else None)
+    return Row(item=name, change=change, own=change, sides={}, only_in=only_in)
+
+
 def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *, has_common: bool,
-                difference_ns: float | None = None, step_ns: Sequence[float] | None = None,
+                apart: Callable[[Hashable], bool] = lambda _: False, difference_ns: float | None = None,
+                step_ns: Sequence[float] | None = None,
                 counted: Mapping[str, Change] | None = None) -> Table:
     """Items that have sides, in typical steps.
 
@@ -83,6 +93,7 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
         new: Likewise, under the names of the base.
         noise: What runs differ by.
         has_common: True where all items may have something in common, as a machine that is slower.
+        apart: Tells items that have nothing in common with the others, as communication.
         difference_ns: What they explain; None: their own sum.
         step_ns: The mean step of each run, where items are waits and vary like it.
         counted: Of items that were also counted, how that changed: what is certain comes before noise.
@@ -90,15 +101,17 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
     runs = [*base, *new]
     wholes = _wholes(runs)
     values = np.stack([typical(run.of(wholes).by_step) for run in runs])
-    common, scales = _common(values, len(base)) if has_common else (None, None)
+    alike = np.array([not apart(item) for item in wholes], bool)
+    common, scales = _common(values[:, alike], len(base)) if has_common else (None, None)
     mean_of = values.mean(axis=0)
     large = {item: wholes[item] for item, value in zip(wholes, mean_of, strict=True)
              if value >= NEGLIGIBLE * mean_of.sum()}
     before, after = ([run.of(large) for run in side] for side in (base, new))
     whole = changes(before, after, typical, noise, waits=list(large) if step_ns else (), step_ns=step_ns,
                     num_tables=NUM_TABLES)
-    own = whole if scales is None else changes(before, after, typical, noise.without_queue, scales=scales,
-                                               num_tables=NUM_TABLES)
+    own = whole if scales is None else {
+        **changes(before, after, typical, noise.without_queue, scales=scales, num_tables=NUM_TABLES),
+        **{item: whole[item] for item in large if apart(item)}}
     other_work = _other_work(large, counted or {})
     rows = sorted((Row(item=item, change=whole[item], own=own[item], sides=_sides(runs, len(base), parts),
                        only_in=_only_in(base, new, parts)) for item, parts in large.items()),
@@ -136,7 +149,7 @@ def _common(values: Any, num_base: int) -> tuple[float | None, Any]:
     """How many times as long all items take, of the new runs, and of each run beside the mean of the base.
 
     The median, weighted by time, of the ratios of items: what less than half of the time does otherwise does not move
-    it.
+    it. None where most of the time is not near it: then items have nothing in common.
     """
     usual = values[:num_base].mean(axis=0)
     weights = usual / usual.sum() if usual.sum() else usual
@@ -146,7 +159,12 @@ def _common(values: Any, num_base: int) -> tuple[float | None, Any]:
     scales = [_weighted_median(run[large] / usual[large], weights[large]) for run in values]
     if min(scales) <= 0:
         return None, None
-    return float(np.mean(scales[num_base:])), np.array(scales)
+    common = float(np.mean(scales[num_base:]))
+    expected = common * usual[large]
+    is_near = np.abs(values[num_base:].mean(axis=0)[large] - expected) <= NEAR * expected
+    if weights[large][is_near].sum() < MOST_OF_ALL * weights.sum():
+        return None, None
+    return common, np.array(scales)
 
 
 def _weighted_median(values: Any, weights: Any) -> float:

@@ -16,6 +16,8 @@ from distprof.merge.difference.student import quantile, two_sided
 
 LEVEL = 0.01
 """p below which something has changed; intervals hold with 1 - p."""
+WIDE = 1.0
+"""Half of an interval that is wider than so many times what was measured is none."""
 UNEVEN = 0.5
 """Standard deviation of what is divided out, as a part of it."""
 Verdict = Literal["changed", "noise", "same", "unknown", "added", "removed"]
@@ -166,6 +168,8 @@ def _change(base: float, new: float, error: float, freedom: float, number: int) 
         return Change(base=base, new=new)
     beyond = abs(difference) / error if error else (math.inf if difference else 0.0)
     half = quantile(LEVEL / number, freedom) * error if error else 0.0
+    if half > WIDE * max(abs(base), abs(new)):  # few steps, or much scatter: it says nothing
+        return Change(base=base, new=new)
     low = difference - half
     # what is measured here is never below 0
     return Change(base=base, new=new, low=max(low, -base) if base > 0 and new >= 0 else low, high=difference + half,

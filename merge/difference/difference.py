@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.passes import TIME, TRACE
 from distprof.merge.difference.attribution import Table, items_table, parts_table
-from distprof.merge.difference.bootstrap import mean
+from distprof.merge.difference.bootstrap import Statistic, mean, median
 from distprof.merge.difference.change import Change, between_runs, changes, exact, inverse
 from distprof.merge.difference.facts import Fact, Note, facts_of, notes_of
 from distprof.merge.difference.noise import BETWEEN_RUNS, ON_PROCESSORS, Noise
-from distprof.merge.difference.observed import PASSES, Observed
+from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing, modules_in, paired
 from distprof.merge.difference.samples import Samples
+from distprof.merge.difference.split import is_communication
+from distprof.merge.totals.step_time import LIGHT, TRACED
 
-ENOUGH_STEPS = 10
-"""A pass with fewer steps is passed over for one with more."""
 UNEVEN = 0.05
 """Difference of the parts of a step without a processor from which on times on a processor are not judged: threads that
 share cores and caches compute more slowly there as well."""
@@ -51,21 +52,21 @@ class Difference:
         return Noise(assumed=usual if self.given_noise is None else self.given_noise, base_queued=base, new_queued=new)
 
     @cached_property
-    def step_pass(self) -> str | None:
-        """The pass that step times are taken from; None where no pass is in all runs."""
-        each = {kind: min(_num_steps(run, kind) for run in self.runs) for kind in PASSES}
-        best = max(PASSES, key=lambda kind: min(each[kind], ENOUGH_STEPS))  # the first of several
-        return best if each[best] else None
+    def step_passes(self) -> tuple[str, ...]:
+        """The passes that step times are taken from, those that all runs have; none where no pass is in all of them."""
+        each = (tuple(name for name in some if all(name in run.passes for run in self.runs))
+                for some in (LIGHT, *TRACED))
+        return next((names for names in each if names), ())
 
     @property
     def num_steps(self) -> int:
-        """Steps of that pass that the run with the fewest has."""
-        return min(_num_steps(run, self.step_pass) for run in self.runs) if self.step_pass else 0
+        """Steps of these that the run with the fewest has."""
+        return min(int(run.steps_of(self.step_passes)["step"].n_unique()) for run in self.runs)
 
     @cached_property
     def step(self) -> Change | None:
-        """The time of a step; None where no pass is in all runs."""
-        return self.of_steps("duration_ns")
+        """The step time; None where no pass is in all runs."""
+        return self.of_steps("duration_ns", median)
 
     @cached_property
     def cpu(self) -> Change | None:
@@ -82,31 +83,44 @@ class Difference:
         base, new = (_mean([run.queued_ratio for run in side]) for side in (self.base, self.new))
         return (base, new) if base is not None and new is not None and abs(base - new) > UNEVEN else None
 
-    def of_steps(self, column: str, kind: str | None = None) -> Change | None:
-        """The change of a column of the steps table, in a pass or in that of step times; None where it is not known."""
-        kind = kind or self.step_pass
-        if kind is None:
-            return None
-        sides = [[run.step_samples(kind, column) for run in side] for side in (self.base, self.new)]
+    def of_steps(self, column: str, statistic: Statistic = mean, passes: Sequence[str] | None = None) -> Change | None:
+        """The change of a column of the steps table; None where it is not known.
+
+        Args:
+            column: Its name.
+            statistic: What is taken of the steps.
+            passes: Whose steps; None: those of step times.
+        """
+        passes = self.step_passes if passes is None else passes
+        sides = [[run.step_samples(passes, column) if passes else None for run in side] for side in (
+            self.base, self.new)]
         base, new = ([one for one in side if one is not None] for side in sides)
         if len(base) < len(self.base) or len(new) < len(self.new):
             return None
-        return changes(base, new, mean, self.noise.on_core if column == "cpu_ns" else self.noise)["step"]
+        return changes(base, new, statistic, self.noise.on_core if column == "cpu_ns" else self.noise)["step"]
+
+    def _of_step(self, run: Observed, samples: Samples) -> Samples:
+        """Times as parts of the step time, in place of parts of the steps in which they were measured."""
+        steps, parts = run.step_samples(self.step_passes), run.parts if self.parts_from == TRACE else run.timed_parts
+        if steps is None or parts is None:
+            return samples
+        scale = float(median(steps.by_step)[0]) / float(parts.by_step.sum(axis=1).mean())
+        return replace(samples, values=samples.values * scale)
 
     @cached_property
     def parts_from(self) -> str | None:
         """trace or time: the pass that parts are from; None where no pass with parts is in all runs."""
         if all(run.has_timeline for run in self.runs):
-            return "trace"
-        return "time" if all(run.timed_parts is not None for run in self.runs) else None
+            return TRACE
+        return TIME if all(run.timed_parts is not None for run in self.runs) else None
 
     @cached_property
     def parts(self) -> Table | None:
         """Parts of the step, which add up to its difference with a rest."""
         if self.parts_from is None or self.step is None:
             return None
-        base, new = ([found for run in side if (found := run.parts if self.parts_from == "trace" else run.timed_parts)]
-                     for side in (self.base, self.new))
+        base, new = ([self._of_step(run, found) for run in side if (
+            found := run.parts if self.parts_from == TRACE else run.timed_parts)] for side in (self.base, self.new))
         return parts_table(base, new, self.noise, self.step.difference or 0.0)
 
     @cached_property
@@ -117,13 +131,13 @@ class Difference:
     @cached_property
     def modules(self) -> Table | None:
         """Modules, which with a rest add up to what forward and backward changed by; None without a timeline."""
-        if self.parts_from != "trace" or not all(run.has_modules for run in self.runs):
+        if self.parts_from != TRACE or not all(run.has_modules for run in self.runs):
             return None
         names = self.pairing.to_base
-        new = [_renamed(run.module_times, names) for run in self.new]
+        base, new = ([self._of_step(run, run.module_times) for run in side] for side in (self.base, self.new))
         explained = sum(row.change.difference or 0.0 for row in self.parts.rows
                         if row.item in ("forward", "backward", "evaluation")) if self.parts is not None else None
-        return items_table([run.module_times for run in self.base], new, self.noise, has_common=True,
+        return items_table(base, [_renamed(one, names) for one in new], self.noise, has_common=True,
                            difference_ns=explained, counted=self.own_flops)
 
     @cached_property
@@ -143,20 +157,22 @@ class Difference:
     @cached_property
     def operators(self) -> Table | None:
         """Operators by their own time."""
-        if self.parts_from != "trace":
+        if self.parts_from != TRACE:
             return None
-        base, new = ([found for run in side if (found := run.operators)] for side in (self.base, self.new))
+        base, new = ([self._of_step(run, found) for run in side if (found := run.operators)]
+                     for side in (self.base, self.new))
         if len(base) < len(self.base) or len(new) < len(self.new):
             return None
-        return items_table(base, new, self.noise, has_common=True)
+        return items_table(base, new, self.noise, has_common=True, apart=is_communication)
 
     @cached_property
     def collectives(self) -> Table | None:
         """Time in collectives by op and group."""
-        base, new = ([found[0] for run in side if (found := run.collectives)] for side in (self.base, self.new))
+        base, new = ([self._of_step(run, found[0]) for run in side if (found := run.collectives)]
+                     for side in (self.base, self.new))
         if len(base) < len(self.base) or len(new) < len(self.new):
             return None
-        steps = [float(run.parts.by_step.sum(axis=1).mean()) for run in self.runs]
+        steps = [float(self._of_step(run, run.parts).by_step.sum(axis=1).mean()) for run in self.runs]
         return items_table(base, new, self.noise, has_common=False, step_ns=steps)
 
     @cached_property
@@ -172,14 +188,22 @@ class Difference:
     def counts(self) -> Mapping[str, Change]:
         """Parameters and FLOPs of the model, as counted; and memory."""
         found = {name: exact(*self.of_summaries("model", name)) for name in COUNTS}
-        return {**found, "flops": exact(*self._of_both(_flops)), "param_bytes": exact(*self._of_both(_param_bytes)),
+        flops = _flops_of_sample if self.per_sample else _flops
+        return {**found, "flops": exact(*self._of_both(flops)), "param_bytes": exact(*self._of_both(_param_bytes)),
                 "peak_bytes": exact(*self._of_both(lambda run: run.peak_bytes))}
 
     @cached_property
+    def per_sample(self) -> bool:
+        """True where `flops` are of a sample, as all runs know how many the counted step had; else of that step."""
+        return all(run.workload is not None and run.workload.unit == "samples" and run.workload.counted
+                   for run in self.runs)
+
+    @cached_property
     def rates(self) -> Mapping[str, Change]:
-        """What is so much a second; its error is that of the step of the time pass."""
-        of = self.of_steps("duration_ns", "time")
-        return {name: self._rate(name, of) for name in RATES}
+        """What is so much a second; its error is that of the step time. Unknown where sides know other steps."""
+        if len({set(run.summary["step"]["passes"] or ()) <= set(LIGHT) for run in self.runs}) > 1:
+            return {name: exact(None, None) for name in RATES}
+        return {name: self._rate(name, self.step) for name in RATES}
 
     def _rate(self, name: str, of: Change | None) -> Change:
         each = [[run.summary["step"][name] for run in side] for side in (self.base, self.new)]
@@ -210,10 +234,6 @@ class Difference:
     def _of_both(self, value: Any) -> tuple[float | None, float | None]:
         base, new = (_mean([value(run) for run in side]) for side in (self.base, self.new))
         return base, new
-
-
-def _num_steps(run: Observed, kind: str | None) -> int:
-    return 0 if kind is None else int(run.steps_of(kind)["step"].n_unique())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -251,6 +271,11 @@ def _own(flops: Mapping[str, float]) -> dict[str, float]:
 def _flops(run: Observed) -> float | None:
     found = [run.summary["model"][name] for name in ("fwd_flops", "bwd_flops", "recompute_flops")]
     return None if None in found else float(sum(found))
+
+
+def _flops_of_sample(run: Observed) -> float | None:
+    found = _flops(run)
+    return None if found is None or run.workload is None or not run.workload.counted else found / run.workload.counted
 
 
 def _param_bytes(run: Observed) -> float | None:

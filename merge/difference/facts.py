@@ -6,13 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import polars as pl
+
 from distprof.contract.job_command import job_command
 from distprof.contract.mesh import AXES
 from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing
+from distprof.merge.totals.step_time import LIGHT
 from distprof.units import spans
 
 Side = Literal["base", "new"]
+RANKS, TOPOLOGY, BATCH = "ranks", "topology", "samples per step of a rank"
+PARAMETER_TYPES, PRODUCT_TYPES = "parameter types", "types of products"
+"""Names of facts."""
 FEW = 0.5
 """Part of the modules that has to be in both runs for these to be of one model."""
 
@@ -50,9 +56,9 @@ def _joined(values: Iterable[str | None]) -> str | None:
 
 def _facts(run: Observed) -> Iterator[tuple[str, str]]:
     about, ranks = run.run, [rank.recorded for rank in run.run.ranks if rank.recorded is not None]
-    yield "ranks", str(about.world_size)
+    yield RANKS, str(about.world_size)
     if about.topology_known:
-        yield "topology", " x ".join(f"{axis} {about.topology[axis]}" for axis in AXES if axis in about.topology)
+        yield TOPOLOGY, " x ".join(f"{axis} {about.topology[axis]}" for axis in AXES if axis in about.topology)
     yield "hosts", str(len({rank.host for rank in about.ranks if rank.host}) or 1)
     devices = sorted({rank.device_name for rank in about.ranks if rank.device_name})
     if devices:
@@ -61,11 +67,22 @@ def _facts(run: Observed) -> Iterator[tuple[str, str]]:
         yield name, ", ".join(sorted({rank.versions[name] for rank in ranks if name in rank.versions}))
     if run.launched is not None and run.launched.argv:
         yield "arguments", " ".join(job_command(run.launched.argv))
+    if run.workload is not None and run.workload.unit == "samples":
+        yield BATCH, f"{run.workload.most_often:.3g}"
     for name, found in (("steps", {rank.plan for rank in ranks if rank.plan}),
-                        ("parameter types", {kind for rank in ranks if rank.params for kind in rank.params.dtypes}),
+                        (PARAMETER_TYPES, {kind for rank in ranks if rank.params for kind in rank.params.dtypes}),
+                        (PRODUCT_TYPES, _product_types(run)),
                         ("TF32", {kind for rank in ranks for kind, is_on in rank.tf32.items() if is_on})):
         if found:
             yield name, ", ".join(sorted(found))
+
+
+def _product_types(run: Observed) -> set[str]:
+    """Types in which most of the work is done; autocast changes them, and no parameter."""
+    if run.tables is None:
+        return set()
+    flops = run.tables.operators.model_flops
+    return set(flops.drop_nulls("dtype").filter(pl.col("flops") > 0)["dtype"].cast(pl.String).to_list())
 
 
 def notes_of(base: Sequence[Observed], new: Sequence[Observed], pairing: Pairing) -> list[Note]:
@@ -105,7 +122,7 @@ def _of_run(side: Any, run: Observed) -> Iterator[Note]:
     where = {"path": str(run.path)}
     if run.tables is None:
         yield Note(code="foreign", side=side, fields=where)
-    elif not (run.tables.steps["pass"] == "time").any():
+    elif not set(run.passes) & set(LIGHT):
         yield Note(code="no_time_pass", side=side, fields=where)
     if not run.has_timeline:
         yield Note(code="no_timeline" if run.tables is not None else "no_steps", side=side, fields=where)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from distprof.contract.passes import TIME
 from distprof.errors import DataError, UsageError
 from distprof.merge.difference.change import Change, between_runs, exact
 from distprof.merge.difference.difference import RATES, Difference
@@ -27,7 +28,7 @@ OF_STEP = {"step.time_ns": "duration_ns", "step.before_forward_ns": "before_forw
            "step.bwd_ns": "bwd_ns", "step.optimizer_ns": "optimizer_ns", "per_gpu.step_ns.mean": "duration_ns",
            "per_gpu.before_forward_ns.mean": "before_forward_ns", "per_gpu.fwd_ns.mean": "fwd_ns",
            "per_gpu.bwd_ns.mean": "bwd_ns", "per_gpu.optimizer_ns.mean": "optimizer_ns"}
-"""Paths of `stats --json` -> the column of the time pass whose steps show how much they vary."""
+"""Paths of `stats --json` -> the column of the time pass, or the duration, whose steps show how much they vary."""
 MEASURED = re.compile(r"_ns\b|ratio|per_second|mfu|algbw|busbw|share|p_value|bandwidth|spread|uncertainty|residual")
 """Paths of what is measured, so that two runs of one program differ; all else is counted."""
 OF_TIME = re.compile(rf"_ns\b|^modules\.(?!\d)|^(step_time|cpu_time|{'|'.join(PARTS)})$")
@@ -147,7 +148,7 @@ def _change(what: str, found: Difference, communication: Callable[[Observed], Ma
             if what.removeprefix("modules.") in (row.item, found.pairing.pairs.get(str(row.item))):
                 return row.change
     if what in OF_STEP:
-        return found.of_steps(OF_STEP[what], "time")
+        return found.step if OF_STEP[what] == "duration_ns" else found.of_steps(OF_STEP[what], passes=(TIME,))
     return _by_path(what, found, communication)
 
 

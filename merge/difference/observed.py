@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.passes import ARRIVALS
+from distprof.contract.passes import TIME
 from distprof.contract.paths import MEMORY_JSON, RUN_JSON
 from distprof.contract.problems import Problem
 from distprof.contract.rank_json import RunJson, read
@@ -31,13 +31,13 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import problems_of, without_tables
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
+from distprof.merge.totals.step_time import LIGHT, TRACED, settled, step_time
 from distprof.merge.totals.summary import reduce
+from distprof.merge.totals.workload import Workload, workload
 
 NO_COLLECTIVES = RankCollectives(**{one.name: np.empty(0, np.int64) for one in fields(RankCollectives)})
-PASSES = (ARRIVALS, "time", "trace")
-"""Passes that step times are taken from, the one that disturbs the job least first."""
-SETTLES = 3
-"""From this many steps of the trace or arrivals pass on the first is left out: recording warms up in it."""
+PASSES = (*LIGHT, *(name for names in TRACED for name in names))
+"""Passes that step times are taken from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,17 +94,18 @@ class Observed:
         """True where timelines show calls of modules."""
         return not self._traced[0].filter(pl.col("kind") == "forward", pl.col("where").is_not_null()).is_empty()
 
-    def steps_of(self, kind: str) -> pl.DataFrame:
-        """Steps that count of a pass, on all ranks that have it: `step`, `rank`, `duration_ns` and what threads did."""
-        windows = self.tables.steps if self.tables is not None else self.program.windows
-        found = windows.filter(pl.col("pass") == kind)
-        steps = found["step"].unique().sort()
-        counted = steps[1:] if kind != "time" and len(steps) >= SETTLES else steps
-        return common_cells(found.filter(pl.col("step").is_in(counted.implode())))
+    @cached_property
+    def passes(self) -> list[str]:
+        """Those of `PASSES` that have steps that count."""
+        return [name for name in PASSES if len(self.steps_of((name,)))]
 
-    def step_samples(self, kind: str, column: str = "duration_ns") -> Samples | None:
+    def steps_of(self, passes: Sequence[str]) -> pl.DataFrame:
+        """Steps that count of some passes: `step`, `rank`, `duration_ns` and what threads did."""
+        return settled(self.tables.steps if self.tables is not None else self.program.windows, passes)
+
+    def step_samples(self, passes: Sequence[str], column: str = "duration_ns") -> Samples | None:
         """Durations of these steps, or another column of them; None where there are none."""
-        cells = self.steps_of(kind).drop_nulls(column)
+        cells = common_cells(self.steps_of(passes).drop_nulls(column))
         if cells.is_empty():
             return None
         rows = cells.select("step", "rank", what=pl.lit("step"), ns=pl.col(column).cast(pl.Float64))
@@ -117,8 +118,8 @@ class Observed:
     @cached_property
     def _alike(self) -> float | None:
         """By the steps of the pass with most of them; None where they are too few."""
-        each = (self.steps_of(kind).group_by("step").agg(pl.col("duration_ns").mean()).sort("step")
-                for kind in PASSES)
+        each = (self.steps_of((name,)).group_by("step").agg(pl.col("duration_ns").mean()).sort("step")
+                for name in PASSES)
         longest = max(each, key=len)["duration_ns"].to_numpy()
         return correlation(longest) if len(longest) >= FEWEST_STEPS else None
 
@@ -130,7 +131,7 @@ class Observed:
     @cached_property
     def timed_parts(self) -> Samples | None:
         """Parts of the steps of the time pass; None where there are none."""
-        if self.tables is None or not (self.tables.steps["pass"] == "time").any():
+        if self.tables is None or not (self.tables.steps["pass"] == TIME).any():
             return None
         return self._knowing(timed_parts(self.tables.steps)[0])
 
@@ -170,6 +171,12 @@ class Observed:
         known = self.tables.steps.drop_nulls("run_queue_ns")
         total = int(known["duration_ns"].sum())
         return int(known["run_queue_ns"].sum()) / total if total else None
+
+    @cached_property
+    def workload(self) -> Workload | None:
+        """How much data steps work through; None where that is not known."""
+        usual = None if self.tables is None else step_time(self.tables.steps)
+        return None if usual is None or self.tables is None else workload(self.tables.steps, usual)
 
     @cached_property
     def peak_bytes(self) -> float | None:

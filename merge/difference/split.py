@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 
+from distprof.contract.passes import TIME
 from distprof.contract.tables import EVALUATION
+from distprof.merge.activity.markers import COMMUNICATION
+from distprof.merge.activity.rank_activity import NCCL
 from distprof.merge.difference.samples import Samples, common_cells
 from distprof.merge.program.run_program import RunProgram
 
@@ -58,17 +62,18 @@ def parts_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
     rest = cells.join(named.group_by("step", "rank").agg(pl.col("ns").sum()), on=["step", "rank"], how="left")
     other = rest.select("step", "rank", part=pl.lit("other"),
                         ns=pl.col("duration_ns") - pl.col("ns").fill_null(0.0))
-    return Samples.from_rows(pl.concat([named.select(other.columns), other.cast({"ns": pl.Float64})]),
-                             ["part"], cells)
+    found = Samples.from_rows(pl.concat([named.select(other.columns), other.cast({"ns": pl.Float64})]), ["part"], cells)
+    return found.of({part: [part] for part in PARTS})  # what is not seen took no time
 
 
 def timed_parts(steps: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:
     """The parts of the steps of the time pass, and these steps."""
-    cells = common_cells(steps.filter(pl.col("pass") == "time"))
-    known = [pl.col(column).fill_null(0).alias(part) for part, column in OF_TIME_PASS.items()]
+    cells = common_cells(steps.filter(pl.col("pass") == TIME))
+    parts = {part: column for part, column in OF_TIME_PASS.items() if cells[column].count()}
+    known = [pl.col(column).fill_null(0).alias(part) for part, column in parts.items()]
     split = cells.select("step", "rank", "duration_ns", *known)
-    split = split.with_columns(other=pl.col("duration_ns") - pl.sum_horizontal(list(OF_TIME_PASS)))
-    rows = split.unpivot(on=[*OF_TIME_PASS, "other"], index=["step", "rank"], variable_name="part", value_name="ns")
+    split = split.with_columns(other=pl.col("duration_ns") - pl.sum_horizontal(list(parts)))
+    rows = split.unpivot(on=[*parts, "other"], index=["step", "rank"], variable_name="part", value_name="ns")
     return Samples.from_rows(rows, ["part"], cells), cells.select("step", "rank", "duration_ns")
 
 
@@ -86,6 +91,11 @@ def operators_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
     side, ns = ("device", "self_device_ns") if on_device else ("host", "self_host_ns")
     return Samples.from_rows(found.select("step", "rank", pl.col("op").cast(pl.String), side=pl.lit(side),
                                           ns=pl.col(ns).cast(pl.Float64)), ["op", "side"], cells)
+
+
+def is_communication(op: Any) -> bool:
+    """True for operators and kernels that take as long as other ranks and the network do."""
+    return str(op).startswith(COMMUNICATION) or re.match(NCCL, str(op)) is not None
 
 
 def collectives_of(rows: pl.DataFrame, cells: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:

@@ -14,7 +14,7 @@ import polars as pl
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
-from distprof.contract.summary import CLOCK_KEYS
+from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS
 from distprof.errors import DataError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import coded
@@ -68,7 +68,7 @@ def open_merge(path: Path) -> LoneMerge:
         DataError: It cannot be read, or holds no collectives.
     """
     summary = msgspec.json.decode(read_small(path / SUMMARY_JSON, MOST_LINES_BYTES), type=dict[str, Any])
-    if set(summary["clock"]) != set(CLOCK_KEYS):
+    if set(summary["clock"]) != set(CLOCK_KEYS) or set(summary["step"]) != set(STEP_KEYS):
         raise DataError(f"{path / SUMMARY_JSON} was written by another version of distprof",
                         hint="merge again")
     try:

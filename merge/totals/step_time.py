@@ -52,7 +52,7 @@ def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
         steps: `rank`, `step`, `pass`, and more.
         passes: Names of passes.
     """
-    parts = []
+    parts = [steps.clear()]
     for name in passes:
         found = steps.filter(pl.col("pass") == name)
         each = found["step"].unique().sort()

@@ -28,6 +28,8 @@ class Workload:
     """How long these steps take in the mean: each as long as the median of those with as much data."""
     counted: float | None
     """In the counted step; None where there is none."""
+    most_often: float
+    """In most of these steps; of several, the most."""
 
     @property
     def counted_ns(self) -> float:
@@ -49,6 +51,7 @@ def workload(steps: pl.DataFrame, usual: StepTime) -> Workload | None:
             some = _each(counted, unit)["amount"]
             is_known = len(some) == counted["step"].n_unique() and some.sum()
             return Workload(unit=unit, usual=float(each["amount"].sum()) / len(each), usual_ns=_mean_ns(each),
+                            most_often=each["amount"].mode().max(),  # type: ignore[arg-type]
                             counted=float(some.sum()) / len(some) if is_known else None)
     return None
 

@@ -39,7 +39,7 @@ def test_several_runs(distprof_regression):
     distprof_regression(["slow", "slow"], baseline=["base", "base"])
 
 def test_is_asked_wrongly(distprof_regression):
-    with pytest.raises(ValueError, match="expected skip, fail or pass"):
+    with pytest.raises(ValueError, match="must be skip, fail or pass"):
         distprof_regression("slow", baseline="base", unsure="perhaps")
 '''
 
@@ -56,13 +56,13 @@ def test_the_fixture_fails_skips_and_passes(tmp_path):
     simulated(tmp_path / "base", 1)
     simulated(tmp_path / "slow", 2, ns=3_000_000)
     (tmp_path / "test_speed.py").write_text(TESTS)
-    done = run_pytest(tmp_path, "--junit-xml=report.xml")
+    done = run_pytest(tmp_path, "--junit-xml=report.xml", "-W", "error")
     said = done.stdout
     assert done.returncode == 1 and "4 failed, 3 passed, 1 skipped" in said, said
-    assert "step_time changed by +13.9 % [+" in said and "beyond the limit step_time > 5 %" in said
+    assert "step_time changed by +1" in said and "exceeding the limit step_time > 5 %" in said
     assert said.count("def compare") == 0  # the line, not our code
     skipped = next(line for line in said.splitlines() if line.startswith("SKIPPED"))
-    assert "memory > 5 %: cannot tell: memory is unknown on at least one side" in skipped
+    assert "memory is unknown on at least one side; record it with --steps memory=1" in skipped
     assert "FAILED test_speed.py::test_beyond_comes_first - Failed: forward changed by" in said
     assert 'name="distprof" value="step_time changed by' in (tmp_path / "report.xml").read_text()
 

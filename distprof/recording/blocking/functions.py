@@ -27,7 +27,8 @@ from distprof.recording.blocking.blocking_log import (
 )
 
 WaitOf = Callable[..., Wait | None]
-TENSOR_METHODS = ("cpu", "tolist")
+TENSOR_METHODS = ("cpu", "tolist", "__repr__")
+"""The last one is `print(tensor)`, which reads values in Python code of torch."""
 DEVICE_FUNCTIONS = {
     "_cuda_synchronize": "cuda.synchronize", "_accelerator_synchronizeDevice": "accelerator.synchronize",
     "_cuda_emptyCache": "cuda.empty_cache"}

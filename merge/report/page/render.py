@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from distprof.merge.report.page.section_list import sections
-from distprof.merge.text.phrases import step_time_words
+from distprof.merge.text.phrases import brief, step_time_words
 from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import visible
 from distprof.units import counted, duration, percent, si, spans
@@ -128,8 +128,8 @@ def _figures(document: Document) -> Iterator[Figure]:
     exposed = communication.get("exposed_ratio") if waiting is None else None
     model = (document["totals"] or {}).get("model", {})
     found: list[tuple[str, Any, Kind]] = [
-        ("step time (5 to 95 % of the steps)", None if usual is None else usual.time_ns,
-         lambda _: step_time_words(usual) if usual is not None else ""),
+        (f"step time{'' if usual is None else step_time_words(usual).removeprefix(brief(usual.time_ns))}",
+         None if usual is None else usual.time_ns, brief),
         ("MFU", step.get("mfu"), percent),
         ("whole job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
         ("samples per second", step.get("samples_per_second"), si),

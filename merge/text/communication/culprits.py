@@ -79,8 +79,18 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
 
 
 def at_step_time(culprits: Sequence[Culprit], usual: StepTime | None) -> list[Culprit]:
-    """Culprits with times as parts of the step time, in place of parts of the steps that were looked at."""
-    return [_scaled(one, 1.0 if usual is None else usual.scale(one.step_ns)) for one in culprits]
+    """Culprits with times as parts of the step time, in place of parts of the steps that were looked at.
+
+    A rank that is late now and then keeps its times: of steps of two kinds the step time is that of one.
+    """
+    # the step of each is the one that is left once those in front of it are fixed
+    whole_ns = max((one.step_ns for one in culprits), default=None)
+    return [one if usual is None or not _is_always_late(one) else _scaled(one, usual.scale(whole_ns))
+            for one in culprits]
+
+
+def _is_always_late(one: Culprit) -> bool:
+    return len(one.late_steps) == len(one.excess_ns)
 
 
 def _scaled(one: Culprit, scale: float) -> Culprit:
@@ -197,7 +207,7 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
     """`Rank 2 delays every step by 14.8 ms (31.0 %)`."""
     whose = "" if set(one.delayed) == set(ranks) else f" of {rank_list(one.delayed)}"
     number, num_steps = len(one.late_steps), len(one.excess_ns)
-    if number == num_steps:
+    if _is_always_late(one):
         return f"Rank {one.rank} delays every step{whose} by {brief(one.gain_ns)} ({percent(one.share)})"
     by = brief(one.gain_ns * num_steps / number)
     mean = f"{brief(one.gain_ns)} per step, {percent(one.share)}"
@@ -220,6 +230,8 @@ def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
 def _gain(one: Culprit, *, is_first: bool) -> str:
     before, after = in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
     error = "" if one.gain_error_ns is None else f" (± {brief(one.gain_error_ns, 2)})"
+    if not _is_always_late(one):
+        return f"Fixing it{'' if is_first else ' as well'} would save {brief(one.gain_ns)} per step on average{error}."
     return f"Fixing it{'' if is_first else ' as well'} would cut the step from {before.split()[0]} to {after}{error}."
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from distprof.contract.passes import TRACE
 from distprof.merge.difference.attribution import Row, Table
 from distprof.merge.difference.change import LEVEL, Change
 from distprof.merge.difference.difference import Difference
@@ -15,7 +16,7 @@ from distprof.merge.text.difference.notes import noise_line, note_lines
 from distprof.merge.text.problems import sentence
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
-from distprof.units import duration, si, size
+from distprof.units import UNKNOWN, duration, si, size
 
 TOP = 10
 """Rows of a table that are shown."""
@@ -26,6 +27,8 @@ VERDICTS = {"changed": "changed", "noise": "noise", "same": "", "unknown": "?", 
 COUNTS = {"params": "model parameters", "stored_params": "parameters stored", "fwd_flops": "forward FLOPs",
           "bwd_flops": "backward FLOPs", "recompute_flops": "recomputed FLOPs", "flops": "FLOPs per step",
           "param_bytes": "parameter bytes per rank", "peak_bytes": "peak memory per rank"}
+REMEDIES = {"memory": "; record it with --steps memory=1"}
+"""How to record what is unknown."""
 NOT_JUDGED = {"cpu_time": "the sides were short of CPU time to different degrees, or one run per side does not show "
                           "the variation"}
 """Why a quantity has no interval, where it is not as for others."""
@@ -83,10 +86,10 @@ def render(shown: Document, page: Page) -> str:
 
 def _sections(found: Difference, top: int) -> Iterator[Section]:
     if found.parts is not None:
-        rest = [("rest", "", "", signed(found.parts.rest_ns), "", "")]
+        rest = [("rest", "", "", signed(found.parts.rest_ns), "", "")] if abs(found.parts.rest_ns) >= 1 else []
         rows = [_times(str(row.item), row.change) for row in found.parts.rows]
-        yield Section(title="part of a step", header=TIMES, rows=[*rows, *rest], bars=[*_bars(found.parts.rows), 0.0],
-                      remarks=[_parts_remark(found)])
+        yield Section(title="part of a step", header=TIMES, rows=[*rows, *rest],
+                      bars=[*_bars(found.parts.rows), *(0.0 for _ in rest)], remarks=[_parts_remark(found)])
     if found.modules is not None:
         yield _items("module, self time per step", found.modules, top, what="modules", named=module_name,
                      extra=lambda row: _flops(found, row))
@@ -112,18 +115,17 @@ def _words(base: str | None, new: str | None) -> tuple[str, str]:
 
 
 def _parts_remark(found: Difference) -> str:
-    other = "" if found.step_pass == found.parts_from else (
-        f"; parts are from the {found.parts_from} pass, step times from the {found.step_pass} pass")
-    exposed = "" if found.parts_from == "trace" else "; forward and backward include communication"
-    return f"means per step and rank; parts and rest add up to the change of the step{other}{exposed}"
+    of = "with a timeline" if found.parts_from == TRACE else "with module timers"
+    exposed = "" if found.parts_from == TRACE else "; forward and backward include communication"
+    return f"shares of steps {of}, times the step time; mean of all ranks{exposed}"
 
 
 def _items(title: str, table: Table, top: int, *, what: str, named: Any, extra: Any = lambda row: "") -> Section:
     shown = table.rows[:top]
-    remarks = []
+    remarks, apart = [], " but communication" if what == "operators" else ""
     if table.common is not None:
-        remarks.append(f"overall, {what} take {table.common:.3f} x as long; `beyond` is each one's change relative to "
-                       "that, with its interval")
+        remarks.append(f"overall, {what}{apart} take {table.common:.3f} x as long; `beyond` is each one's change "
+                       "relative to that, with its interval")
     hidden = len(table.rows) - len(shown)
     rest = table.difference_ns - sum(row.change.difference or 0.0 for row in shown)
     counted = [extra(row) for row in shown]
@@ -140,8 +142,9 @@ def _items(title: str, table: Table, top: int, *, what: str, named: Any, extra: 
 def _own_times(name: str, row: Row, *, has_common: bool) -> tuple[str, ...]:
     verdict = {"base": "removed", "new": "added"}.get(row.only_in or "", VERDICTS[row.own.verdict])
     beyond = (signed(row.own.difference),) if has_common else ()
-    return (name, duration(row.change.base), duration(row.change.new), signed(row.change.difference), *beyond,
-            _interval(row.own), verdict)
+    sides = (UNKNOWN if row.only_in == other else duration(ns)
+             for ns, other in ((row.change.base, "new"), (row.change.new, "base")))
+    return (name, *sides, signed(row.change.difference), *beyond, _interval(row.own), verdict)
 
 
 def _times(name: str, change: Change) -> tuple[str, ...]:
@@ -151,7 +154,7 @@ def _times(name: str, change: Change) -> tuple[str, ...]:
 
 def _interval(change: Change) -> str:
     if change.low is None or change.high is None:
-        return "-"
+        return "unknown" if change.difference is not None else UNKNOWN
     return f"{signed(change.low)} .. {signed(change.high)}"
 
 
@@ -175,10 +178,11 @@ def _calls(found: Difference, row: Row) -> str:
 
 
 def _counted(found: Difference) -> Iterator[Section]:
+    counts = COUNTS | ({"flops": "FLOPs per sample"} if found.per_sample else {})
     rows = [(title, write(change.base), write(change.new), ratio_of(change))
-            for name, title in COUNTS.items() if (change := found.counts[name]).base != change.new
+            for name, title in counts.items() if (change := found.counts[name]).base != change.new
             for write in (size if "bytes" in name else si,)]
-    same = [COUNTS[name] for name, change in found.counts.items() if change.verdict == "same" and change.base]
+    same = [counts[name] for name, change in found.counts.items() if change.verdict == "same" and change.base]
     if rows or same:
         remarks = [f"equal: {', '.join(same)}"] if same else []
         yield Section(title="counted", header=("base", "new", "change"), rows=rows, remarks=remarks)
@@ -208,7 +212,8 @@ def limit_line(judged: Judged) -> str:
     """One limit in a sentence."""
     limit, change = judged.limit, judged.change
     if judged.outcome == "missing" or change is None:
-        return f"{limit.text}: cannot tell: {limit.what} is unknown on at least one side"
+        return (f"{limit.text}: cannot tell: {limit.what} is unknown on at least one side"
+                f"{REMEDIES.get(limit.what, '')}")
     ends = (change.low_ratio, change.high_ratio, change.ratio) if limit.is_ratio else (
         change.low, change.high, change.difference)
     scale, unit = (100, " %") if limit.is_ratio else (1 / limit.unit_size, f" {limit.unit}" if limit.unit else "")

@@ -8,10 +8,17 @@ from typing import Any
 from distprof.merge.difference.attribution import Row
 from distprof.merge.difference.change import Change
 from distprof.merge.difference.difference import Difference
-from distprof.units import counted, duration, percent, si
+from distprof.merge.difference.facts import BATCH, PARAMETER_TYPES, PRODUCT_TYPES, RANKS, TOPOLOGY
+from distprof.merge.text.phrases import brief
+from distprof.merge.totals.step_time import LIGHT
+from distprof.units import UNKNOWN, counted, duration, percent, si
 
 ALIKE, NAMED = 0.75, 4
 """Part of the largest change from which on another module changed about alike; how many of these are named."""
+JOB = (RANKS, TOPOLOGY, BATCH, PARAMETER_TYPES, PRODUCT_TYPES)
+"""Facts that make two runs runs of two jobs."""
+MORE_CALLS = 0.1
+"""So does a number of collectives that differs by more than this part."""
 RATES = {"samples_per_second": "samples/s", "flops_per_second": "FLOP/s", "mfu": "MFU"}
 
 
@@ -19,25 +26,46 @@ def headlines(found: Difference) -> Iterator[str]:
     """What stands on top."""
     if any(note.code == "same_run" for note in found.notes):
         yield "both sides are the same run, so no change to the job can show here"
+    if other := list(other_job(found)):
+        yield f"these are two different jobs: {'; '.join(other)}"
     if found.step is None:
         yield "step times cannot be compared: the runs have no pass in common"
     else:
-        steps = f"{counted(found.num_steps, 'step')} of the {found.step_pass} pass"
-        yield f"step {from_to(found.step, duration)}: {in_words(found.step)}   ({steps})"
+        yield f"step {from_to(found.step, brief)}: {in_words(found.step)}   ({_steps(found)})"
     if found.cpu is not None:
         said = in_words(found.cpu) if found.shortage is None else _unjudged(found.cpu, found.shortage)
         yield f"CPU time of the thread that runs the steps: {from_to(found.cpu, duration)}: {said}"
     for name, title in RATES.items():
         if found.rates[name].difference is not None:
             change = found.rates[name]
-            yield f"{title} {from_to(change, si)}: {in_words(change, slower=('higher', 'lower'))}{_of_timed(found)}"
+            yield f"{title} {from_to(change, si)}: {in_words(change, slower=('higher', 'lower'))}"
     if found.modules is not None and found.modules.rows:
         yield from _first_module(found, found.modules.rows[0])
 
 
-def _of_timed(found: Difference) -> str:
-    """That rates are of another pass than the step above them."""
-    return "" if found.step_pass in ("time", None) else "   (steps of the time pass)"
+def other_job(found: Difference) -> Iterator[str]:
+    """What makes the sides runs of two jobs: `ranks 2 -> 4`, `samples per step of a rank 8 -> 16`."""
+    known = {fact.name: fact for fact in found.facts}
+    yield from (f"{name} {fact.base} -> {fact.new}" for name in JOB if (fact := known.get(name)) is not None
+                and fact.base is not None and fact.new is not None and fact.base != fact.new)
+    calls = [change for (_, _, what), change in found.collective_counts.items() if what == "calls"]
+    base, new = (sum(getattr(change, side) or 0.0 for change in calls) for side in ("base", "new"))
+    if base and new and abs(new / base - 1) > MORE_CALLS:
+        yield f"collectives per step of a rank {base:.3g} -> {new:.3g}"
+
+
+def _steps(found: Difference) -> str:
+    """`34 steps`; which they are, where one side lacks those that the step time is of."""
+    steps = counted(found.num_steps, "step")
+    if not set(found.step_passes) <= set(LIGHT):
+        return f"{steps} with the profiler on{_lacking(found, LIGHT)}"
+    used = {name for run in found.runs for name in run.passes if name in LIGHT}
+    return steps if used == set(found.step_passes) else (
+        f"{steps} of the {' and '.join(found.step_passes)} pass, which all runs have")
+
+
+def _lacking(found: Difference, names: Sequence[str]) -> str:
+    return ", as a side has no others" if any(set(run.passes) & set(names) for run in found.runs) else ""
 
 
 def _first_module(found: Difference, first: Row) -> Iterator[str]:
@@ -88,7 +116,7 @@ def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> 
         case "same":
             return "equal"
         case "unknown":
-            return f"{ratio}; there are too few steps, or they are too similar, to say how much of that is noise"
+            return f"{ratio}; too few steps or runs, or too much scatter, to tell this from noise"
         case "noise":
             return f"no difference beyond noise: {ratio}{interval}"
         case _:
@@ -102,7 +130,7 @@ def _p(p: float | None) -> str:
 
 def from_to(change: Change, shown: Any) -> str:
     """`1.20 ms -> 1.30 ms`."""
-    return f"{shown(change.base)} -> {shown(change.new)}"
+    return " -> ".join(UNKNOWN if value is None else shown(value) for value in (change.base, change.new))
 
 
 def signed(ns: float | None) -> str:

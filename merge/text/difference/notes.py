@@ -15,11 +15,10 @@ SENTENCES = {
     "other_model": "the models differ: of {base} and {new} modules, {both} are in both; the others cannot be compared",
     "modules_differ": "modules: {base} only on the base side, {new} only on the new side; {changed} of those on both "
                       "sides differ in class or parameters",
-    "plans": "recorded with different plans ({base} against {new}); step times still come from the same pass",
+    "plans": "recorded with different plans ({base} against {new}); step times still come from the same passes",
     "unsure_modules": "modules that were moved or renamed without a clear counterpart: {paths}",
     "foreign": "{side} {path}: foreign traces, without modules, parameters and FLOPs",
-    "no_time_pass": "{side} {path}: no step of the time pass was recorded, so MFU and samples/s are unknown; record "
-                    "some with --steps time=10",
+    "no_time_pass": "{side} {path}: no step was timed without the profiler; record some with --steps time=10",
     "no_timeline": "{side} {path}: no step with a timeline was recorded, so modules, operators, collectives and "
                    "exposed communication are not compared; record some with --steps trace=6",
     "no_steps": "{side} {path}: the traces mark no comparable steps, so operators, collectives and exposed "

@@ -83,6 +83,23 @@ def test_gains_are_parts_of_the_step_time():
     assert "  Fixing it would cut the step from 50.0 to 40.0 ms (± 1.0 ms)." in lines
 
 
+def test_what_a_second_fix_gains_is_a_part_of_what_the_first_leaves():
+    found = {"culprits": [late(2) | {"step_ns": 100e6, "gain_ns": 20e6, "gain_error_ns": 2e6},
+                          late(3) | {"step_ns": 80e6, "gain_ns": 20e6, "gain_error_ns": 2e6, "share": 0.25}]}
+    assert "  Fixing it as well would cut the step from 40.0 to 30.0 ms (± 1.0 ms)." in answer(
+        summary(communication=found))
+
+
+def test_a_rank_that_is_late_now_and_then_keeps_the_time_of_its_late_steps():
+    """Steps of two kinds: the median is that of one of them, of which the mean delay is no part."""
+    found = {"culprits": [late(2) | {"step_ns": 30e6, "gain_ns": 10e6, "late_steps": [7, 8, 11],
+                                     "excess_ns": [2e7, 2e7, 0, 0, 2e7, 0],
+                                     "share": 1 / 3}]}
+    lines = answer(summary(communication=found))
+    assert any(line.startswith("Rank 2 delays 3 of 6 steps by 20.0 ms (10.0 ms per step, 33.3 %)") for line in lines)
+    assert "  Fixing it would save 10.0 ms per step on average (± 1.0 ms)." in lines
+
+
 def test_where_the_profiler_was_on_in_all_steps_that_is_said():
     assert "step 50.0 ms (48.1 to 55.0) with the profiler on" in answer(summary(step=STEP | {"passes": ["trace"]}))[0]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from distprof.units import duration
+from distprof.merge.text.phrases import brief
 from support.jobs import EXAMPLES, distprof, record_run
 
 QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops")
@@ -126,7 +126,7 @@ def test_the_text_says_what_the_json_says(tp):
     macs = found["per_gpu"]["fwd_macs"]["mean"] / 1e6
     assert f"forward MACs       {macs:.2f} M" in text
     assert f"{found['model']['fwd_macs'] / 1e6:.2f} M" in text
-    assert f"step {duration(found['step']['time_ns'])}" in text
+    assert f"step {brief(found['step']['time_ns'])}" in text
     assert found["uncounted_ops"] == [] and "ops unknown to distprof moved 0.0 %" in text
     assert f"slowest rank {found['slowest_rank']['rank']}" in text
     assert f"Next: distprof comms {tp}" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -158,6 +159,7 @@ READS = (
     (lambda x: x.unique(), "aten::_unique2"),
     (lambda x: x.cpu(), "Tensor.cpu"),
     (lambda x: x.tolist(), "Tensor.tolist"),
+    (lambda x: print(x, file=io.StringIO()), "Tensor.__repr__"),
     (lambda x: x.long().flatten().bincount(), "aten::bincount"),
     (lambda x: torch.cpu.synchronize(), "cpu.synchronize"),
 )

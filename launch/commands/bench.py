@@ -1,0 +1,84 @@
+"""`distprof bench`: record two ways to run a job in turns, and compare them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from distprof.errors import UsageError
+from distprof.needs import expect_linux, import_torch
+from distprof.terminal import say, show
+
+FEWEST = 2
+"""Rounds from which on runs measure how much they differ by themselves."""
+
+
+class TwoJobs(click.Command):
+    """Takes words in quotes that begin with a flag of `distprof run` for arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours = {name for option in self.get_params(ctx) for name in option.opts}
+        return super().parse_args(ctx, [
+            f" {word}" if word.startswith("-") and " " in word and word.partition("=")[0] not in ours else word
+            for word in args])
+
+
+@click.command(cls=TwoJobs)
+@click.argument("base", metavar="A")
+@click.argument("new", metavar="B")
+@click.option("--rounds", default=3, type=click.IntRange(min=FEWEST), metavar="N", show_default=True,
+              help="How often each is recorded.")
+@click.option("--out", default=None, type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder of the run directories base1, new1, ...  [default: runs/bench-<time>]")
+@click.option("--fail-if", multiple=True, metavar="LIMIT",
+              help="Exit with 1 where a change is beyond a limit, as of distprof diff.")
+def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[str, ...]) -> None:
+    """Record two ways to run a job in turns, and compare them.
+
+    A and B are what follows `distprof run`, each in quotes. As they take turns, a machine that gets slower meanwhile
+    makes neither of them look slower; distprof diff compares the runs again.
+
+    \b
+    distprof bench '--nproc-per-node 2 train.py' '--nproc-per-node 2 train.py --compile' --rounds 3
+    """
+    expect_linux("record")
+    import_torch("record")
+    folder = out if out is not None else Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}"
+    sides = {"base": _words("A", base), "new": _words("B", new)}
+    for name, number in in_turns(rounds):
+        run = folder / f"{name}{number}"
+        say(f"round {number} of {rounds}: {name}")
+        code = subprocess.call([sys.executable, "-m", "distprof", "run", "--no-merge", "--out", str(run), *sides[name]])
+        if code:
+            say(f"{name} ended with exit code {code}: nothing is compared")
+            sys.exit(code if code > 0 else 128 - code)
+    from distprof.merge.commands.diff import DiffView, diff
+
+    runs = {name: [folder / f"{name}{number}" for number in range(1, rounds + 1)] for name in sides}
+    answer = diff(runs["base"], runs["new"], DiffView(fail_if=fail_if))
+    show(answer.text)
+    if answer.error is not None:
+        raise answer.error
+
+
+def in_turns(rounds: int) -> list[tuple[str, int]]:
+    """Side and number of each run: who is first changes from round to round."""
+    order = (("base", "new"), ("new", "base"))
+    return [(name, number) for number in range(1, rounds + 1) for name in order[(number - 1) % 2]]
+
+
+def _words(which: str, text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"expected what follows `distprof run` in quotes for {which}, found {text!r}: "
+                         f"{error}") from error
+    if "--out" in words or any(word.startswith("--out=") for word in words):
+        raise UsageError(f"expected no --out in {which}, found {text!r}",
+                         hint="--out of distprof bench names the folder")
+    return words

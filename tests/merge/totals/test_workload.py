@@ -1,0 +1,65 @@
+"""FLOP/s and MFU where the step whose FLOPs were counted has more or less data than the timed ones."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, repeat
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from distprof.merge.totals.step_time import step_time
+from distprof.merge.totals.workload import Workload, workload
+from support.jobs import called
+from support.recording import train
+
+MS = 1_000_000
+
+
+def of(*each: tuple[str, float, int | None], calls: int | None = 1) -> Workload | None:
+    """Of steps of one rank: pass, ms and samples."""
+    rows = [(0, step, name, int(ms * MS), samples, calls) for step, (name, ms, samples) in enumerate(each)]
+    steps = pl.DataFrame(rows,
+                         {"rank": pl.Int64, "step": pl.Int64, "pass": pl.String, "duration_ns": pl.Int64,
+                          "samples": pl.Int64, "forward_calls": pl.Int64}, orient="row")
+    usual = step_time(steps)
+    assert usual is not None
+    return workload(steps, usual)
+
+
+def test_a_step_like_the_counted_one_takes_its_part_of_the_time_of_the_others():
+    """Three micro-batches of four, where the last part of the accumulation was counted."""
+    found = of(("count", 300, 2), *[("time", 40, 8)] * 3, ("time", 10, 2))
+    assert found is not None and found.unit == "samples" and found.is_unlike
+    assert (found.usual, found.usual_ns, found.most_often) == (6.5, 32.5 * MS, 8)
+    assert found.counted_ns == pytest.approx(10 * MS)
+
+
+def test_a_step_that_takes_long_for_another_reason_does_not_count():
+    found = of(("count", 300, 8), *[("time", 40, 8)] * 5, ("time", 4000, 8))
+    assert found is not None and not found.is_unlike and found.counted_ns == 40 * MS
+
+
+def test_where_samples_are_not_known_forward_calls_tell():
+    found = of(("count", 300, None), ("time", 40, None), calls=3)
+    assert found is not None and (found.unit, found.counted) == ("forward_calls", 3)
+    assert of(("count", 300, None), ("time", 40, None), calls=None) is None
+    assert of(("count", 300, None), ("time", 40, 8)).counted is None
+
+
+@pytest.mark.parametrize("first", [2, 8])
+def test_rates_are_of_steps_as_they_are(tmp_path, first):
+    """The counted step has `first` samples, the timed ones 8."""
+    sizes = chain((8, first), repeat(8))
+    train(tmp_path / "run", nn.Sequential(nn.Linear(16, 16), nn.ReLU()), lambda: torch.ones(next(sizes), 16),
+          steps="wait=1,count=1,time=6,trace=0,arrivals=0", num_steps=9)
+    found = json.loads(called("stats", "--json", "--peak", "1e12", tmp_path / "run").stdout)
+    step = found["step"]
+    counted = found["per_gpu"]["fwd_flops"]["mean"] + found["per_gpu"]["bwd_flops"]["mean"]
+    assert counted == 2 * first * 2 * 16 * 16  # no gradient of the input
+    rate = 8 / first * counted / step["time_ns"] * 1e9
+    assert step["flops_per_second"] == pytest.approx(rate) and step["mfu"] == pytest.approx(rate / 1e12)
+    said = "the counted step had 2 samples, the average step 8" in called("stats", tmp_path / "run").stdout
+    assert said == (first == 2)
