@@ -44,7 +44,9 @@ def test_a_module_that_does_a_fifth_more_is_named_first(tmp_path):
     assert {one["quantity"]: one["verdict"] for one in found["collective_counts"]} == {
         "calls": "same", "size_bytes": "same"}
     said = called("diff", tmp_path / "base", tmp_path / "slow").stdout
-    assert "the module that changed most is layers.2: " in said and "+20.0 % FLOPs in the module itself" in said
+    # on a busy machine times do not differ beyond noise
+    assert "the module that changed most is layers.2: " in said or "module layers.2 does different work: " in said
+    assert "+20.0 % FLOPs in the module itself" in said
 
 
 @pytest.mark.stress

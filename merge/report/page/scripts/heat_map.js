@@ -1,5 +1,5 @@
 // A heat map: ranks down, steps across, the darker the longer.
-const HEAT = { duration_ns: "step time", waiting_ns: "waiting for other ranks", compute_ns: "computing" };
+const HEAT = { duration_ns: "time of the step", waiting_ns: "waiting for other ranks", compute_ns: "computing" };
 
 function heatMap({ by }) {
   const rows = rowsOf(by), metrics = Object.keys(HEAT).filter(key => rows.some(row => typeof row[key] === "number"));
