@@ -69,7 +69,8 @@ def test_a_timeline_that_finds_no_room_costs_nothing_but_itself(tmp_path, monkey
     assert "No space left on device  hint: free some space there" in told
     folder = tmp_path / "run" / "rank00000.partial"
     assert {path.name for path in folder.iterdir()} == {
-        "rank.json", "modules.parquet", "parameters.parquet", "ops.parquet", "steps.parquet", "collectives.parquet"}
+        "rank.json", "modules.parquet", "parameters.parquet", "ops.parquet", "steps.parquet", "collectives.parquet",
+        "lines.parquet"}
 
 
 def test_a_folder_that_is_gone_when_the_timeline_is_written_is_one_line(tmp_path, capfd):
