@@ -77,7 +77,7 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     found = next((rows for rows in every if len(rows)), None)
     if found is None:
         return None
-    each = found.group_by("step").agg(pl.col("duration_ns").mean())["duration_ns"].to_numpy()
+    each = found.group_by("step", maintain_order=True).agg(pl.col("duration_ns").mean())["duration_ns"].to_numpy()
     low, middle, high = np.quantile(each, (LEAST, 0.5, MOST)).tolist()
     return StepTime(time_ns=middle, low_ns=low, high_ns=high, num_steps=len(each),
                     passes=sorted(found["pass"].cast(pl.String).unique().to_list()))

@@ -43,7 +43,7 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
 
 def _timed(steps: pl.DataFrame) -> pl.DataFrame:
     """What timers show of each rank, as parts of the step time."""
-    timed = steps.filter(pl.col("pass") == TIME).group_by("rank").agg(
+    timed = steps.filter(pl.col("pass") == TIME).group_by("rank", maintain_order=True).agg(
         *(pl.col(column).mean().alias(name) for name, column in TIMES.items()), pl.col("samples").mean())
     usual, measured = step_time(steps), timed["step_ns"].mean()
     scale = 1.0 if usual is None or not isinstance(measured, float) else usual.scale(measured)

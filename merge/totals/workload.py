@@ -58,10 +58,11 @@ def workload(steps: pl.DataFrame, usual: StepTime) -> Workload | None:
 
 def _each(steps: pl.DataFrame, unit: Unit) -> pl.DataFrame:
     """`amount` and `ns` of each step: means over the ranks that know it, and over all."""
-    return steps.group_by("step").agg(amount=pl.col(unit).mean(), ns=pl.col("duration_ns").mean()).drop_nulls("amount")
+    return steps.group_by("step", maintain_order=True).agg(
+        amount=pl.col(unit).mean(), ns=pl.col("duration_ns").mean()).drop_nulls("amount")
 
 
 def _mean_ns(each: pl.DataFrame) -> float:
     """So that a step which took long for another reason does not count."""
-    alike = each.group_by("amount").agg(ns=pl.col("ns").median(), number=pl.len())
+    alike = each.group_by("amount", maintain_order=True).agg(ns=pl.col("ns").median(), number=pl.len())
     return float((alike["ns"] * alike["number"]).sum()) / len(each)

@@ -41,9 +41,9 @@ def test_folders_of_accelerate_torchtitan_and_megatron(tmp_path):
     assert [rank.place for rank in titan.ranks] == [f"tp{rank} cp0 dp0 pp0" for rank in range(2)]
 
     said = merge(traces / "megatron", tmp_path / "megatron")
-    assert "note: execution traces of ranks 0 and 1 lie beside their timelines (chakra/rank-0.json.gz" in said
+    assert "note: there are execution traces of ranks 0 and 1 next to the timelines (chakra/rank-0.json.gz" in said
     (traces / "megatron" / "chakra" / "rank-1.json.gz").unlink()
-    assert "of rank 0 lie beside their timelines (chakra/rank-0.json.gz), none of rank 1" in merge(
+    assert "of rank 0 next to the timelines (chakra/rank-0.json.gz), none of rank 1" in merge(
         traces / "megatron", tmp_path / "one")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-RECORDING = frozenset(("run", "count", "profile", "reconcile", "demo"))
+RECORDING = frozenset(("run", "bench", "count", "profile", "reconcile", "demo"))
 """Commands that need torch."""
 APART = frozenset(("view", "upload", "doctor"))
 """Those that talk to a browser or to a storage, and the one that looks at this machine."""

@@ -40,7 +40,7 @@ def test_the_commands_of_the_documentation(tp):
     assert "│ Elemwise" in by_type and by_type.count("├─") == 4
     assert "time of all" in analyze([str(tp), "-t", "5", "--input-dtype", "Float32"])
     text = analyze([str(tp), "-t", "5", "--order-by", "memory", "--min-time", "1e-4", "--type", "ConvolutionForward"])
-    assert "nothing is left" in text and "no operator has type ConvolutionForward" in text
+    assert "no operator matches all filters" in text and "no operator has type ConvolutionForward" in text
 
 
 def event(name, ts, dur, **args) -> dict:

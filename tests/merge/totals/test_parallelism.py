@@ -76,4 +76,4 @@ def test_a_flag_settles_what_is_doubtful(tmp_path):
     assert (summary["topology"], summary["topology_certain"]) == ({"dp": 1, "cp": 2}, True)
     assert summary["model"]["fwd_flops"] == int(HAND["gather 2"][8].replace(",", ""))
     assert json.loads(distprof("stats", "--json", "--dp", 2, out).stdout)["topology"] == {"dp": 2}
-    assert "found cp 3" in distprof("comms", out, "--cp", 3).stderr
+    assert "but cp 3 = 3" in distprof("comms", out, "--cp", 3).stderr

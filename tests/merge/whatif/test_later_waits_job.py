@@ -34,7 +34,7 @@ def test_waits_come_when_what_they_bring_is_used(tmp_path):
     assert all(one["collective_op"] == "all_reduce" and one["later_ns"] >= 200e6 for one in mine)
     assert found["gain_ns"] >= 150e6 and found["replay_error_ns"] < 1000
     said = distprof("whatif", "--defer-waits", "--scale", "rank=0: 0.5", run)
-    assert said.returncode == 0 and "rank 0: all_reduce, 1 a step: until aten::item" in said.stdout
+    assert said.returncode == 0 and "rank 0: all_reduce, 1 per step: until aten::item" in said.stdout
 
 
 def test_without_an_execution_trace_it_is_one_line(tmp_path):

@@ -217,7 +217,7 @@ def test_another_version(run, tmp_path, own_cluster):
 def test_a_worker_that_does_not_see_the_run(run, tmp_path, own_cluster):
     own_cluster.add_worker(before=apart_from(run))
     found = refused(run, tmp_path / "merged", own_cluster.address, **LATER)
-    assert "to see the files of the client" in found and "No such file or directory" in found
+    assert "does not see the files of the client" in found and "No such file or directory" in found
 
 
 @pytest.mark.parametrize("options", [(), ("--operators",)])

@@ -29,7 +29,7 @@ def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
             for node, (host, out) in enumerate(zip(hosts, outs, strict=True))]
         told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
-    assert f"{ranks} of {2 * ranks} ranks recorded. Others: {second} in host-b:{outs[1]}" in told[0], told[0]
+    assert f"{ranks} of {2 * ranks} ranks recorded. The other ranks: {second} in host-b:{outs[1]}" in told[0], told[0]
     about = [json.loads((out / "run.json").read_text()) for out in outs]
     assert about[0]["run_id"] == about[1]["run_id"] and about[0]["directory_id"] != about[1]["directory_id"]
     alone = distprof("stats", outs[1])

@@ -149,8 +149,8 @@ def test_a_collective_by_itself_says_what_each_rank_did(run):
 
 
 @pytest.mark.parametrize(("flags", "words"), [
-    (["--op", "allreduce"], "did you mean --op 'all_reduce'?"), (["--op", "x"], "there are all_gather, all_reduce"),
-    (["--group", "mesh_pt"], "did you mean --group 'mesh_tp'?"), (["--step", "17"], "there are 3"),
+    (["--op", "allreduce"], "did you mean --op 'all_reduce'?"), (["--op", "x"], "choose from all_gather, all_reduce"),
+    (["--group", "mesh_pt"], "did you mean --group 'mesh_tp'?"), (["--step", "17"], "steps with communication: 3"),
     (["--slowest", "0"], "--slowest")])
 def test_what_is_not_there_is_one_line(run, flags, words):
     done = distprof("comms", *flags, run)

@@ -154,7 +154,7 @@ def test_an_observer_of_the_script_goes_first(tmp_path, begins):
     assert done.returncode == 0, done.stderr
     assert len(json.loads(own.read_text())["nodes"]) > 20
     has_ours = (tmp_path / "run" / "rank00000" / "execution_trace.json.gz").exists()
-    assert has_ours == (begins > 1) == ("execution trace of its own" not in done.stderr)
+    assert has_ours == (begins > 1) == ("records its own execution trace" not in done.stderr)
 
 
 def test_what_is_not_exported_is_said(tmp_path):
@@ -167,6 +167,6 @@ def test_what_is_not_exported_is_said(tmp_path):
     trace["traceEvents"] = [one for one in trace["traceEvents"] if not one["name"].startswith("gloo:")]
     timeline.write_bytes(gzip.compress(json.dumps(trace).encode()))
     said = exported(run, tmp_path / "et")
-    assert "left out: 1, without an execution trace" in said
+    assert "neither an execution trace nor a timeline: 1" in said
     lost = pl.read_parquet(run / "rank00000" / "execution_collectives.parquet").height
     assert f"{lost} collective" in said and "does not show their work" in said

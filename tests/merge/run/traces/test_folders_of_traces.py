@@ -194,7 +194,7 @@ def test_an_archive_is_a_folder(tmp_path, mode):
 def test_run_directories_are_not_taken_for_traces(ddp, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(ddp)
-    assert "holds a run and also a folder of runs: mine" in refused(tmp_path / "runs")
+    assert "is a folder of several runs: mine" in refused(tmp_path / "runs")
     write(tmp_path / "rank4.json", kineto(4, 5))
     assert "is not a run directory" in refused(ddp, tmp_path / "rank4.json")
     assert "does not exist" in refused(tmp_path / "nowhere")

@@ -55,7 +55,7 @@ def test_stats_of_traces_tells_what_is_known_and_why_the_rest_is_not(profiled, t
 def test_comms_of_traces_says_what_it_infers(profiled):
     told = distprof("comms", profiled)
     assert told.returncode == 0, told.stderr
-    assert "\nall_reduce " in told.stdout and "traces of another program: " in told.stdout
+    assert "\nall_reduce " in told.stdout and "foreign traces: " in told.stdout
     assert "mismatch" not in told.stdout
     inferred = json.loads(distprof("comms", "--json", profiled).stdout)
     assert inferred["remarks"] and not set(inferred["coverage"]["matched_by"]) & {"id", "sequence"}
