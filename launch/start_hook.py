@@ -58,6 +58,10 @@ class StartHook:
         except Exception:  # noqa: BLE001 (no script fails because of us)
             self._stop_waiting()
 
+    def watch_children(self) -> None:
+        """Waits in the children that are forked, of a process that is recorded otherwise."""
+        after_fork(self._after_fork)
+
     def _watch_training(self) -> None:
         from torch.nn.modules.module import register_module_parameter_registration_hook
         from torch.optim import Optimizer

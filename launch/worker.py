@@ -39,7 +39,10 @@ class Worker:
     def _start(self) -> None:
         try:
             with own_imports():
+                from distprof.launch.start_hook import StartHook
                 from distprof.recording.active import record
+
+            StartHook().watch_children()
 
             self._context = record(_directory(), steps=os.environ.get("DISTPROF_STEPS", ""),
                                    topics=os.environ.get("DISTPROF_TOPICS", ""),

@@ -105,10 +105,11 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
     assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
-def test_ranks_that_a_script_spawns_under_our_launcher_are_recorded(tmp_path):
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path, how):
     out = tmp_path / "run"
     done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,
-                      "spawn", str(free_port()))
+                      how, str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 
