@@ -381,7 +381,7 @@ WAITS = Table(
 LINES = Table(
     file="lines.parquet",
     doc="Which line of the script the thread that runs the steps was in, during the trace and arrivals passes: one row "
-        "every 10 ms, or less often in long passes, if a line of the script was on its stack.",
+        "every 25 ms, or less often in long passes, if a line of the script was on its stack.",
     columns=(
         *TAGS,
         step("Step of the run, from 0."),

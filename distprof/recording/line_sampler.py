@@ -12,8 +12,8 @@ from distprof.contract.tables import TableRow
 from distprof.recording.blocking.script_line import Place, line_of_script
 from distprof.threads import UnseenThread, is_scarce
 
-PERIOD_S = 0.01
-"""A sample takes some 20 us, in which the script does not run if it runs Python."""
+PERIOD_S = 0.025
+"""A sample takes some 100 us, in which the script does not run if it runs Python: threads take turns."""
 MOST = 20_000
 """Samples that are kept; at so many every second one is dropped, and they are taken half as often."""
 

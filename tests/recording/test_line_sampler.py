@@ -23,7 +23,7 @@ def test_the_line_that_runs_is_seen_and_nothing_stays():
     sampler = LineSampler(lambda: next(steps))
     sampler.start()
     sampler.start()
-    nap(0.15)
+    nap(0.4)
     assert threading.enumerate() == threads
     sampler.stop()
     sampler.stop()
@@ -33,10 +33,10 @@ def test_the_line_that_runs_is_seen_and_nothing_stays():
     assert {row["line"] for row in rows} == {nap.__code__.co_firstlineno + 1} and rows[0]["file"] == __file__
     number = len(sampler.samples)
     assert number > 5
-    time.sleep(0.05)
+    time.sleep(0.1)
     assert len(sampler.samples) == number
     sampler.start()
-    nap(0.05)
+    nap(0.2)
     sampler.stop()
     assert len(sampler.samples) > number
 
@@ -58,7 +58,7 @@ def test_a_child_that_is_forked_meanwhile_samples_nothing():
     child = os.fork()
     if not child:
         number = len(sampler.samples)
-        time.sleep(0.05)
+        time.sleep(0.1)
         os._exit(len(sampler.samples) != number)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     sampler.stop()
