@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from distprof.contract.paths import STEP_ENDS
 from distprof.contract.step_ends import MAGIC
-from distprof.model.compiled import never_compile
 from distprof.recording.run_directory import WATCH
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.unnoticed import is_traced
@@ -38,7 +37,6 @@ class LaterSteps:
         self._finder, self._find_folder = finder, folder
         self._folder: Path | None = None
         self._stamps, self._written_ns, self._thread = array("q"), 0, 0
-        never_compile(type(self).after_optimizer)
 
     @property
     def are_wanted(self) -> bool:
@@ -55,14 +53,22 @@ class LaterSteps:
         self.is_on = True
 
     def after_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer stepped."""
+        """An optimizer stepped. Whatever is wrong then ends this, and nothing else."""
         if not self.is_on or is_compiling() or is_traced() is not None:
             return
-        if self._finder.rule != "explicit" and get_ident() == self._thread and self._finder.after_optimizer(optimizer):
-            self.step_ended()
+        try:
+            if self._finder.rule != "explicit" and get_ident() == self._thread and self._finder.after_optimizer(
+                    optimizer):
+                self._step_ended()
+        except Exception:  # noqa: BLE001 (the training job always survives us)
+            self.is_on = False
 
-    def step_ended(self) -> None:
-        """A step ended just now."""
+    def explicit_step(self) -> None:
+        """The script says that a step ended."""
+        if self.is_on and self._finder.rule == "explicit":
+            self._step_ended()
+
+    def _step_ended(self) -> None:
         now = time.time_ns()
         self._stamps.append(now)
         if now - self._written_ns >= EVERY_NS:
@@ -82,9 +88,9 @@ class LaterSteps:
     def _write(self) -> None:
         """Appends; the folder may be gone by now, which is no reason to stop a job."""
         stamps, self._stamps = self._stamps, array("q")
-        assert self._folder is not None
         try:
-            with (self._folder / STEP_ENDS).open("ab") as file:
-                file.write(stamps.tobytes())
+            if self._folder is not None:
+                with (self._folder / STEP_ENDS).open("ab") as file:
+                    file.write(stamps.tobytes())
         except OSError:
             self.is_on = False

@@ -77,7 +77,7 @@ class LineSampler:
 
     def _rows(self, num_steps: int) -> Iterator[TableRow]:
         for one in self.samples:
-            if one.step < num_steps and one.place.file is not None:
+            if one.step < num_steps and one.place.file is not None and one.place.line:
                 yield {"step": one.step, "at_ns": one.at_ns, **one.place._asdict()}
 
     def _run(self) -> None:

@@ -94,8 +94,8 @@ class Recorder:
         """Ends a step explicitly; from then on, optimizer steps do not."""
         if self.recording:
             self._guarded(self._walk.explicit_step)()
-        elif self._later.is_on and self._finder.rule == "explicit":
-            self._later.step_ended()
+        else:
+            self._later.explicit_step()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

@@ -32,16 +32,16 @@ class TwoJobs(click.Command):
 @click.argument("base", metavar="A")
 @click.argument("new", metavar="B")
 @click.option("--rounds", default=3, type=click.IntRange(min=FEWEST), metavar="N", show_default=True,
-              help="How often each is recorded.")
+              help="How many times each is recorded.")
 @click.option("--out", default=None, type=click.Path(path_type=Path), metavar="DIR",
               help="Folder of the run directories base1, new1, ...  [default: runs/bench-<time>]")
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
-              help="Exit with 1 where a change is beyond a limit, as of distprof diff.")
+              help="Exit with 1 if a change exceeds a limit; see distprof diff.")
 def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[str, ...]) -> None:
     """Record two ways to run a job in turns, and compare them.
 
-    A and B are what follows `distprof run`, each in quotes. As they take turns, a machine that gets slower meanwhile
-    makes neither of them look slower; distprof diff compares the runs again.
+    A and B are the arguments of `distprof run`, each in quotes. Because they take turns, a machine that slows down
+    makes neither of them look slower. distprof diff can compare the runs again later.
 
     \b
     distprof bench '--nproc-per-node 2 train.py' '--nproc-per-node 2 train.py --compile' --rounds 3
@@ -76,9 +76,9 @@ def _words(which: str, text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"expected what follows `distprof run` in quotes for {which}, found {text!r}: "
-                         f"{error}") from error
+        raise UsageError(f"cannot split {which}, {text.strip()!r}, into arguments: {error}",
+                         hint="put what follows `distprof run` in one pair of quotes") from error
     if "--out" in words or any(word.startswith("--out=") for word in words):
-        raise UsageError(f"expected no --out in {which}, found {text!r}",
-                         hint="--out of distprof bench names the folder")
+        raise UsageError(f"{which} must not have --out: {text.strip()!r}",
+                         hint="distprof bench --out DIR chooses the folder of all runs")
     return words

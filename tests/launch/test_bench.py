@@ -45,7 +45,7 @@ def test_a_job_that_fails_ends_it(started, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "said"), [(("a.py", "'b.py"), "No closing quotation"),
-                                             (("--out x a.py", "b.py"), "expected no --out in A")])
+                                             (("--out x a.py", "b.py"), "A must not have --out")])
 def test_what_is_asked_wrongly_is_one_line(started, words, said):
     done = called("bench", *words)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1 and not started

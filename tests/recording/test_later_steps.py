@@ -17,6 +17,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 import distprof
 from distprof.contract.step_ends import MAGIC, step_ends
 from distprof.merge.totals.later_steps import step_change
+from distprof.recording import later_steps
 from support.jobs import SCRIPTS, called, record_run
 
 PLAN = "wait=1,count=0,time=2,trace=0,arrivals=0"
@@ -69,6 +70,14 @@ def test_a_pattern_of_optimizers_goes_on(tmp_path):
 def test_off_nothing_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("DISTPROF_WATCH", "off")
     assert train(tmp_path / "run", 12) is None
+
+
+def test_whatever_is_wrong_then_harms_no_job(tmp_path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(later_steps.LaterSteps, "_step_ended", fail)
+    assert train(tmp_path / "run", 20) is None
 
 
 @pytest.mark.job

@@ -40,6 +40,7 @@ class OptimizerHooks:
         self._skipped = SkippedSteps(lambda: self._num_steps, guard(lambda optimizer: stepped(optimizer, True)))
         self._handles: list[Any] = []
         never_compile(type(self)._before)
+        never_compile(type(self)._behind)
 
     def start(self) -> None:
         """Begins to watch."""
