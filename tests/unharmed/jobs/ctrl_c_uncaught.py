@@ -1,6 +1,7 @@
-"""Ctrl-C that nobody catches: the traceback, and an end by the signal (https://github.com/pytorch/pytorch/pull/3474)."""
-# ends: -2
+"""Ctrl-C that nobody catches: the traceback, and the exit code that Python then has (https://github.com/pytorch/pytorch/pull/3474)."""
+# ends: 1
 # recorded: partial
+# real
 import os
 import signal
 

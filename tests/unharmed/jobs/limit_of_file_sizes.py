@@ -1,6 +1,6 @@
 """No file may become large, by a limit of the site (man 2 setrlimit: RLIMIT_FSIZE)."""
 # recorded: any
-# says: training goes on
+# says: training continues
 import resource
 
 from small import digest, net, sgd, step

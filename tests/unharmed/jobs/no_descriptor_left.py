@@ -1,6 +1,6 @@
 """It holds every file that it may open while it trains (https://docs.python.org/3/library/resource.html)."""
 # recorded: any
-# says: training goes on
+# says: training continues
 import os
 import resource
 
