@@ -18,6 +18,7 @@ from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run, torchrun
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
+from support.s3_server import S3Server, s3_server, use
 from support.slurm import slurm, why_not
 
 # workers of pytest share the processors; torch reads this when it is imported
@@ -180,3 +181,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         pytest.skip(why_not())
     with slurm(tmp_path_factory.mktemp("slurm")) as environ:
         yield environ
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[S3Server]:
+    """A server of S3 for all tests of a worker; it holds no test's objects after the test."""
+    with s3_server() as started:
+        yield started
+
+
+@pytest.fixture
+def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of an empty bucket that this process reaches."""
+    use(monkeypatch, server)
+    server.reset()
+    return server.bucket("jobs")
