@@ -42,7 +42,7 @@ class Analysis:
     breakdown: pl.DataFrame
     """A row per rank and step: see `step_breakdown`."""
     culprits: list[Culprit]
-    """Ranks by what mending them would gain, the most first, whether certain or not."""
+    """Ranks by what fixing them would gain, the most first, whether certain or not."""
     blind: Blind | None
     """Why delays could not be seen; None where they could."""
     crowded: list[CrowdedHost]

@@ -53,7 +53,7 @@ def candidates(job: Job, groups: Sequence[Excess], least_ns: float) -> list[Cand
     """Ranks that exceed their peers in a kind of work by so much a step, those with the largest excess."""
     found = []
     for group in groups:
-        amounts = group.to_mend.mean(axis=1)
+        amounts = group.to_fix.mean(axis=1)
         is_known = (job.misses_waits[group.ranks] <= MOST_MISSED) & ~_may_wait(job, group)
         for row in np.flatnonzero(is_known & (amounts.max(axis=1, initial=-np.inf) >= least_ns)).tolist():
             found.append((float(amounts[row].max()), group, row))
@@ -87,7 +87,7 @@ def _unseen(job: Job, excess: Excess, places: int) -> Any:
 
 
 def _scenarios(job: Job, excess: Excess, row: int) -> dict[str, Sequence[Relief]]:
-    amounts = excess.to_mend[row].mean(axis=0)[:-1]
+    amounts = excess.to_fix[row].mean(axis=0)[:-1]
     kinds = [excess.kinds[kind] for kind in np.argsort(-amounts, kind="stable").tolist() if amounts[kind] > 0]
     found: dict[str, Sequence[Relief]] = {kind: [relief_of(job, excess, row, kind)] for kind in kinds[:KINDS_EACH]}
     if len(found) > 1:

@@ -74,12 +74,12 @@ class Culprit:
     delayed: list[int]
     """Ranks whose steps would be shorter: those that gain at least half of what the one that gains most does."""
     step_ns: float
-    """Mean step of the ranks that it meets, directly or through others, once the culprits in front of it are mended,
+    """Mean step of the ranks that it meets, directly or through others, once the culprits in front of it are fixed,
     but for those that may be chance."""
     gain_ns: float
     """By how much that would be shorter if the rank worked as its peers do."""
     last_gain_ns: float
-    """The same if all other culprits were mended already: more, where one hides behind another."""
+    """The same if all other culprits were fixed already: more, where one hides behind another."""
     gain_error_ns: float | None
     """Twice the standard error of the gain over steps, what clocks may be wrong by, and what replays are wrong by; None
     of a single step."""
@@ -105,7 +105,7 @@ class Culprit:
     @property
     def certain(self) -> bool:
         """True where chance is an unlikely explanation, the rank is late again and again, and the gain is material, now
-        or once others are mended."""
+        or once others are fixed."""
         return self.is_habit and self.is_material
 
     @property

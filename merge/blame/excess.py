@@ -30,7 +30,7 @@ class Excess:
     steps: Any
     """Ascending."""
     counts: Any
-    """True for the steps that count; the others only show what mending them would do to these."""
+    """True for the steps that count; the others only show what fixing them would do to these."""
     labels: Any
     """Activity of each cell."""
     work: Any
@@ -70,7 +70,7 @@ class Excess:
         return self.totals - median_of_others(self.totals)
 
     @cached_property
-    def to_mend(self) -> Any:
+    def to_fix(self) -> Any:
         """What a rank has to do less of each kind, in each step, to work as its peers do.
 
         Its longest step is compared with the longest ones of its peers, its second longest with their second longest,

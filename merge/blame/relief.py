@@ -14,7 +14,7 @@ from distprof.merge.replay.replay import Relief
 def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
     """What a rank does more than its peers, of one kind of work or of all.
 
-    How much it is in a step, `Excess.to_mend` says; of steps that do not count, the mean. It is taken where the rank
+    How much it is in a step, `Excess.to_fix` says; of steps that do not count, the mean. It is taken where the rank
     exceeds its peers, where by most first.
 
     Args:
@@ -26,8 +26,8 @@ def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
     number = excess.kinds.index(kind)
     cells = np.flatnonzero((excess.kind_of == number) | (kind == WHOLE))
     beyond = excess.work[row][:, cells] - excess.usual[row, cells]
-    amount = np.full((len(excess.steps), 1), excess.to_mend[row, :, number].mean())
-    amount[excess.counts, 0] = excess.to_mend[row, :, number]
+    amount = np.full((len(excess.steps), 1), excess.to_fix[row, :, number].mean())
+    amount[excess.counts, 0] = excess.to_fix[row, :, number]
     sign = np.where(amount < 0, -1.0, 1.0)
     taken = sign * _largest_first(np.clip(sign * beyond, 0, None), np.abs(amount))
     ns = np.zeros(excess.work.shape[1:])

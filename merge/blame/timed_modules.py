@@ -7,7 +7,7 @@ import polars as pl
 from distprof.merge.blame.culprits import Cause
 
 OF_IT = 0.5
-"""Part of what mending the rank would gain that a module has to exceed others by."""
+"""Part of what fixing the rank would gain that a module has to exceed others by."""
 ALMOST = 0.7
 """Part of the largest excess from which on a module inside is named in place of the one around it."""
 PHASES = {"forward": "fwd_time_ns", "backward": "bwd_time_ns"}

@@ -42,7 +42,7 @@ UNTOLD = Processors()
 
 
 class Verdicts:
-    """Finds culprits one after the other, each given that those in front of it are mended.
+    """Finds culprits one after the other, each given that those in front of it are fixed.
 
     Args:
         job: What ranks did.
@@ -60,16 +60,16 @@ class Verdicts:
         events, windows = job.graph.events, job.steps[np.isin(job.steps[:, 1], steps)]
         step_ns = np.mean(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]]) if len(windows) else 0.0
         self._left = candidates(job, groups, WORTH_A_WORD * float(step_ns))
-        self._mended = list[Relief]()
+        self._fixed = list[Relief]()
         self._beyond = {id(group): group.beyond.copy() for group in groups}
 
     def culprits(self) -> list[Culprit]:
-        """Those whose mending would gain most first."""
-        found, mended = list[Culprit](), list[tuple[Candidate, str] | None]()
+        """Those whose fixing would gain most first."""
+        found, fixed = list[Culprit](), list[tuple[Candidate, str] | None]()
         if self._left:
             self._replayed = ReplayedJob(self._job, self._steps)
             self._before = self._replayed.as_it_was
-        # where many are late, each hides behind those that are not mended
+        # where many are late, each hides behind those that are not fixed
         while self._left and sum(map(_may_be_chance, found)) < MOST_NAMED:
             gains = self._gains()
             best = self._best(gains)
@@ -80,14 +80,14 @@ class Verdicts:
             chosen = self._chosen(one, means)
             found.append(self._culprit(one, chosen, means, each[chosen]))
             # what may be chance is not taken from what the next ones gain
-            mended.append(None if _may_be_chance(found[-1]) else (one, chosen))
-            if mended[-1] is not None:
-                self._mend(one, chosen, each[chosen])
-        every = self._with_last_gains(found, mended)
+            fixed.append(None if _may_be_chance(found[-1]) else (one, chosen))
+            if fixed[-1] is not None:
+                self._fix(one, chosen, each[chosen])
+        every = self._with_last_gains(found, fixed)
         return [one for number, one in enumerate(every) if one.certain or number < MOST_NAMED]
 
     def _best(self, gains: Sequence[Mapping[str, Any]]) -> int | None:
-        """The candidate whose mending gains most; None where nothing is worth a word."""
+        """The candidate whose fixing gains most; None where nothing is worth a word."""
         most = [max(self._means(one, each).values()) for one, each in zip(self._left, gains, strict=True)]
         if max(most) < WORTH_A_WORD * self._before.mean():
             return self._best_of_all()
@@ -98,43 +98,43 @@ class Verdicts:
         return {kind: self._replayed.mean(one.rank, gain) for kind, gain in gains.items()}
 
     def _best_of_all(self) -> int | None:
-        """Where nobody alone is worth a word: who would be missed most if all candidates were mended, if that gains.
+        """Where nobody alone is worth a word: who would be missed most if all candidates were fixed, if that gains.
 
-        Of two ranks that are late in groups of their own, mending one gains nothing as long as the other is late.
+        Of two ranks that are late in groups of their own, fixing one gains nothing as long as the other is late.
         """
         reliefs = [one.scenarios[_all_of(one)] for one in self._left]
         without = [[relief for index, mine in enumerate(reliefs) if index != left for relief in mine]
                    for left in range(len(reliefs))]
-        times = self._replayed.durations([[*self._mended, *some] for some in ([one for mine in reliefs for one in mine],
+        times = self._replayed.durations([[*self._fixed, *some] for some in ([one for mine in reliefs for one in mine],
                                                                              *without)])
         if (self._before - times[:, 0]).mean() < MATERIAL * self._before.mean():
             return None
         return int(np.argmax((times[:, 1:] - times[:, :1]).mean(axis=0)))
 
     def _with_last_gains(self, found: Sequence[Culprit],
-                         mended: Sequence[tuple[Candidate, str] | None]) -> list[Culprit]:
-        """Adds what each that is mended would gain if it were mended last."""
+                         fixed: Sequence[tuple[Candidate, str] | None]) -> list[Culprit]:
+        """Adds what each that is fixed would gain if it were fixed last."""
         if len(found) < 2:
             return list(found)
-        others = [[relief for index, mine in enumerate(mended) if index != left and mine is not None
-                   for relief in mine[0].scenarios[mine[1]]] for left in range(len(mended))]
+        others = [[relief for index, mine in enumerate(fixed) if index != left and mine is not None
+                   for relief in mine[0].scenarios[mine[1]]] for left in range(len(fixed))]
         gains = self._replayed.durations(others) - self._before[:, None]
         return [culprit if mine is None else replace(culprit, last_gain_ns=self._replayed.mean(
-            mine[0].rank, gains[:, index])) for index, (culprit, mine) in enumerate(zip(found, mended, strict=True))]
+            mine[0].rank, gains[:, index])) for index, (culprit, mine) in enumerate(zip(found, fixed, strict=True))]
 
     def _gains(self) -> list[dict[str, Any]]:
         """What each step of each rank would gain, by candidate and scenario."""
         names = [(index, kind) for index, one in enumerate(self._left) for kind in one.scenarios]
-        times = self._replayed.durations([[*self._mended, *self._left[index].scenarios[kind]] for index, kind in names])
+        times = self._replayed.durations([[*self._fixed, *self._left[index].scenarios[kind]] for index, kind in names])
         found: list[dict[str, Any]] = [{} for _ in self._left]
         for column, (index, kind) in enumerate(names):
             found[index][kind] = self._before - times[:, column]
         return found
 
-    def _mend(self, one: Candidate, chosen: str, gain: Any) -> None:
-        self._mended += one.scenarios[chosen]
+    def _fix(self, one: Candidate, chosen: str, gain: Any) -> None:
+        self._fixed += one.scenarios[chosen]
         self._before = self._before - gain
-        # nobody is compared with what is mended
+        # nobody is compared with what is fixed
         names = {WHOLE: one.excess.kinds, TOGETHER: [*one.kinds, WHOLE]}.get(chosen, [chosen, WHOLE])
         self._beyond[id(one.excess)][one.row][:, [one.excess.kinds.index(name) for name in names]] = 0
 
@@ -195,10 +195,10 @@ class Verdicts:
         if len(late) < 2:
             return None
         spread = 2 * float(late.std(ddof=1)) / len(late) ** 0.5
-        mended = float(one.excess.to_mend[one.row, :, kind].mean())
-        shows = min(gain / mended, 1.0) if mended > 0 else 1.0
-        # whatever clocks say, the gain lies between nothing and all that is mended
-        clock_ns = min(self._clock_ns, max(gain, mended - gain))
+        fixed = float(one.excess.to_fix[one.row, :, kind].mean())
+        shows = min(gain / fixed, 1.0) if fixed > 0 else 1.0
+        # whatever clocks say, the gain lies between nothing and all that is fixed
+        clock_ns = min(self._clock_ns, max(gain, fixed - gain))
         return float(np.linalg.norm((spread * shows, clock_ns, REPLAY * gain)))
 
     def _causes(self, one: Candidate, chosen: str, means: Mapping[str, float]) -> list[Cause]:

@@ -103,7 +103,7 @@ def _data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[s
         "gain_ns": prediction.gain_ns, "gain_error_ns": prediction.gain_error_ns,
         "replay_error_ns": prediction.replay_error_ns,
         "largest_replay_error_ns": prediction.largest_replay_error_ns, "scatter_ns": prediction.scatter_ns,
-        "mended": prediction.work.rename({"module_path": "module"}).to_dicts(),
+        "fixed": prediction.work.rename({"module_path": "module"}).to_dicts(),
         "scaled": [{"scale": scale.text, "by_rank": [{"rank": rank, "time_ns": ns} for rank, ns in each.items()]}
                    for scale, each in zip(changes.scales, prediction.scaled_ns, strict=True)],
         "deferred": None if prediction.deferral is None else prediction.deferral.moved.to_dicts(),

@@ -44,11 +44,11 @@ SHOWN_UNCOUNTED = 6
 WORK = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
 REMEDY = "pass one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
 NO_MFU = {
-    "no_step": "a step that was counted and one that was timed are needed",
+    "no_step": "it needs a counted step and a timed one",
     "no_device": f"rank {{rank}} did not record its device, so no peak can be looked up; {REMEDY}",
     "no_dtype": f"rank {{rank}} did not record the dtype of the products, so no peak can be looked up; {REMEDY}",
-    "uncounted": "modules were timed that were not counted",
-    "no_peak": f"no published peak of {{device}} in {{dtype}} is at hand; {REMEDY}",
+    "uncounted": "some timed modules were not counted",
+    "no_peak": f"no published {{dtype}} peak for {{device}}; {REMEDY}",
 }
 
 

@@ -63,12 +63,12 @@ def scale_of(text: str) -> Scale:
     """
     conditions, colon, factor = text.rpartition(":")
     if not colon:
-        raise UsageError(f"expected conditions, a colon and a factor for --scale, found {text!r}", hint=EXAMPLE)
+        raise UsageError(f"--scale takes conditions, a colon and a factor, not {text!r}", hint=EXAMPLE)
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, conditions.split(","))):
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals or key not in KEYS or key in found or not value:
-            raise UsageError(f"expected {', '.join(KEYS)} with a value, each once, for --scale, found {part!r}",
+            raise UsageError(f"--scale takes each of {', '.join(KEYS)} once, with a value, not {part!r}",
                              hint=EXAMPLE)
         found[key] = value
     return Scale(text=text.strip(), factor=factor_of(factor, "--scale", least=0.0), rank=_span(found, "rank"),
@@ -86,7 +86,7 @@ def factor_of(text: str, flag: str, *, least: float) -> float:
     except ValueError:
         found = math.nan
     if not (math.isfinite(found) and found >= least):
-        raise UsageError(f"expected a factor of {least:g} or more for {flag}, found {text.strip()!r}",
+        raise UsageError(f"{flag} takes a factor of {least:g} or more, not {text.strip()!r}",
                          hint=EXAMPLE if flag == "--scale" else f"{flag} 2x")
     return found
 
@@ -97,6 +97,6 @@ def _span(found: dict[str, str], key: str) -> tuple[int, int] | None:
         return None
     first, _, last = value.partition("-")
     if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
-        raise UsageError(f"expected a number, like 2 or 2-5, or all, as {key} of --scale, found {value!r}",
+        raise UsageError(f"{key} in --scale must be a number, a range like 2-5, or all, not {value!r}",
                          hint=EXAMPLE)
     return int(first), int(last or first)

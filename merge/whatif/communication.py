@@ -49,8 +49,8 @@ def moved_by_bytes(program: RunProgram, job: Job) -> tuple[Any, list[Bandwidth]]
     """
     table = _parts(program, job)
     if table["size_bytes"].null_count() == len(table):
-        raise DataError("expected sizes of collectives for --bandwidth, found none: what of their transfer depends on "
-                        "bandwidth is not known", hint="--free-communication takes all of it away")
+        raise DataError("--bandwidth needs the sizes of collectives, and none were recorded",
+                        hint="--free-communication removes all communication time instead")
     fixed, found = np.zeros(len(table)), list[Bandwidth]()
     for (op, ranks), mine in table.partition_by("op", "num_ranks", as_dict=True, maintain_order=True).items():
         start = _without_bytes(mine)

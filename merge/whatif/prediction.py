@@ -38,7 +38,7 @@ class Prediction:
     of_ranks: pl.DataFrame
     """`SCHEMA`, a row a step of a rank."""
     work: pl.DataFrame
-    """`rank`, `phase`, `module_path`, `steps`, `less_ns`: stragglers that were mended, the most first."""
+    """`rank`, `phase`, `module_path`, `steps`, `less_ns`: stragglers that were fixed, the most first."""
     scaled_ns: list[dict[int, float]]
     """Of each scale, by rank, how long the work that it meant took in these steps."""
     bandwidths: list[Bandwidth]
@@ -129,15 +129,15 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         "measured_ns": (at[windows[:, 3]] - at[windows[:, 2]]).astype(float), "replayed_ns": replayed,
         "predicted_ns": predicted}, SCHEMA).sort("step", "rank")
     return Prediction(
-        steps=sorted(steps), of_ranks=of_ranks, work=_mended(program, job, late.less_ns),
+        steps=sorted(steps), of_ranks=of_ranks, work=_fixed(program, job, late.less_ns),
         scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
         deferral=put_off, left_ns=late.left_ns,
         at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off).mean()))
 
 
-def _less(job: Job, mended: Any, meant: Any, changes: Changes) -> Any:
-    """How much less work is in front of each event; what is scaled is what mending leaves of it."""
-    less, work = np.bincount(job.pieces.event, mended, len(job.graph.events)), work_of(job.graph)
+def _less(job: Job, fixed: Any, meant: Any, changes: Changes) -> Any:
+    """How much less work is in front of each event; what is scaled is what fixing leaves of it."""
+    less, work = np.bincount(job.pieces.event, fixed, len(job.graph.events)), work_of(job.graph)
     left = np.divide(work - less, work, out=np.ones(len(work)), where=work > 0)
     return less + sum((1 - scale.factor) * ns * left for scale, ns in zip(changes.scales, meant, strict=True))
 
@@ -189,15 +189,15 @@ def _where(job: Job, changed: Graph, graph: Graph, steps: Sequence[int]) -> Grap
                    wake_ns=np.where(in_step, changed.wake_ns, graph.wake_ns))
 
 
-def _mended(program: RunProgram, job: Job, mended: Any) -> pl.DataFrame:
-    some = np.flatnonzero(mended > 0)
+def _fixed(program: RunProgram, job: Job, fixed: Any) -> pl.DataFrame:
+    some = np.flatnonzero(fixed > 0)
     event, known = job.pieces.event[some], program.activities.known
     what = [known[label] for label in job.pieces.label[some].tolist()]
     return pl.DataFrame({
         "rank": job.ranks[job.graph.events.rank[event]],
         "phase": pl.Series([one.kind for one in what], dtype=pl.String),
         "module_path": pl.Series([one.where for one in what], dtype=pl.String), "step": job.step[event],
-        "less_ns": mended[some]}).group_by("rank", "phase", "module_path").agg(
+        "less_ns": fixed[some]}).group_by("rank", "phase", "module_path").agg(
         steps=pl.col("step").n_unique(), less_ns=pl.col("less_ns").sum()).sort(
         "less_ns", "rank", "phase", "module_path", descending=[True, False, False, False])
 
@@ -210,5 +210,5 @@ def _by_rank(job: Job, ns: Any) -> dict[int, float]:
 def _mean(values: pl.Series) -> float:
     found = values.to_numpy()
     if not len(found):
-        raise DataError("expected steps that can be predicted, found none")
+        raise DataError("no step can be predicted")
     return float(found.mean())

@@ -56,8 +56,7 @@ def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequen
             found[number, first:stop] = mine.within(starts, ends)
     for scale, ns in zip(scales, found, strict=True):
         if not ns.any():
-            raise UsageError(f"expected work that is all of {scale.text!r} for --scale, found none in steps "
-                             f"{spans(sorted(steps))}")
+            raise UsageError(f"--scale {scale.text!r} matches no work in steps {spans(sorted(steps))}")
     return found
 
 
@@ -106,15 +105,15 @@ def _all_within(span: tuple[int, int] | None, numbers: Any) -> Any:
 def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) -> None:
     for key, span, there in (("rank", scale.rank, job.ranks.tolist()), ("step", scale.step, sorted(steps))):
         if span is not None and (span[0] not in there or span[1] not in there):
-            raise UsageError(f"expected one of {spans(there)} as {key} of --scale, found "
-                             f"{span[0] if span[0] == span[1] else f'{span[0]}-{span[1]}'}")
+            asked = span[0] if span[0] == span[1] else f"{span[0]}-{span[1]}"
+            raise UsageError(f"unknown {key} {asked} in --scale", hint=f"choose from {spans(there)}")
     if scale.needs_timeline and not any(_within(scale.rank, rank) for rank in program.did):
-        raise UsageError(f"expected ranks with a timeline for --scale {scale.text!r}, found none",
+        raise UsageError(f"--scale {scale.text!r} needs ranks with a timeline, and no such rank has one",
                          hint="--steps trace=6 records one on all ranks; rank and step can be scaled without")
     known = program.activities.known
     kinds = sorted({one.kind for one in known})
     if scale.phase is not None and scale.phase not in kinds:
-        raise UsageError(f"expected one of {', '.join(kinds)} as phase of --scale, found {scale.phase!r}")
+        raise UsageError(f"unknown phase {scale.phase!r} in --scale", hint=f"choose from {', '.join(kinds)}")
     modules = sorted({one.where for one in known if one.where and one.kind != "host"})
     if scale.module is not None and not any(is_in(path, scale.module) for path in modules):
         raise _unknown("module", scale.module, modules)
@@ -127,6 +126,6 @@ def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) ->
 def _unknown(key: str, value: str, there: Sequence[str]) -> UsageError:
     near = difflib.get_close_matches(value, there, n=1)
     more = f" and {len(there) - LISTED} more" if len(there) > LISTED else ""
-    listed = f"there are {', '.join(there[:LISTED])}{more}" if there else "timelines show none"
-    return UsageError(f"expected {key}s of the run for --scale, found {value!r}",
+    listed = f"choose from {', '.join(there[:LISTED])}{more}" if there else f"timelines show no {key}s"
+    return UsageError(f"unknown {key} {value!r} in --scale",
                       hint=f"did you mean {key}={near[0]}?" if near else listed)

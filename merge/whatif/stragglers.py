@@ -69,8 +69,8 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
         set(program.traced), set(program.arrivals), set(steps) - {*program.traced, *program.arrivals})]
     groups = [compared for compared in groups if len(compared) >= FEWEST and set(compared) & set(steps)]
     if not groups:
-        raise DataError(f"expected {FEWEST} steps or more for --no-stragglers, found fewer: what is usual is not known",
-                        hint="--steps trace=6 records more; the first one of a pass does not count")
+        raise DataError(f"--no-stragglers needs at least {FEWEST} steps to tell what is usual",
+                        hint="--steps trace=6 records more; the first step of a pass does not count")
     for compared in groups:
         for peers in peers_of(job, compared, known, coordinates):
             one = excess_of(job, peers, compared, known, compared)

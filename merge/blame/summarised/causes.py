@@ -34,7 +34,7 @@ def sketched_causes(excess: Excess, row: int, main: str, known: Sequence[Activit
         longer: What the time pass shows.
         gain_ns: What the job gains without it.
     """
-    by_kind = excess.to_mend[row].mean(axis=0)
+    by_kind = excess.to_fix[row].mean(axis=0)
     kinds = [kind for kind in excess.kinds if kind != WHOLE]
     top = main if main != WHOLE else max(kinds, key=lambda kind: by_kind[excess.kinds.index(kind)])
     least = MOST_OF_IT * float(by_kind[excess.kinds.index(main)])

@@ -45,7 +45,7 @@ class Summarised:
     """Who delays a job, as summaries of its ranks show it."""
 
     culprits: list[Culprit]
-    """By what the job gains when one after the other is mended."""
+    """By what the job gains when one after the other is fixed."""
     blind: Blind | None
     crowded: list[CrowdedHost]
     num_ranks: int
@@ -131,7 +131,7 @@ class _Verdicts:
         excess = excess_of_peers(peers, self._arrays.steps)
         self._known[id(excess)] = list(peers.labels)
         self._tested += len(peers.rows) * len(excess.kinds)
-        amounts = excess.to_mend.mean(axis=1)
+        amounts = excess.to_fix.mean(axis=1)
         kind = amounts.argmax(axis=1)
         # the whole, where it is nearly as much as the kind that is most
         kind = np.where(amounts[:, -1] >= ALMOST_ALL * amounts.max(axis=1), len(excess.kinds) - 1, kind)
@@ -141,16 +141,16 @@ class _Verdicts:
                           by_ns=float(by_ns[row]))
 
     def culprits(self) -> list[tuple[Culprit, Suspect]]:
-        """Those whose mending would gain most first, each given that those in front of it are mended."""
+        """Those whose fixing would gain most first, each given that those in front of it are fixed."""
         self._judge_chance()
         late = [one for one in self._suspects if one.p_value <= SURE]
-        mended = np.zeros(len(self._arrays.ranks))
-        mended[[one.place for one in late]] = [one.by_ns for one in late]
+        fixed = np.zeros(len(self._arrays.ranks))
+        fixed[[one.place for one in late]] = [one.by_ns for one in late]
         waits = Waits(self._arrays)
-        seen = waits.waited_for(mended)
+        seen = waits.waited_for(fixed)
         last = {one.place: _gain(one, seen) for one in self._suspects}
         gains = _one_after_the_other([one.place for one in late], last, self._arrays.replica)
-        alone = waits.waited_for(np.zeros(len(mended))) if len(gains) < len(self._suspects) else seen
+        alone = waits.waited_for(np.zeros(len(fixed))) if len(gains) < len(self._suspects) else seen
         found = []
         for one in self._suspects:
             first = gains.get(one.place, _gain(one, alone))
@@ -217,7 +217,7 @@ def _gain(one: Suspect, seen: WaitedFor) -> float:
 
 
 def _one_after_the_other(late: Sequence[int], gains: dict[int, float], replica: Any) -> dict[int, float]:
-    """What the job gains by each, in the order in which mending them gains most.
+    """What the job gains by each, in the order in which fixing them gains most.
 
     Delays in one replica of the model add up, and the job waits for the replica that is latest.
     """

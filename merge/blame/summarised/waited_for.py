@@ -1,4 +1,4 @@
-"""By how much others wait for a rank: what mending it can gain at most, as waits in its groups show it."""
+"""By how much others wait for a rank: what fixing it can gain at most, as waits in its groups show it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WaitedFor:
 
     @property
     def most_ns(self) -> Any:
-        """What mending the rank gains at most: other replicas wait for its own, and its own for it.
+        """What fixing the rank gains at most: other replicas wait for its own, and its own for it.
 
         Others of its replica may have waited for something else meanwhile, and other replicas for another rank of its
         own.
@@ -40,25 +40,25 @@ class Waits:
         self._for_messages = _for_messages(arrays, self._num_ranks)
         self._groups = _InGroups(arrays.in_groups, len(arrays.steps)) if len(arrays.in_groups.row) else None
 
-    def waited_for(self, mended_ns: Any) -> WaitedFor:
+    def waited_for(self, fixed_ns: Any) -> WaitedFor:
         """Looks at all groups.
 
         The last one of a group waits only for the data. The one that waits least besides it says by how much the group
         would be earlier without it.
 
         Args:
-            mended_ns: By how much longer each rank would wait if it were mended, as others are: 0 for those that stay.
+            fixed_ns: By how much longer each rank would wait if it were fixed, as others are: 0 for those that stay.
         """
         by_any, by_replicas, in_replica = self._for_messages.copy(), *np.full((2, self._num_ranks), np.nan)
         if self._groups is not None:
-            row, group, lead = self._groups.leads(mended_ns)
+            row, group, lead = self._groups.leads(fixed_ns)
             np.maximum.at(by_any, row, lead)
             members, replicas = _sizes(self._replica[row], group)
             inside, apart = (members > 1) & (replicas == 1), (members > 1) & (replicas == members)
             np.fmax.at(in_replica, row[inside], lead[inside])
             # a rank that is late makes all of its replica late
-            if mended_ns.any():
-                lead = self._groups.leads(np.bincount(self._replica, mended_ns)[self._replica])[2]
+            if fixed_ns.any():
+                lead = self._groups.leads(np.bincount(self._replica, fixed_ns)[self._replica])[2]
             np.fmax.at(by_replicas, row[apart], lead[apart])
         return WaitedFor(by_any=by_any, by_replicas=by_replicas, in_replica=in_replica)
 
@@ -77,9 +77,9 @@ class _InGroups:
         pairs, place = np.unique(segment // num_steps * num_ranks + self._row, return_inverse=True)
         self._pair, (self._group_of_pair, self._row_of_pair) = place.reshape(-1), np.divmod(pairs, num_ranks)
 
-    def leads(self, mended_ns: Any) -> tuple[Any, Any, Any]:
+    def leads(self, fixed_ns: Any) -> tuple[Any, Any, Any]:
         """Rank, group, and how much longer everybody else in it waits, mean of a step; a value each."""
-        lead = self._least_of_others(self._own + mended_ns[self._row]) - self._own
+        lead = self._least_of_others(self._own + fixed_ns[self._row]) - self._own
         total = np.bincount(self._pair, np.where(np.isfinite(lead), lead, 0))
         return self._row_of_pair, self._group_of_pair, total / self._num_steps
 

@@ -119,7 +119,7 @@ def test_half_of_it_is_somebody_elses():
         1: (pytest.approx(200), "forward"), 0: (pytest.approx(100), "data")}
 
 
-def test_what_hides_behind_another_delay_costs_nothing_until_that_is_mended():
+def test_what_hides_behind_another_delay_costs_nothing_until_that_is_fixed():
     first, second = job_of(4, (DATA, late(3, 20, 150), ()), (MLP, late(0, 100, 200), ALL)).culprits()
     assert (first.rank, first.gain_ns, second.rank, second.gain_ns) == (0, pytest.approx(50), 3, pytest.approx(150))
 

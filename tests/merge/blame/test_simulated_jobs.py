@@ -96,7 +96,7 @@ class Tally:
     """What was said of many jobs."""
 
     worth: int = 0
-    """Delays in every step whose mending gains at least `WORTH` of a step."""
+    """Delays in every step whose fixing gains at least `WORTH` of a step."""
     named: int = 0
     right: int = 0
     innocent: int = 0

@@ -68,7 +68,7 @@ def test_the_late_rank_and_its_cause(tmp_path, causes, rank, kind, where):
 
 
 def named(found: Analysis) -> dict[int, Culprit]:
-    """Those that are certain and cost more than a tenth of a step, alone or once the others are mended; by rank."""
+    """Those that are certain and cost more than a tenth of a step, alone or once the others are fixed; by rank."""
     return {one.rank: one for one in found.culprits
             if one.certain and max(one.gain_ns, one.last_gain_ns) > 0.1 * one.step_ns}
 

@@ -195,11 +195,11 @@ def test_a_rank_costs_what_everybody_else_waits_for_it():
     assert waits.waited_for(np.zeros(4)).most_ns.tolist() == [-40, 30, -30, -50]
 
 
-def test_a_late_rank_behind_which_another_hides_costs_as_much_once_that_is_mended():
+def test_a_late_rank_behind_which_another_hides_costs_as_much_once_that_is_fixed():
     waits = waits_of({(0, 1, 2, 3): [50, 10, 12, 60]}, replica=[0, 1, 2, 3])
-    mended = np.array([0, 40, 38, 0])
+    fixed = np.array([0, 40, 38, 0])
     assert waits.waited_for(np.zeros(4)).most_ns[[1, 2]].tolist() == [2, -2]
-    assert waits.waited_for(mended).most_ns[[1, 2]].tolist() == [40, 38]
+    assert waits.waited_for(fixed).most_ns[[1, 2]].tolist() == [40, 38]
 
 
 def test_a_rank_that_its_own_replica_does_not_wait_for_is_not_to_blame():

@@ -40,7 +40,7 @@ def summary(**changed: Any) -> dict[str, Any]:
 def test_what_a_good_job_gives():
     assert answer(summary()) == [
         "4 ranks = dp 2 x tp 2: step 50.0 ms (48.1 to 55.0), 80 samples/s, 4.00 GFLOP/s (1.00 GFLOP/s per GPU)",
-        "MFU unknown: no published peak of a CPU in float32 is at hand; pass one in FLOP/s with --peak "
+        "MFU unknown: no published float32 peak for a CPU; pass one in FLOP/s with --peak "
         "(`distprof doctor --peak` measures it)",
         "exposed communication: 20.0 % of a step waiting for other ranks, 5.0 % moving data",
         "No straggler: no rank delays the others",

@@ -77,8 +77,8 @@ def test_ranks_on_different_devices_are_each_measured_by_their_own(run):
 
 @pytest.mark.parametrize(("device", "dtype", "code", "words"), [
     (None, "float32", "no_device", "rank 0 did not record its device"),
-    ("Abacus", "float32", "no_peak", "no published peak of Abacus in float32"),
-    ("NVIDIA H100 80GB HBM3", "complex64", "no_peak", "in complex64"),
+    ("Abacus", "float32", "no_peak", "no published float32 peak for Abacus"),
+    ("NVIDIA H100 80GB HBM3", "complex64", "no_peak", "complex64 peak for NVIDIA H100"),
     ("NVIDIA H100 80GB HBM3", None, "no_dtype", "rank 0 did not record the dtype")])
 def test_without_a_peak_it_is_null_and_says_why(run, device, dtype, code, words):
     says(run, device_name=device)
