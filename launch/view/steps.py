@@ -18,9 +18,10 @@ from distprof.units import spans
 
 MARGIN = 0.05
 """Part of a span that is shown in front of it and behind it."""
-BEFORE, BEHIND = 0.5, 0.7
-"""The same where the span itself is selected: Perfetto 52 zooms out from a selection that fills half of the window or
-is in its middle."""
+WINDOW = 2.2
+"""Length of what is shown, in lengths of a span that is selected: Perfetto 52 zooms out of what the span half fills."""
+ASIDE = 0.01
+"""Part of a span by which the window is moved: Perfetto centers it then, and zooms out of what is centered already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,15 @@ class TracedSteps:
         return self._within(span_ns[0] - margin_ns, span_ns[1] + margin_ns)
 
     def around_selected(self, span_ns: Span) -> Span:
-        """A selected span with so much around it that Perfetto stays there; where the trace ends, on the other side."""
+        """A window around a selected span that Perfetto moves by `ASIDE`, to its center, and does not zoom out of."""
+        first_ns, last_ns = self.span_ns
         length_ns = span_ns[1] - span_ns[0]
-        before_ns, behind_ns = round(BEFORE * length_ns), round(BEHIND * length_ns)
-        if span_ns[1] + behind_ns > self.span_ns[1]:
-            before_ns += behind_ns
-        elif span_ns[0] - before_ns < self.span_ns[0]:
-            behind_ns += before_ns
-        return self._within(span_ns[0] - before_ns, span_ns[1] + behind_ns)
+        window_ns, aside_ns = round(WINDOW * length_ns), max(1, round(ASIDE * length_ns))
+        if window_ns + aside_ns >= last_ns - first_ns:
+            return self.span_ns
+        centered_ns = min(max(sum(span_ns) // 2 - window_ns // 2, first_ns), last_ns - window_ns)
+        start_ns = centered_ns + aside_ns if centered_ns == first_ns else centered_ns - aside_ns
+        return max(start_ns, first_ns), min(start_ns + window_ns, last_ns)
 
     def _within(self, start_ns: int, end_ns: int) -> Span:
         """Perfetto takes no span that leaves the trace."""

@@ -101,15 +101,24 @@ def test_the_step_of_a_rank_is_selected_on_it(run):
     assert [(row["process"].split(" |")[0], row["name"]) for row in rows] == [("rank 1", "ProfilerStep#2")]
 
 
-@given(before=st.integers(0, 300), behind=st.integers(0, 300))
-def test_a_selected_step_never_fills_half_of_what_is_shown_nor_its_middle(before, behind):
-    """Perfetto zooms out of either."""
-    step = (before, before + 100)
-    steps = TracedSteps(events=pl.LazyFrame(), rows=pl.DataFrame(), ranks=[], span_ns=(0, before + 100 + behind))
-    start, end = steps.around_selected(step)
-    assert 0 <= start <= step[0] and step[1] <= end <= steps.span_ns[1]
-    if max(before, behind) >= 120:
-        assert end - start > 200 and abs((start + end) - sum(step)) >= 20
+def focused(shown: tuple[int, int], selected: tuple[int, int], trace: tuple[int, int]) -> tuple[float, float]:
+    """What Perfetto 52 shows once a slice is selected, as `focusHorizontalRange` has it."""
+    length, middle, width = selected[1] - selected[0], sum(selected) / 2, shown[1] - shown[0]
+    start = min(max(middle - width / 2, trace[0]), trace[1] - width)
+    if 2 * length > width or start == shown[0]:
+        return max(middle - 2.5 * length, trace[0]), min(middle + 2.5 * length, trace[1])
+    return start, start + width
+
+
+@given(length=st.integers(100, 10**9), before=st.floats(0, 4), behind=st.floats(0, 4))
+def test_a_selected_step_stays_as_large_as_it_was_asked_for(length, before, behind):
+    step = (round(before * length), round(before * length) + length)
+    trace = (0, step[1] + round(behind * length))
+    steps = TracedSteps(events=pl.LazyFrame(), rows=pl.DataFrame(), ranks=[], span_ns=trace)
+    asked = steps.around_selected(step)
+    assert trace[0] <= asked[0] <= asked[1] <= trace[1]
+    shown = focused(asked, step, trace)
+    assert shown[0] <= step[0] and step[1] <= shown[1] and shown[1] - shown[0] < 2.3 * length
 
 
 def test_a_rank_is_unfolded_and_gone_to(run):
