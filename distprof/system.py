@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,6 +87,18 @@ def after_fork(call: Callable[[], object]) -> None:
     """Has a function called in each child that is forked."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
+
+
+@cache
+def end_forked_children_at_exit() -> None:
+    """Ends children that are forked from now on as `os._exit` does once they exit, after the C library wrote its files.
+
+    What would run behind that are destructors of libraries that this process loaded: one that waits for a thread of
+    this process, which the child does not have, would wait forever.
+    """
+    at_exit, flush, on_exit, end = (c_function(name) for name in ("__cxa_atexit", "fflush", "on_exit", "_exit"))
+    if at_exit and on_exit:  # of glibc
+        after_fork(lambda: (on_exit(end, None), at_exit(flush, None, None)))  # the last one is called first
 
 
 def lock(handle: int) -> None:

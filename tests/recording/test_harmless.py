@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -265,3 +268,30 @@ def test_forked_data_loader_workers_write_nothing(tmp_path):
             optimizer.step()
     assert Recorded(tmp_path / "run").info["status"] == "complete"
     assert [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith("rank")] == ["rank00000"]
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_child_that_is_forked_after_the_trace_pass_exits(tmp_path, capfd):
+    """`exit` of the C library, as `sys.exit` calls it: the destructor of Kineto's thread would wait forever."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=0,time=1,trace=1"):
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    child = os.fork()
+    if not child:
+        libc = ctypes.CDLL(None)
+        libc.puts(b"flushed")
+        libc.exit(7)
+    for _ in range(300):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("it still runs")
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert capfd.readouterr().out.endswith("flushed\n")

@@ -18,7 +18,7 @@ from distprof.compat.megengine.chrome_timeline import Recorded
 from distprof.contract.topics import Topic
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.recording.tracing.timeline import quiet_kineto
+from distprof.recording.tracing.timeline import kineto_begins
 
 PROPERTIES = ("__get__", "__set__", "__delete__")
 """Functions that read and write an attribute of a tensor, which takes no time."""
@@ -70,7 +70,7 @@ class Session:
         self._profile = torch.profiler.profile(
             activities=activities, record_shapes=Topic.OPERATOR in topic, profile_memory=memory,
             with_stack=backtrace)
-        with quiet_kineto():
+        with kineto_begins():
             self._profile.start()
         self._start_ns, self._end_ns = time.time_ns(), 0
         self._open = ExitStack()

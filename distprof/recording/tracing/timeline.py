@@ -25,6 +25,7 @@ from distprof.recording.tracing.capped_timeline import capped, part_that_fits
 from distprof.recording.tracing.kineto_trace import TraceContent, read_repaired
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
+from distprof.system import end_forked_children_at_exit
 
 END_BYTES = 64
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
@@ -66,7 +67,7 @@ class Timeline:
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True,
                                                profile_memory=self._memory)
-        with quiet_kineto():
+        with kineto_begins():
             self._sessions.begin(self._profile)
         self._stopped = False
         self._scopes.add(self)
@@ -220,8 +221,12 @@ def _slice(name: str) -> Any:
 
 
 @contextmanager
-def quiet_kineto() -> Iterator[None]:
-    """Keeps Kineto, which reads this variable when it first starts, from writing to the script's stderr."""
+def kineto_begins() -> Iterator[None]:
+    """Keeps Kineto, which reads this variable when it first starts, from writing to the script's stderr.
+
+    Its destructor waits for its thread, in forked children as well (torch 2.13).
+    """
+    end_forked_children_at_exit()
     ours, about_cycles = "KINETO_LOG_LEVEL" not in os.environ, QuietAbout(ABOUT_CYCLES)
     about_cycles.start()
     if ours:
