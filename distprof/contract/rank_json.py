@@ -96,6 +96,15 @@ class EventsLeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """The limit."""
 
 
+class PeakMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The most memory that a rank has held."""
+
+    host_bytes: int | None = None
+    """Largest resident set of its process."""
+    device_bytes: int | None = None
+    """Most bytes of tensors at a time on its CUDA device, since the script last reset that number; None on a CPU."""
+
+
 MOST_RANKS = 1 << 20
 """Numbers from here on are no ranks: damage makes such."""
 Status = Literal["recording", "complete", "partial", "failed"]
@@ -163,6 +172,8 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str | None = None
     device_type: Literal["", "cpu", "cuda"] = ""
     """Of the device it works on; '' in files of older versions."""
+    peak_memory: PeakMemory = PeakMemory()
+    """From the start of the process until the folder was last written."""
     tf32: dict[str, bool] = {}
     """Whether `matmul` and `convolution` in float32 may run in TF32."""
     clock: list[ClockPair] = []
@@ -204,6 +215,8 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     given_sizes: dict[str, int] = {}
     """Model-parallel sizes that the user gave."""
     versions: dict[str, str] = {}
+    git_commit: str = ""
+    """What was checked out where the script lies; '' where git has no part in it. The files may differ from it."""
     hosts: list[str] = []
     start_ns: int = 0
     """Since the epoch, clock of the host that launched."""

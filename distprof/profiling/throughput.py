@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ from torch import nn
 from distprof.errors import UsageError
 from distprof.model.tensors import check_storage, num_samples, tensors
 from distprof.process.identity import cpu_name
+from distprof.process.memory import status_bytes
 from distprof.timing.repetition import durations
 from distprof.units import UNKNOWN, counted, duration, si, size
 
 CUDA_MEMORY = "peak of the CUDA caching allocator, weights included"
 RSS_RISE = "peak resident set of the process above the resident set before"
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
-STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,28 +196,17 @@ class _Memory:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._before = _resident()
+        self._before, self._most_before = status_bytes("VmRSS"), status_bytes("VmHWM")
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
     def peak_bytes(self) -> int | None:
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
-        before, now = self._before, _resident()
-        if before is None or now is None or now["VmHWM"] <= before["VmHWM"]:
+        most = status_bytes("VmHWM")
+        if self._before is None or self._most_before is None or most is None or most <= self._most_before:
             return None
-        return now["VmHWM"] - before["VmRSS"]
-
-
-def _resident() -> dict[str, int] | None:
-    """Resident bytes (VmRSS) and their maximum so far (VmHWM); None if the kernel has no such file.
-
-    ru_maxrss of getrusage would not do: it survives exec, so it may be that of the parent program.
-    """
-    if not STATUS.exists():
-        return None
-    fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
-    return {name: int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")}
+        return most - self._before
 
 
 def _num_tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

@@ -22,6 +22,7 @@ from distprof.helper import Helper
 from distprof.model.modules import ModuleMap, Site
 from distprof.process.identity import Identity, device_name, device_type, in_process_group, tf32, versions
 from distprof.process.live_topology import detect, unnamed_axes
+from distprof.process.memory import peak_memory
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.clock.client import ClockRecorder
@@ -318,7 +319,8 @@ class RankRecording:
             profiled_steps=[step for step in self.progress.paused_steps if step < len(self._steps)],
             params=self._params.total, steps_found=self._steps_found,
             device_name=device_name(), device_type=device_type(), tf32=tf32(), versions=versions(),
-            clock=list(self.clock.pairs), clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)
+            peak_memory=peak_memory(), clock=list(self.clock.pairs), clock_sync=self.clock.samples_until_now(),
+            clock_note=self.clock.note)
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
+from distprof.contract.job_command import job_command
 from distprof.contract.paths import (
     MERGED,
     PARTIAL_SUFFIX,
@@ -34,6 +35,7 @@ from distprof.files import read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
 from distprof.process.identity import versions
+from distprof.recording.git_commit import git_commit
 from distprof.system import opened_at
 
 WATCH = "DISTPROF_WATCH"
@@ -135,11 +137,17 @@ def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mappin
     """What run.json holds of a job that this process launches, or is the first rank of."""
     return RunJson(run_id=run_id, argv=_arguments(), working_directory=_working_directory(), steps=plan,
                    world_size=world_size, given_sizes=dict(sizes), versions=versions(), hosts=[socket.gethostname()],
-                   start_ns=time.time_ns(), launch_key=key, directory_id=new_run_id())
+                   start_ns=time.time_ns(), launch_key=key, directory_id=new_run_id(), git_commit=_git_commit())
 
 
 def _arguments() -> list[str]:
     return [] if os.environ.get(NO_ARGV) else without_secrets(sys.argv)
+
+
+def _git_commit() -> str:
+    """Of the script; where none is named, of the working directory."""
+    script = next((word for word in job_command(sys.argv) if word.endswith(".py")), "")
+    return git_commit(Path(_working_directory(), script).parent if script else Path(_working_directory()))
 
 
 def _working_directory() -> str:

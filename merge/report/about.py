@@ -1,4 +1,4 @@
-"""What was run: command, hosts, versions, topology."""
+"""What was run: command, when, from which commit, on which hosts, with which versions."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def about(sources: Sources) -> dict[str, Any]:
         "title": run.path.resolve().name, "run_id": run.run_id,
         "command": None if launch is None or not launch.argv else shlex.join(_script(job_command(launch.argv))),
         "started_ns": None if launch is None or not launch.start_ns else launch.start_ns,
+        "ended_ns": None if launch is None else launch.end_ns,
+        "git_commit": None if launch is None or not launch.git_commit else launch.git_commit,
         "hosts": _hosts(run), "versions": dict(versions),
         "devices": sorted({rank.device_name for rank in run.ranks if rank.device_name is not None}),
         "foreign": not sources.is_recorded,

@@ -26,12 +26,13 @@ def blame(sources: Sources) -> dict[str, Any]:
         raise AbsentError("no collective was recorded, so nothing shows whether a rank delays others",
                           remedy="record those of a job with several ranks using --steps trace=6,arrivals=20")
     analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
-    certain = [one for one in at_step_time(analysis.culprits, found.step_time) if one.certain]
+    culprits = at_step_time(analysis.culprits, found.step_time)
+    certain = [one for one in culprits if one.certain]
     lines = {one.rank: [*lines_of(one, certain, ranks)] for one in certain}
     known = bool(found.steps)
     return {
         "culprits": [{**culprit_data(one), "sentence": lines[one.rank][0] if one.certain else None,
-                      "more": lines.get(one.rank, [])[1:]} for one in analysis.culprits],
+                      "more": lines.get(one.rank, [])[1:]} for one in culprits],
         "blind": None if analysis.blind is None else unseen(analysis.blind),
         "crowded": [asdict(one) for one in analysis.crowded],
         "shifting": None if analysis.shifting is None else asdict(analysis.shifting),

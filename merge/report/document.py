@@ -18,13 +18,13 @@ from distprof.merge.report.clock import clock
 from distprof.merge.report.collectives import collectives
 from distprof.merge.report.critical import critical_path
 from distprof.merge.report.findings import findings
-from distprof.merge.report.memory import memory
+from distprof.merge.report.memory import memory, peak_memory
 from distprof.merge.report.modules import modules
 from distprof.merge.report.operators import operators
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import MEASURED, Given, Sources
 from distprof.merge.report.steps import heat_map, step_parts
-from distprof.merge.report.waits import waits
+from distprof.merge.report.waits import script_lines, waits
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import mfu
 from distprof.merge.text.steps import step_line
@@ -40,7 +40,8 @@ SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "collective_kinds": lambda sources, _: _kinds(sources), "bandwidths": lambda sources, _: _bandwidths(sources),
     "blame": lambda sources, _: blame(sources), "hang": lambda sources, _: hang(sources), "clock": clock,
     "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: _pipeline(sources),
-    "memory": memory, "modules": modules, "operators": operators, "waits": waits}
+    "script_lines": lambda sources, _: script_lines(sources), "memory": memory, "modules": modules,
+    "operators": operators, "waits": waits}
 """Those that a run may lack; last those whose timelines are read beside the others."""
 NO_COLLECTIVE = "no collective was recorded"
 RECORD_THEM = "record those of a job with several ranks using --steps trace=6"
@@ -73,7 +74,7 @@ def _document(sources: Sources) -> dict[str, Any]:
     found: dict[str, Any] = {
         "format": FORMAT, "kind": "report", "run": about(sources), **{name: summary[name] for name in SIZES},
         "totals": _totals(sources, absent), "step": _step(sources), "steps": summary.get("steps"),
-        "communication": _communication(summary, absent),
+        "peak_memory": peak_memory(sources), "communication": _communication(summary, absent),
         **sections}
     found["findings"] = findings(found, sources)
     if sources.level is not None:

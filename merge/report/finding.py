@@ -21,5 +21,9 @@ class Finding:
     rank: int | None = None
     step: int | None = None
     module: str | None = None
+    action: str | None = None
+    """What usually helps."""
     next: str | None = None
     """The command that shows more."""
+    view: str | None = None
+    """The command that opens the trace there."""

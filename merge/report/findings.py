@@ -24,7 +24,7 @@ from distprof.merge.report.resource_findings import bandwidth, compilations, dat
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
-from distprof.merge.text.phrases import step_time_words
+from distprof.merge.text.phrases import full_sentence, step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, bubble, mfu
 from distprof.merge.text.steps import change_line
@@ -41,6 +41,13 @@ BUBBLE = 0.1
 UNCOUNTED = 0.01
 """Share of the bytes moved from which on operators of unknown FLOPs are named."""
 SHOWN = 4
+ACTIONS = {
+    "data": "Load data in more worker processes, or ahead of the step.",
+    "host": "Move this work out of the step, or do it less often.",
+    "forward": "If this rank has as much to do as its peers, check its device for lower clocks and other processes.",
+}
+"""What usually helps, by the kind of the first cause."""
+ACTIONS |= {"backward": ACTIONS["forward"], "recompute": ACTIONS["forward"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
         found.append(Finding(severity="good", section="step_parts",
                              text="Nothing in the recording looks wrong"))
     ordered = sorted(found, key=lambda one: WEIGHTS[one.severity])
-    return [asdict(replace(one, text=_sentence(one.text))) for one in ordered[:MOST]]
+    return [asdict(replace(one, text=full_sentence(one.text))) for one in ordered[:MOST]]
 
 
 def _was_seen(facts: Facts) -> bool:
@@ -139,11 +146,14 @@ def _late(facts: Facts) -> Iterator[Finding]:
     if blame is None:
         return
     certain = [one for one in blame["culprits"] if one["certain"]]
-    for one in certain[:SHOWN]:
+    has_timeline = any(rank.trace is not None for rank in facts.sources.run.ranks)
+    for number, one in enumerate(certain[:SHOWN], 1):
         step = one["late_steps"][0]
         where = next((why["where"] for why in one["causes"][:1] if why["kind"] in OF_MODULES), None)
         yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
                       rank=one["rank"], step=step, module=where,
+                      action=next((ACTIONS.get(why["kind"]) for why in one["causes"][:1]), None),
+                      view=f"distprof view --finding {number} {facts.where}" if has_timeline else None,
                       next=f"distprof comms {_look_at(facts, step)} {facts.where}")
     if not certain and blame["lines"] and facts.sources.run.world_size > 1:
         first, *more = blame["lines"]
@@ -156,7 +166,7 @@ def _change(facts: Facts) -> Iterator[Finding]:
     """Steps that take longer or shorter from one on, later than what was recorded."""
     if facts.sources.is_recorded:
         for line in change_line(facts.sources.summary):
-            yield Finding(severity="warn", text=line.replace("`", ""), section="step_parts")
+            yield Finding(severity="warn", text=line, section="step_parts")
 
 
 def _step(facts: Facts) -> Iterator[Finding]:
@@ -218,7 +228,8 @@ def _bubble(facts: Facts) -> Iterator[Finding]:
     found = facts.document["pipeline"]
     if found is not None:
         yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
-                      text=bubble(found), section="pipeline")
+                      text=bubble(found), section="pipeline",
+                      action="More micro-batches per step make it smaller.")
 
 
 def _topology(facts: Facts) -> Iterator[Finding]:
@@ -278,8 +289,3 @@ def _partial(facts: Facts) -> Iterator[Finding]:
         more = f" (and {counted(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
         yield Finding(severity="note", text=f"{sentence(found[0])}{more}", section="missing",
                       rank=found[0].rank if len(found) == 1 else None)
-
-
-def _sentence(text: str) -> str:
-    """With a capital in front and a full stop behind."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

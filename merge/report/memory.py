@@ -45,6 +45,13 @@ def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
         "timeline": _curves(found, sample), "at_peak": _tensors(peaks)}
 
 
+def peak_memory(sources: Sources) -> list[dict[str, Any]] | None:
+    """The most that each rank held until its last recorded step; None where no rank says."""
+    known = [(rank.number, rank.recorded.peak_memory) for rank in sources.run.ranks if rank.recorded is not None]
+    rows = [{"rank": rank, "host_bytes": peak.host_bytes, "device_bytes": peak.device_bytes} for rank, peak in known]
+    return rows if any(row["host_bytes"] or row["device_bytes"] for row in rows) else None
+
+
 def _categories(peaks: list[Peak]) -> dict[str, Any]:
     """Bytes of each category at the peak of each rank and device, in the order of `ranks`."""
     category, size = pl.col("category").fill_null("unknown"), pl.col("size_bytes").sum()

@@ -37,6 +37,7 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
     if share >= DATA:
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
+                      action="Load data in more worker processes, or ahead of the step.",
                       text=f"{percent(share)} of a traced step is spent loading data (mean over all ranks).")
 
 
@@ -87,7 +88,8 @@ def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:
 def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """A rank whose peak is well above the others'."""
     found = document["memory"]
-    peaks = [] if found is None else [row for row in rows_of(found["ranks"]) if row["peak_bytes"]]
+    of_ranks = [{"rank": row["rank"], "peak_bytes": row["device_bytes"]} for row in document["peak_memory"] or ()]
+    peaks = [row for row in (of_ranks if found is None else rows_of(found["ranks"])) if row["peak_bytes"]]
     if len(peaks) < 2:
         return
     most, usual = max(peaks, key=lambda row: row["peak_bytes"]), median(row["peak_bytes"] for row in peaks)
@@ -95,7 +97,8 @@ def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Findin
         yield Finding(severity="warn", section="memory", rank=most["rank"],
                       text=f"Rank {most['rank']} has the highest peak memory, {size(most['peak_bytes'])}: "
                            f"{most['peak_bytes'] / usual:.2f} x that of the median rank.",
-                      next=f"distprof memory --rank {most['rank']} {where}")
+                      next="distprof run --steps memory=1 ..." if found is None else
+                      f"distprof memory --rank {most['rank']} {where}")
 
 
 def _rate(bytes_per_second: float) -> str:

@@ -1,4 +1,4 @@
-"""What blocks the ranks: lines or operators that wait, and what torch.compile did."""
+"""Where the host spends its time: lines of the script, lines or operators that wait, and what torch.compile did."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ import polars as pl
 
 from distprof.errors import DataError
 from distprof.merge.report.absent import AbsentError
-from distprof.merge.report.columns import columns_of
+from distprof.merge.report.columns import Columns, columns_of
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import Sources
 from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.grouping import grouped
+from distprof.merge.waits.script_lines import script_lines as lines_of
 from distprof.units import counted
 
 MOST_ROWS = 50
+MOST_LINES = 20
+
+
+def script_lines(sources: Sources) -> Columns:
+    """Lines of the script with the most time per step.
+
+    Raises:
+        AbsentError: No samples were taken.
+    """
+    found = lines_of(sources.in_detail)
+    if found.is_empty():
+        raise AbsentError("no lines of the script were sampled", remedy="record them with --steps trace=6")
+    return columns_of(found.head(MOST_LINES))
 
 
 def waits(sources: Sources, sample: Sample) -> dict[str, Any]:

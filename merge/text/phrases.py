@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 LISTED = 6
 """Ranks that are listed one by one."""
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_WORD = re.compile("[a-z]+(?:: |[^a-z0-9_.:(/]|$)")
 NEVER_COMPARED = "?"
 """Stands behind what rests on clocks that were never compared."""
 
@@ -54,6 +56,16 @@ def in_one_unit(ns: float, *others: float) -> tuple[str, ...]:
     number, unit = mine.split()
     size, places = next(size for size, name in UNITS if name == unit), len(number.partition(".")[2])
     return mine, *(f"{other / size:.{places}f} {unit}" for other in others)
+
+
+def capitalized(text: str) -> str:
+    """With a capital in front, unless a name or a number is there."""
+    return text[:1].upper() + text[1:] if _WORD.match(text) else text
+
+
+def full_sentence(text: str) -> str:
+    """With a capital in front and a full stop behind."""
+    return capitalized(text) + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def step_time_words(found: StepTime) -> str:

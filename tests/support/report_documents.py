@@ -25,6 +25,9 @@ SECTIONS = (
     "memory",
     "pipeline",
     "waits",
+    "script_lines",
+    "peak_memory",
+    "steps",
     "critical_path",
     "clock",
 )

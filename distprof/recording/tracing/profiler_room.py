@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from distprof.process.memory import status_bytes
 from distprof.system import limit_of, resource
 
 VARIABLE = "DISTPROF_PROFILER_MEMORY"
@@ -42,7 +43,7 @@ class ProfilerRoom:
         """From now on, what comes is taken for the profiler's."""
         self._thread = threading.get_ident()
         self.most_bytes = _given() or max(int(min(MOST_BYTES, SHARE * _free_bytes() / _local_ranks())), LEAST_BYTES)
-        self._before_bytes = _of_status("VmHWM")
+        self._before_bytes = status_bytes("VmHWM") or 0
 
     @property
     def taken_bytes(self) -> int:
@@ -82,14 +83,6 @@ def _resident_bytes() -> int:
         return 0
 
 
-def _of_status(key: str) -> int:
-    """A line of /proc/self/status."""
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith(f"{key}:")).split()[1]) << 10
-    return 0
-
-
 def _free_bytes() -> int:
     """What this process may still get."""
     found = [MOST_BYTES << 10]
@@ -101,5 +94,5 @@ def _free_bytes() -> int:
             found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
     most = limit_of("AS")
     if most is not None:
-        found.append(most - _of_status("VmSize"))
+        found.append(most - (status_bytes("VmSize") or 0))
     return max(min(found), 0)

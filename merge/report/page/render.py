@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from distprof.merge.report.page.section_list import sections
-from distprof.merge.text.phrases import brief, step_time_words
+from distprof.merge.text.phrases import brief, capitalized, step_time_words
+from distprof.merge.text.steps import steps_words
 from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import visible
-from distprof.units import counted, duration, percent, si, spans
+from distprof.units import counted, duration, percent, si, size, spans
 
 Document = Mapping[str, Any]
 Kind = Callable[[float], str]
@@ -26,6 +28,7 @@ SCRIPTS = ("format", "dom", "table", "bars", "heat_map", "lanes", "flame", "scat
 """In the order in which they are put together; the last one draws."""
 SEVERITIES = {"bad": "problem", "warn": "warning", "note": "note", "good": "fine"}
 MOST_HOSTS = 3
+HASH = 12
 _UNSAFE = re.compile("[<>&\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 """What could end the element, or turns the reading direction of the source."""
 
@@ -70,7 +73,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"visible": visible, "sentence": _sentence}
+    environment.filters |= {"visible": visible, "sentence": _sentence, "capitalized": capitalized}
     environment.globals |= {
         "duration": duration,
         "percent": percent,
@@ -107,6 +110,9 @@ def _embedded(document: Document) -> Markup:
 
 def _facts(document: Document) -> Iterator[str]:
     run = document["run"]
+    yield from _when(run)
+    if steps := steps_words(document):
+        yield steps
     yield counted(document["world_size"], "rank")
     if topology := document["topology"]:
         doubt = "" if document["topology_certain"] else " (uncertain)"
@@ -118,6 +124,25 @@ def _facts(document: Document) -> Iterator[str]:
     yield from (f"{name} {version}" for name, version in run["versions"].items() if version and name != "distprof")
     if missing := document["missing_ranks"]:
         yield f"missing: ranks {spans(missing)}"
+
+
+def _when(run: Document) -> Iterator[str]:
+    """When the job ran, how long, and which commit."""
+    start_ns, end_ns = run["started_ns"], run["ended_ns"]
+    if start_ns:
+        yield f"{datetime.fromtimestamp(start_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"
+    if start_ns and end_ns and end_ns > start_ns:
+        yield f"ran {_span(round((end_ns - start_ns) / 1e9))}"
+    if run["git_commit"]:
+        yield f"commit {run['git_commit'][:HASH]}"
+
+
+def _span(seconds: int) -> str:
+    """`2 h 5 min`, `41 s`."""
+    minutes, hours = seconds // 60, seconds // 3600
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
 
 
 def _figures(document: Document) -> Iterator[Figure]:
@@ -136,9 +161,21 @@ def _figures(document: Document) -> Iterator[Figure]:
         ("of a step waiting for other ranks", waiting, percent),
         ("of a step moving data", moving, percent),
         ("of a step exposed communication", exposed, percent),
+        *_peaks(document),
         ("model parameters", model.get("unique_params") or model.get("params"), si),
     ]
     return (Figure(*one) for one in found if one[1] is not None)
+
+
+def _peaks(document: Document) -> Iterator[tuple[str, Any, Kind]]:
+    """The most memory of any rank, until its last recorded step."""
+    rows = document["peak_memory"] or ()
+    device = max((row["device_bytes"] or 0 for row in rows), default=0)
+    host = max((row["host_bytes"] or 0 for row in rows), default=0)
+    if device:
+        yield "peak device memory of a rank", device, size
+    elif host:
+        yield "peak memory of a rank's process", host, size
 
 
 QUANTITIES: tuple[tuple[str, str], ...] = (

@@ -79,8 +79,8 @@ SECTIONS = (
     Section(
         id="memory",
         title="Memory",
-        about="Bytes allocated during the memory pass.",
-        needs=("memory",),
+        about="The most memory that each rank held, and in the memory pass, what was allocated.",
+        needs=("memory", "peak_memory"),
         view="memory",
     ),
     Section(
@@ -93,9 +93,10 @@ SECTIONS = (
     ),
     Section(
         id="waits",
-        title="Host waits",
-        about="Where Python waited for a device, a file or another process.",
-        needs=("waits",),
+        title="Host",
+        about="Lines of the script that take the most time, and where Python waited for a device, a file or another "
+              "process.",
+        needs=("waits", "script_lines"),
         view="waits",
     ),
     Section(

@@ -14,6 +14,7 @@ from distprof.merge.blame.culprits import Culprit
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
+from distprof.merge.text.communication.culprits import at_step_time
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings
 from distprof.merge.totals.step_time import step_time_data
@@ -46,7 +47,8 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
-        "culprits": None if analysis is None else [culprit_data(one) for one in analysis.culprits],
+        "culprits": None if analysis is None else [
+            culprit_data(one) for one in at_step_time(analysis.culprits, found.step_time)],
         "blind": None if analysis is None else analysis.blind,
         "crowded": None if analysis is None else [asdict(one) for one in analysis.crowded],
         "shifting": None if analysis is None or analysis.shifting is None else asdict(analysis.shifting),

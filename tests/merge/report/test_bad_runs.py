@@ -24,7 +24,8 @@ from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
 
 SECTIONS = {"step_parts", "heat_map", "collectives", "collective_kinds", "bandwidths", "blame", "hang", "modules",
-            "operators", "memory", "pipeline", "waits", "critical_path", "clock", "totals", "communication"}
+            "operators", "memory", "pipeline", "waits", "script_lines", "critical_path", "clock", "totals",
+            "communication"}
 
 
 def document(*arguments):

@@ -121,13 +121,20 @@ def test_a_group_between_hosts_that_is_much_slower():
 
 def test_a_rank_with_more_memory_than_the_others():
     def peaks(*sizes):
-        return {"memory": {"ranks": {"rank": list(range(len(sizes))), "peak_bytes": list(sizes)}}}
+        return {"memory": {"ranks": {"rank": list(range(len(sizes))), "peak_bytes": list(sizes)}}, "peak_memory": None}
+
+    def always(*sizes):
+        return {"memory": None, "peak_memory": [{"rank": rank, "host_bytes": 10 * (rank + 1), "device_bytes": size}
+                                                for rank, size in enumerate(sizes)]}
 
     said, = memory_imbalance(peaks(100, 100, 100, 150), "runs/a")
     assert said.rank == 3 and "1.50 x" in said.text
     assert not list(memory_imbalance(peaks(100, 110, 105), "runs/a"))
     assert not list(memory_imbalance(peaks(100), "runs/a"))
-    assert not list(memory_imbalance({"memory": None}, "runs/a"))
+    said, = memory_imbalance(always(100, 100, 100, 150), "runs/a")
+    assert said.rank == 3 and "1.50 x" in said.text and said.next == "distprof run --steps memory=1 ..."
+    assert not list(memory_imbalance(always(None, None), "runs/a"))
+    assert not list(memory_imbalance({"memory": None, "peak_memory": None}, "runs/a"))
 
 
 def test_markdown_says_the_same(tmp_path):

@@ -17,6 +17,12 @@ const el = (tag, attributes = {}, ...children) => fill(document.createElement(ta
 /** An SVG element. */
 const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+/** A sentence: names between backticks are set as code. An odd number of backticks means that a name has one. */
+function sentence(text) {
+  const parts = shown(text).split("`");
+  return parts.length % 2 ? parts.map((part, number) => number % 2 ? el("code", {}, part) : part) : [shown(text)];
+}
+
 /** A number with its exact value beside its text. */
 const figure = (value, kind) => value === null || value === undefined
   ? el("span", {}, UNKNOWN) : el("data", { value: String(value) }, shown(value, kind));

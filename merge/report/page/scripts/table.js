@@ -26,16 +26,21 @@ function table(columns, rows, { caption = "", filter = "", sort = null, tall = f
     "aria-label": caption || filter || columns[0].label }, grid), more);
 }
 
-const textual = column => column.kind === "name" || column.kind === "text";
+const textual = column => ["name", "file", "text"].includes(column.kind);
+const isName = column => column.kind === "name" || column.kind === "file";
 
 function line(columns, row) {
   return el("tr", {}, columns.map((column, index) => {
     const value = row[column.key];
-    const content = column.key === "module" && value === "" ? "(root)" : textual(column) ? shown(value) : figure(value, column.kind);
-    return index === 0 ? el("th", { scope: "row", class: column.kind === "name" ? "name" : null }, content)
-      : el("td", { class: column.kind === "name" ? "name" : textual(column) ? "text" : null }, content);
+    const content = column.key === "module" && value === "" ? "(root)" : column.kind === "file" ? fileName(value)
+      : textual(column) ? shown(value) : figure(value, column.kind);
+    return index === 0 ? el("th", { scope: "row", class: isName(column) ? "name" : null }, content)
+      : el("td", { class: isName(column) ? "name" : textual(column) ? "text" : null }, content);
   }));
 }
+
+/** The last part of a path; the whole one is shown to who points at it. */
+const fileName = path => path ? el("span", { title: shown(path) }, shown(path.split(/[\\/]/).at(-1))) : shown(path);
 
 function matches(row, columns, words) {
   return !words || columns.some(column => textual(column) && shown(row[column.key]).toLowerCase().includes(words));
@@ -51,6 +56,8 @@ function inOrder(rows, { key, down }) {
   return [...known, ...unknown];
 }
 
+/** A table that stands in for a chart. */
+const openNumbers = (columns, rows, caption) => table(columns, rows, { caption, tall: rows.length > 15 });
+
 /** The numbers behind a chart, folded away. */
-const numbers = (columns, rows, caption) =>
-  el("details", {}, el("summary", {}, "Numbers"), table(columns, rows, { caption, tall: rows.length > 15 }));
+const numbers = (columns, rows, caption) => el("details", {}, el("summary", {}, "Numbers"), openNumbers(columns, rows, caption));

@@ -6,8 +6,8 @@ const VIEWS = {
   bandwidths: page => bandwidthView(page.bandwidths),
   modules: page => moduleFlame(page.modules),
   operators: page => operatorView(page.operators),
-  memory: page => memoryView(page.memory),
-  waits: page => waitsView(page.waits),
+  memory: page => [...page.memory ? memoryView(page.memory) : [], ...page.peak_memory ? peakView(page.peak_memory) : []],
+  waits: page => [...page.script_lines ? linesView(page.script_lines) : [], ...page.waits ? [el("h3", {}, "Waits"), ...waitsView(page.waits)] : []],
   critical_path: page => criticalView(page.critical_path),
   clock: page => [table([{ key: "rank", label: "rank", kind: "number" }, { key: "host", label: "host", kind: "name" }, { key: "offset_ns", label: "offset", kind: "ns" },
     { key: "drift_ppm", label: "drift, ppm", kind: "number" }, { key: "uncertainty_ns", label: "uncertainty", kind: "ns" }], rowsOf(page.clock.ranks), { caption: "clocks by rank", tall: true })],
@@ -19,14 +19,17 @@ const collectiveKinds = kinds => table([{ key: "op", label: "operation", kind: "
   { key: "transfer_ns", label: "moving per step", kind: "ns" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" }, { key: "busbw", label: "bus bandwidth", kind: "byte_rate" }],
 kinds, { sort: "wait_ns", caption: "collectives per step", filter: kinds.length > 12 ? "find" : "" });
 
+/** Fewer are read more easily in the table. */
+const FEWEST_POINTS = 4;
+
 function bandwidthView(rows) {
   const series = [...new Set(rows.map(row => `${row.op} in ${row.group_description}`))];
   const points = rows.filter(row => row.busbw_median > 0 && row.size_bucket > 0).map(row => ({ x: row.size_bucket, y: row.busbw_median, size: 5,
     colour: TINTS[series.indexOf(`${row.op} in ${row.group_description}`) % TINTS.length],
     text: `${row.op} in ${shown(row.group_description)}, ${row.num_ranks} ranks, about ${shown(row.size_bucket, "bytes")}: ${shown(row.busbw_median, "byte_rate")} median of ${row.num_measured}` }));
-  return [...points.length ? [legend(series.slice(0, 12).map((name, index) => [shown(name), TINTS[index % TINTS.length]])),
+  return [...points.length >= FEWEST_POINTS ? [legend(series.slice(0, 12).map((name, index) => [shown(name), TINTS[index % TINTS.length]])),
     scatter(points, { label: "Bus bandwidth by size", across: "bytes per call", up: "bus bandwidth, median", xKind: "bytes", yKind: "byte_rate" })] : [],
-  numbers([{ key: "op", label: "operation", kind: "text" }, { key: "group_description", label: "group", kind: "text" }, { key: "num_ranks", label: "ranks", kind: "number" },
+  (points.length >= FEWEST_POINTS ? numbers : openNumbers)([{ key: "op", label: "operation", kind: "text" }, { key: "group_description", label: "group", kind: "text" }, { key: "num_ranks", label: "ranks", kind: "number" },
     { key: "size_bucket", label: "about", kind: "bytes" }, { key: "num_measured", label: "measured", kind: "number" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" },
     { key: "busbw_median", label: "bus, median", kind: "byte_rate" }, { key: "busbw_max", label: "bus, most", kind: "byte_rate" }], rows, "bandwidth by size")];
 }
@@ -47,7 +50,7 @@ function operatorView({ columns, rows, peak_flops_per_second: peak, peak_bytes_p
       + `at ${row.flops_per_byte.toFixed(2)} FLOP/byte, ${shown(row[time], "ns")} in all, ${row.calls} calls` }));
   const roof = (from = 1, to = 1e6) => !peak ? [] : bandwidth ? [[[from, Math.min(peak, from * bandwidth)], [peak / bandwidth, peak], [to, peak]]] : [[[from, peak], [to, peak]]];
   return [table(used.map(key => ({ key, label: OPERATOR_COLUMNS[key][0], kind: OPERATOR_COLUMNS[key][1] })), objects, { sort: time, filter: "find operator or class", tall: true, caption: "" }),
-    ...points.length ? [el("h3", {}, "Roofline"), el("p", { class: "soft" }, basis ? shown(basis) : "No peak is known for this device, so there is no roof line."),
+    ...points.length ? [el("h3", {}, "Roofline"), el("p", { class: "soft" }, basis ? sentence(basis) : "No peak is known for this device, so there is no roof line."),
       scatter(points, { label: "Roofline of operators", across: "FLOP per byte", up: "FLOP/s", xKind: "number", yKind: "flop_rate", lines: roof })] : []];
 }
 
@@ -62,10 +65,18 @@ function memoryView({ ranks, categories, timeline, at_peak: atPeak }) {
     rowsOf(atPeak), { sort: "bytes", tall: true, caption: "largest tensors at the peak" })] : []];
 }
 
+const peakView = rows => [el("h3", {}, "Peak until the last recorded step"), table([{ key: "rank", label: "rank", kind: "number" },
+  ...rows.some(row => row.device_bytes) ? [{ key: "device_bytes", label: "tensors on the device", kind: "bytes" }] : [],
+  { key: "host_bytes", label: "process (resident set)", kind: "bytes" }], rows, { caption: "peak memory by rank", tall: true })];
+
+const linesView = lines => [el("h3", {}, "Lines of the script"), table([{ key: "file", label: "file", kind: "file" }, { key: "line", label: "line", kind: "number" },
+  { key: "function", label: "function", kind: "name" }, { key: "mean_ns", label: "mean of the ranks, per step", kind: "ns" }, { key: "most_ns", label: "most", kind: "ns" },
+  { key: "most_rank", label: "on rank", kind: "number" }, { key: "ratio", label: "of a step", kind: "ratio" }], rowsOf(lines), { sort: "mean_ns", caption: "lines with the most time" })];
+
 function waitsView({ rows, steps }) {
   const blocking = rowsOf(rows);
   if (!blocking.length) return [el("p", {}, `Nothing was seen to block the host in the ${steps.length} steps that were looked at.`)];
-  return [table([{ key: "op", label: "operator", kind: "name" }, { key: "file", label: "file", kind: "name" }, { key: "line", label: "line", kind: "number" },
+  return [table([{ key: "op", label: "operator", kind: "name" }, { key: "file", label: "file", kind: "file" }, { key: "line", label: "line", kind: "number" },
     { key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "rank", label: "rank", kind: "number" },
     { key: "calls", label: "calls", kind: "number" }, { key: "blocked_ns", label: "blocked", kind: "ns" }, { key: "longest_ns", label: "longest", kind: "ns" }],
   blocking, { sort: "blocked_ns", caption: "what blocks the host" })];
@@ -73,7 +84,7 @@ function waitsView({ rows, steps }) {
 
 function criticalView({ by_rank: byRank, by_module: byModule, by_op: byOp }) {
   const time = { key: "time_ns", label: "on the path, per step", kind: "ns" }, ratio = { key: "ratio", label: "share", kind: "ratio" };
-  return [el("div", { class: "two" },
+  return [el("div", { class: "beside" },
     table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], rowsOf(byRank), { sort: "time_ns", caption: "by rank", tall: true }),
     table([{ key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, time, ratio], rowsOf(byModule), { sort: "time_ns", caption: "by module", tall: true }),
     table([{ key: "op", label: "operator", kind: "name" }, time, ratio], rowsOf(byOp), { sort: "time_ns", caption: "by operator", tall: true }))];

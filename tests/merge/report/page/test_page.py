@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from distprof.merge.report.page import render
+from distprof.merge.text.phrases import capitalized
 from support.perfetto import NODE
 from support.report_documents import HOSTILE, bare_document, document, numbers, with_names
 
@@ -73,8 +74,33 @@ def test_every_number_on_the_static_page_is_in_the_document() -> None:
 def test_sections_without_data_say_why_or_are_left_out() -> None:
     tags = Tags(render.page(bare_document()))
     assert [section["id"] for section in tags.named("section")] == ["findings", "steps", "modules", "missing"]
-    assert {"no steps were recorded", "no modules were recorded"} <= set(tags.texts)
+    assert {"No steps were recorded", "No modules were recorded"} <= set(tags.texts)
     assert any("There are no findings" in text for text in tags.texts)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0, None), (41, "41 s"), (125, "2 min 5 s"), (7530, "2 h 5 min")])
+def test_the_top_says_when_how_long_and_of_which_commit(seconds: int, said: str | None) -> None:
+    made = document()
+    made["run"]["ended_ns"] = made["run"]["started_ns"] + seconds * 10**9
+    texts = Tags(render.page(made)).texts
+    shown = texts[texts.index("late") + 1:texts.index("train.py --steps 4")]
+    assert [text for text in shown if text.strip()][:3 + bool(said)] == [
+        "2023-11-14 22:13 UTC", *([f"ran {said}"] if said else []), "commit 9fceb02d0ae5",
+        "steps 0-43 of 320 recorded"]
+
+
+def test_what_was_never_noted_is_not_said() -> None:
+    made = document() | {"steps": None, "peak_memory": None}
+    made["run"] |= {"started_ns": None, "ended_ns": None, "git_commit": None}
+    assert "2 ranks" in (texts := Tags(render.page(made)).texts)
+    assert not any(word in text for text in texts[:texts.index("2 ranks")] for word in ("UTC", "ran ", "commit"))
+
+
+def test_the_largest_peak_of_a_device_or_else_of_a_process_is_a_figure() -> None:
+    made = document()
+    assert "910.00 MB" in (texts := Tags(render.page(made)).texts) and "peak memory of a rank's process" in texts
+    made["peak_memory"][0]["device_bytes"] = 5 * 10**9
+    assert "5.00 GB" in (texts := Tags(render.page(made)).texts) and "peak device memory of a rank" in texts
 
 
 def test_links_of_findings_lead_to_sections() -> None:
@@ -99,6 +125,14 @@ def test_units_of_the_script_are_those_of_the_terminal() -> None:
     assert json.loads(done.stdout) == [[duration(one), size(one), si(one), percent(one / 1000)] for one in values]
 
 
+@pytest.mark.parametrize(("said", "shown"), [
+    ("rank 2 is late", "Rank 2 is late"), ("`model` forward takes", "`model` forward takes"), ("42 steps", "42 steps"),
+    ("all_reduce of 1 MB", "all_reduce of 1 MB"), ("layers.1 is late", "layers.1 is late"), ("", ""),
+    ("train.py:12 takes", "train.py:12 takes"), ("stuck: rank 0", "Stuck: rank 0")])
+def test_sentences_begin_with_a_capital_and_names_stay_as_they_are(said: str, shown: str) -> None:
+    assert capitalized(said) == shown
+
+
 def test_names_in_sentences_are_set_as_code() -> None:
     made = document()
     made["findings"][0] |= {"text": "`a<b>` takes long", "detail": "an odd ` is left"}
@@ -110,7 +144,7 @@ def test_names_in_sentences_are_set_as_code() -> None:
 def test_a_hang_is_said_in_its_own_words_if_there_are_any(said: str | None) -> None:
     hang = {"sentence": said, "lines": [], "hangs": [], "ranks": [{"rank": 0, "failure": "Connection closed"}]}
     texts = Tags(render.page(document() | {"hang": hang, "findings": []})).texts
-    assert said is None or said in texts
+    assert said is None or f" {said[0].upper()}{said[1:]}" in texts
     assert ("problem" in texts) == (said is not None) and "stuck" not in texts
 
 
