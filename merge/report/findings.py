@@ -152,7 +152,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
         where = next((why["where"] for why in one["causes"][:1] if why["kind"] in OF_MODULES), None)
         yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
                       rank=one["rank"], step=step, module=where,
-                      action=next((ACTIONS.get(why["kind"]) for why in one["causes"][:1]), None),
+                      action=next((_action(why) for why in one["causes"][:1]), None),
                       view=f"distprof view --finding {number} {facts.where}" if has_timeline else None,
                       next=f"distprof comms {_look_at(facts, step)} {facts.where}")
     if not certain and blame["lines"] and facts.sources.run.world_size > 1:
@@ -160,6 +160,11 @@ def _late(facts: Facts) -> Iterator[Finding]:
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
         yield Finding(severity="good" if good else "note", text=first, detail="\n".join(more) or None,
                       section="blame")
+
+
+def _action(cause: dict[str, Any]) -> str | None:
+    """What usually helps; where the line of a module is known, that says more."""
+    return None if cause["line"] is not None and cause["kind"] in OF_MODULES else ACTIONS.get(cause["kind"])
 
 
 def _change(facts: Facts) -> Iterator[Finding]:
