@@ -17,6 +17,7 @@ from typing import Any
 from torch.compiler import is_compiling
 
 from distprof.contract.rank_json import Status
+from distprof.freed_memory import give_back
 from distprof.model.compiled import never_compile
 from distprof.needs import expect_linux, import_torch
 from distprof.recording.chosen_ranks import ChosenRanks
@@ -178,6 +179,8 @@ class Recorder:
         """All passes are done, and the script goes on."""
         self._finish("complete", goes_on=self._later.are_wanted)
         self._later.start(self._step.number)
+        self._passes.sessions.forget_events()
+        give_back()
 
     def _finish(self, status: Status, why: str | None = None, *, goes_on: bool = False) -> None:
         with self._writing.held():

@@ -270,6 +270,22 @@ def test_forked_data_loader_workers_write_nothing(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith("rank")] == ["rank00000"]
 
 
+def test_the_events_of_the_trace_pass_are_freed_without_the_garbage_collector(tmp_path):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gc.collect()
+    gc.disable()
+    try:
+        with distprof.record(tmp_path / "run", steps="wait=1,count=0,time=1,trace=1,arrivals=1"):
+            for _ in range(6):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+            kept = [one for one in gc.get_objects() if isinstance(one, torch.profiler.profile) and one.profiler]
+    finally:
+        gc.enable()
+    assert not kept and Recorded(tmp_path / "run").info["passes"]["trace"] == 1
+
+
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_child_that_is_forked_after_the_trace_pass_exits(tmp_path, capfd):
     """`exit` of the C library, as `sys.exit` calls it: the destructor of Kineto's thread would wait forever."""

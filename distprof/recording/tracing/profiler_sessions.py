@@ -114,6 +114,15 @@ class ProfilerSessions:
         if self._ending is not None and not self.has_ended(self._ending) and self._is_of_this_thread():
             self._end()
 
+    def forget_events(self) -> None:
+        """Frees the events of the last session, once they are written and no session follows.
+
+        torch's object is in a cycle with itself: they would stay until the garbage collector comes by.
+        """
+        profile = None if self._last is None else self._last[0]()
+        if profile is not None and self.have_ended():
+            self._last = profile.profiler = None
+
     def _end(self) -> None:
         profile, self._ending = self._ending, None
         self._ended = weakref.ref(profile)
