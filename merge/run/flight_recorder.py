@@ -30,6 +30,8 @@ NAME = re.compile(r"(?:trace|rank|dump|flight|fr)[A-Za-z_-]*[.]?(\d{1,7})(?:\.(?
 HEAD_BYTES = 4096
 KEYS = (b"pg_status", b"pg_config", b"nccl_version", b"comm_lib_version", b"collective_seq_id")
 """One of them is in the head of every dump."""
+KEYS_OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
+"""One of them is in the head of a trace of torch, which lists its groups as well (`pg_config`)."""
 MOST_BYTES = 1 << 30
 WORLD = "0"
 """torch's name of the group of all ranks."""
@@ -148,7 +150,8 @@ def _is_dump(file: Path) -> bool:
             head = opened.read(HEAD_BYTES)
     except OSError:
         return False
-    return head.lstrip()[:1] in (b"\x80", b"{") and any(key in head for key in KEYS)
+    return head.lstrip()[:1] in (b"\x80", b"{") and any(key in head for key in KEYS) and not any(
+        key in head for key in KEYS_OF_TRACES)
 
 
 def _dump(content: bytes) -> Dump:

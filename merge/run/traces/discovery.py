@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
 from distprof.contract.problems import FilesLeftOut, Unreadable
 from distprof.errors import DataError
 from distprof.merge.run.traces.rank_from_name import natural, rank_in
-from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, read_head
+from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, MERGED_TRACE, read_head
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
@@ -25,6 +26,7 @@ from distprof.storage.walking import walk
 LEVELS = 2
 """Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""
 HEAD_CHUNK_BYTES = 1 << 16
+_MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks)(?![a-z])", re.IGNORECASE)
 NAMED = 3
 """Files that a line names of those it is about."""
 
@@ -38,6 +40,8 @@ class Candidate:
     """Its path from the folder, or in the archive, that was given: what names can be read from."""
     identity: TraceIdentity
     modified_ns: int
+    is_merged: bool = False
+    """Another tool has put the traces of several ranks into it, as its first events or its name say."""
 
 
 class ExecutionTrace(NamedTuple):
@@ -58,6 +62,15 @@ class Discovery:
     skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What files are instead of traces -> their names."""
     execution_traces: list[ExecutionTrace] = field(default_factory=list)
+
+    def leave_out_merged(self) -> None:
+        """Beside traces of ranks one that another tool merged has the same events again."""
+        ranks = [one for one in self.candidates if not one.is_merged]
+        if ranks:
+            self.skipped[MERGED_TRACE] += [one.trace.name for one in self.candidates if one.is_merged]
+            self.candidates[:] = ranks
+        if not self.skipped[MERGED_TRACE]:
+            del self.skipped[MERGED_TRACE]
 
     def remarks(self) -> Iterator[FilesLeftOut]:
         """One for each sort of file that was left out and is not paired with a timeline."""
@@ -202,7 +215,8 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
     if head.instead is None:
         found.candidates.append(Candidate(
             trace=reader.trace, where=where, identity=identity_of(head.values),
-            modified_ns=reader.trace.path.stat().st_mtime_ns))
+            modified_ns=reader.trace.path.stat().st_mtime_ns,
+            is_merged=head.has_several or _MERGED.search(where.name) is not None))
     elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
         found.problems.append(Unreadable(

@@ -51,6 +51,7 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
     if not found.candidates:
         raise DataError(_nothing(paths, found), hint="distprof export reads execution traces without timelines"
                         if found.execution_traces else "Chrome traces are *.json, *.json.gz or tar archives of them")
+    found.leave_out_merged()
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []
     files = numbered(found.candidates, by, problems, remarks)

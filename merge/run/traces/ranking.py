@@ -87,25 +87,42 @@ def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | Non
 
 
 def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> list[int | None]:
-    """Traces first; file names where ranks in traces are missing or not unique, and those in names are."""
+    """Traces first; file names where ranks in traces are missing or not unique, and those in names are.
+
+    Where no way tells the ranks of all files, the one that tells most: an odd file does not cost the others theirs.
+    """
     names = [rank_in(one.where) for one in candidates]
     own = [name if one.identity.rank is None else one.identity.rank
            for one, name in zip(candidates, names, strict=True)]
-    if not _clash(own):
+    if _are_unique(own) and None not in own:
         return own
-    places: list[int] | None = ranks_of_places([place_in(one.where) for one in candidates])
-    ways: tuple[tuple[Literal["rank", "mesh"], Sequence[int | None] | None], ...] = (("rank", names), ("mesh", places))
-    for source, ranks in ways:
-        if ranks is not None and None not in ranks and not _clash(ranks):
-            remarks.append(RanksFromNames(names=source, contradicted=any(
-                one.identity.rank is not None for one in candidates)))
-            return list(ranks)
-    return own
+    ways: tuple[tuple[Literal["rank", "mesh"], list[int | None]], ...] = (
+        ("rank", names), ("mesh", _places(candidates)))
+    needed = len(own) if None not in own else _num_known(own) + 1 if _are_unique(own) else 1
+    found = max((way for way in ways if _are_unique(way[1])), key=lambda way: _num_known(way[1]), default=None)
+    if found is None or _num_known(found[1]) < needed:
+        return own
+    source, ranks = found
+    remarks.append(RanksFromNames(names=source, contradicted=any(
+        one.identity.rank is not None for rank, one in zip(ranks, candidates, strict=True) if rank is not None)))
+    return ranks
 
 
-def _clash(ranks: Sequence[int | None]) -> bool:
-    """True where not every file has a rank of its own."""
-    return None in ranks or len(set(ranks)) < len(ranks)
+def _places(candidates: Sequence[Candidate]) -> list[int | None]:
+    """Ranks by the place in the mesh that names have; None for files that name none."""
+    places = [place_in(one.where) for one in candidates]
+    ranks = iter(ranks_of_places([place for place in places if place]) or ())
+    return [next(ranks, None) if place else None for place in places]
+
+
+def _are_unique(ranks: Sequence[int | None]) -> bool:
+    """True where no two files have the same rank."""
+    known = [rank for rank in ranks if rank is not None]
+    return len(set(known)) == len(known)
+
+
+def _num_known(ranks: Sequence[int | None]) -> int:
+    return sum(rank is not None for rank in ranks)
 
 
 def _no_rank(candidates: Sequence[Candidate], naming: Naming) -> DataError:

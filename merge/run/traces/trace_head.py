@@ -22,6 +22,11 @@ from distprof.merge.scan.trace_file import is_gzip
 NODES = "nodes"
 """The list of an execution trace."""
 EXECUTION_TRACE = "an execution trace"
+MERGED_TRACE = "a merged trace"
+_PREFIXED = re.compile(rb'"pid"\s*:\s*"\[[^"\]]{1,64}\] ?\d')
+"""`"pid": "[TP00-DP01] 2848"`: what puts traces of several ranks into one writes such."""
+_OF_CPU = re.compile(rb'"name"\s*:\s*"process_labels"[^{}]*?"pid"\s*:\s*(\d+)[^{}]*\{\s*"labels"\s*:\s*"CPU"')
+"""What Kineto writes once, in front of all other events."""
 TAIL_BYTES = 4 << 20
 LIST_BYTES = 1 << 16
 """Of a list: enough for its first event."""
@@ -44,6 +49,8 @@ class Head:
     """Top-level values of a trace, by key; only those in `KEPT`."""
     is_damaged: bool = False
     """True where it could be a trace that was damaged."""
+    has_several: bool = False
+    """True where its first events are of several ranks: another tool has merged them."""
 
 
 def read_head(reader: ChunkReader, *, through: bool) -> Head:
@@ -64,8 +71,10 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
     if instead is None and "distributedInfo" not in values:
         values = _after_events(_end(reader, text or b"", feed, through=through)) | values
     if instead is None and is_merged(values):
-        instead = "a merged trace"
-    return Head(instead=instead, values=values, is_damaged=keys.is_of_trace and (keys.is_cut or keys.lost_bytes > 0))
+        instead = MERGED_TRACE
+    begin = (text or b"")[:LIST_BYTES]
+    return Head(instead=instead, values=values, is_damaged=keys.is_of_trace and (keys.is_cut or keys.lost_bytes > 0),
+                has_several=_PREFIXED.search(begin) is not None or len({*_OF_CPU.findall(begin)}) > 1)
 
 
 def is_merged(values: Mapping[str, Any]) -> bool:

@@ -82,6 +82,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 def test_files_of_other_kinds_are_no_dumps(tmp_path):
     for name, content in (("rank0_trace.json", b'{"traceEvents": []}'), ("model_rank_0", b"\x80\x02}q\x00."),
+                          ("trace_rank_1.json", b'{"schemaVersion": 1, "distributedInfo": {"pg_config": []}}'),
                           ("notes_rank_1", b"pg_status"), ("trace_rank_x", pickle.dumps({"pg_status": {}}))):
         (tmp_path / name).write_bytes(content)
     assert not list(dump_files(tmp_path))

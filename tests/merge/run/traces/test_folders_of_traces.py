@@ -30,6 +30,36 @@ def test_a_trace_without_a_rank_beside_others_is_left_out_and_said(tmp_path):
     assert list(run.problems) == [TraceWithoutRank(file="host_7.async_llm.2.pt.trace.json")]
 
 
+MESH = [f"1760-TP-{tp}-DP-{dp}.trace.json.gz" for tp in range(2) for dp in range(2)]
+
+
+@pytest.mark.parametrize("odd", [None, 0])
+def test_an_odd_file_does_not_cost_the_others_their_ranks(tmp_path, odd):
+    plain(tmp_path, MESH)
+    write(tmp_path / "1760-TOKENIZER-0.trace.json", kineto(odd, 4))
+    run = open_run(tmp_path)
+    assert sorted(files_of(run).values()) == MESH
+    assert list(run.problems) == [TraceWithoutRank(file="1760-TOKENIZER-0.trace.json")]
+
+
+PREFIXED = [{"ph": "X", "pid": f"[TP0{tp}] 2848", "tid": 1, "ts": 10, "dur": 1, "name": "a"} for tp in range(2)]
+TWO_CPUS = [{"ph": "M", "name": "process_labels", "pid": pid, "tid": 0, "args": {"labels": "CPU"}} for pid in (7, 8)]
+
+
+@pytest.mark.parametrize(("name", "of_several"), [
+    ("trace.json", PREFIXED), ("trace.json", TWO_CPUS), ("merged-1760.trace.json", []), ("all_ranks.json", []),
+    ("merge_trace.json", []), ("combined.json", [])])
+def test_what_another_tool_merged_is_left_out_beside_the_ranks_and_read_alone(tmp_path, name, of_several):
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", kineto(rank, 2))
+    write(tmp_path / name, json.dumps(json.loads(kineto(0, 2)) | {"traceEvents": [*of_several, *events(0)]}))
+    os.utime(tmp_path / "rank0.json", ns=(1, 1))
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.json", 1: "rank1.json"} and not run.problems
+    assert list(sentences(run.remarks)) == [f"1 file skipped: a merged trace ({name})"]
+    assert files_of(open_run(tmp_path / name)).keys() == {0}
+
+
 def test_iterations_are_refused_and_one_of_them_is_not(tmp_path):
     for step in (10, 20, 100):
         for rank in range(2):
