@@ -20,7 +20,7 @@ from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
 from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
-MEMBER_SUFFIXES = (".json", ".json.gz")
+MEMBER_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.bz2", ".json.xz")
 DAMAGE = (tarfile.TarError, ValueError, IndexError, KeyError, OverflowError, EOFError, MemoryError, RecursionError)
 """What `tarfile` raises at headers that are damaged."""
 DAMAGED_HEADERS = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]  # of typeshed

@@ -12,6 +12,7 @@ from io import FileIO
 from itertools import chain
 
 from distprof.errors import LIMITS, DataError
+from distprof.merge.scan.decompression import Decompressed, format_of
 from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
 from distprof.merge.scan.trace_file import Part, Pieces, TraceFile
@@ -52,6 +53,8 @@ class ChunkReader:
         """Bytes of text given so far."""
         self.encoding: str | None = None
         """Of a text that is not compressed; None for UTF-8 without a mark. Known with the first chunk."""
+        self.is_compressed = False
+        """Known with the first chunk."""
         self._chunk_bytes = chunk_bytes
         self._max_bytes = max_bytes
         self._source = source
@@ -95,8 +98,14 @@ class ChunkReader:
         """Decompressed bytes."""
         raw = self._source() if self._source is not None else self.trace.open(stack)
         first = raw.read(READ_BYTES)
+        name = format_of(first)
+        self.is_compressed = name is not None or first.startswith(MAGIC)
         if first.startswith(MAGIC):
             yield from self._gunzipped(raw, first)
+        elif name is not None:
+            file = Decompressed(_whole(raw, first), name)
+            yield from file
+            self.damage = file.damage
         else:
             self.encoding = _encoding(first)
             if isinstance(raw, FileIO) and self._max_bytes is None and self.encoding is None:
@@ -107,7 +116,7 @@ class ChunkReader:
                                  lost=f"{raw.missing} of {self.trace.size} bytes are not in the archive")
 
     def _gunzipped(self, raw: Readable, first: bytes) -> Iterator[bytes]:
-        opened: list[Readable] = [Pieces(chain([first], iter(lambda: raw.read(READ_BYTES), b"")))]
+        opened = [_whole(raw, first)]
         file = Gunzip(lambda stack: opened.pop() if opened else self.trace.open(stack), size=self.trace.num_bytes)
         yield from file
         self.damage = file.damage
@@ -146,6 +155,11 @@ class ChunkReader:
                                      at_byte=self.num_bytes, lost="the rest was not read")
                 return
             yield chunk
+
+
+def _whole(raw: Readable, first: bytes) -> Readable:
+    """A file of which the first bytes were read."""
+    return Pieces(chain([first], iter(lambda: raw.read(READ_BYTES), b"")))
 
 
 def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:

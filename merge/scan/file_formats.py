@@ -13,9 +13,6 @@ FOREIGN = (
     (b"par1", "a parquet table", None),
     (b"sqlite format 3", "an SQLite database (an Nsight Systems export?)", None),
     (b"pk\x03\x04", "a ZIP archive", "unzip it"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd it"),
-    (b"bzh", "bzip2", "bunzip2 it"),
-    (b"\xfd7zxz", "xz", "unxz it"),
     *((b"\x80" + protocol, "a Python pickle", "for torch.cuda.memory snapshots, use distprof memory")
       for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
     (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),

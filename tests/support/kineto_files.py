@@ -16,6 +16,7 @@ from support.jobs import ROOT
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8"
 GLOO = ROOT.parent / "shared" / "traces" / "gloo_rank34_of_300.json.gz"
+CASES = ROOT.parent / "shared" / "cases" / "traces"
 needs_shared = pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
 
 

@@ -6,7 +6,7 @@ import re
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -23,8 +23,13 @@ from distprof.merge.scan.trace_file import TraceFile, printable
 from distprof.storage.places import real
 from distprof.storage.walking import walk
 
-LEVELS = 2
-"""Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""
+LEVELS = 4
+"""Folders below the given one that are looked into: runs/plugins/profile/2026_07_25_18_01_04/host0.trace.json.gz."""
+SHOWN_LEVELS = 2
+"""Folders above a file that was given itself: its rank may be in their names."""
+ASCEND_FOLDER, ASCEND_RANK = "ASCEND_PROFILER_OUTPUT", re.compile(r"profiler_info_(\d{1,6})\.json")
+MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace")
+"""Suffixes of files, beside none, that are traces if they begin like one."""
 HEAD_CHUNK_BYTES = 1 << 16
 _MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks)(?![a-z])", re.IGNORECASE)
 NAMED = 3
@@ -126,7 +131,7 @@ def _special(path: Path) -> str | None:
 def _places(path: Path, found: Discovery, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
     """Each file at a path, its path from there, and what to call it; folders that cannot be read are noted."""
     if not path.is_dir():
-        yield path, PurePosixPath(*path.parts[-1 - LEVELS:]), str(path)
+        yield path, PurePosixPath(*path.parts[-1 - SHOWN_LEVELS:]), str(path)
         return
     def note(error: OSError) -> None:
         found.problems.append(Unreadable(file=printable(str(error.filename)), detail=str(error.strerror)))
@@ -165,14 +170,37 @@ def _may_be_recorded(path: Path) -> bool:
 
 
 def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterator[Path]:
-    """Files whose names say JSON or tar, in natural order; hidden ones and our own output apart."""
+    """Files whose names say JSON or tar, or that begin like a trace, in natural order; hidden ones and our own output
+    apart.
+    """
     for folder, folders, names in walk(path, note):
         below = len(folder.relative_to(path).parts)
         shown = [name for name in folders if not name.startswith(".") and name != MERGED]
         folders[:] = sorted(shown, key=natural) if below < LEVELS else []
         for name in sorted(names, key=natural):
-            if name.endswith((*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES)) and not name.startswith("."):
+            if not name.startswith(".") and (
+                    name.endswith((*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES)) or _begins_like_a_trace(folder / name)):
                 yield folder / name
+
+
+def _with_rank_beside(identity: TraceIdentity, file: Path) -> TraceIdentity:
+    """Ascend's profiler writes ASCEND_PROFILER_OUTPUT/trace_view.json, and the rank into the name of a file above."""
+    if identity.rank is not None or file.parent.name != ASCEND_FOLDER:
+        return identity
+    names = (ASCEND_RANK.fullmatch(one.name) for one in file.parent.parent.glob("profiler_info_*.json"))
+    ranks = [int(name[1]) for name in names if name is not None]
+    return replace(identity, rank=ranks[0]) if len(ranks) == 1 else identity
+
+
+def _begins_like_a_trace(file: Path) -> bool:
+    """For names that do not say what a file is. Files of other kinds are passed by without a word."""
+    if not (file.name.endswith(MAYBE) or "." not in file.name) or _special(file) is not None:
+        return False
+    try:
+        first = next(iter(ChunkReader(TraceFile(path=file), chunk_bytes=HEAD_CHUNK_BYTES)), b"")
+    except DataError:
+        return False
+    return b'"traceEvents"' in first or b'"ph"' in first
 
 
 def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, named: bool, asked: bool) -> None:
@@ -214,7 +242,7 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
         return
     if head.instead is None:
         found.candidates.append(Candidate(
-            trace=reader.trace, where=where, identity=identity_of(head.values),
+            trace=reader.trace, where=where, identity=_with_rank_beside(identity_of(head.values), reader.trace.path),
             modified_ns=reader.trace.path.stat().st_mtime_ns,
             is_merged=head.has_several or _MERGED.search(where.name) is not None))
     elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:

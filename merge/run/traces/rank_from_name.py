@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from distprof.contract.rank_json import MOST_RANKS
 
-SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?\.json(\.gz)?$")
+SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?(\.json)?(\.gz|\.zst|\.bz2|\.xz)?$")
 RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
 """rank0_trace, rank-34, profile_rank_3, ep0-ba3-rank2."""
 PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")

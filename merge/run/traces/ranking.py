@@ -130,9 +130,10 @@ def _no_rank(candidates: Sequence[Candidate], naming: Naming) -> DataError:
     if naming.pattern is not None:
         return DataError(f"--rank-pattern {naming.pattern!r} matches none of "
                          f"{first_few([str(one.where) for one in candidates], SHOWN_FILES)}")
-    pattern = suggested_pattern([str(one.where) for one in candidates])
-    hint = f"--rank-pattern '{pattern}' takes it from the path" if pattern is not None else \
-        r"--rank-pattern REGEX with one group takes it from the path, like 'gpu(\d+)'"
+    form = Counter(shape(str(one.where)) for one in candidates).most_common(1)[0][0]
+    pattern = suggested_pattern([path for one in candidates if shape(path := str(one.where)) == form])
+    hint = f"distprof merge --rank-pattern '{pattern}' takes it from the path" if pattern is not None else \
+        r"distprof merge --rank-pattern REGEX with one group takes it from the path, like 'gpu(\d+)'"
     return DataError(f"no rank in distributedInfo or in the file name of {first_few(names, SHOWN_FILES)}",
                      hint=f"{hint}; --ranks-in-order numbers the files in this order")
 
@@ -159,9 +160,9 @@ def check_one_folder(files: Numbered, within: Path | None) -> None:
     raise DataError(
         f"several traces per rank: {named('rank', twice)} in "
         f"{counted(len(sharing), 'iteration' if steps else 'place')}: {first_few(sharing)}",
-        hint=f"merge one of them, like {sharing[-1]}" + ("" if steps else "; if they belong to different ranks, "
-                                                                          "--rank-pattern REGEX takes the rank from "
-                                                                          "the path"))
+        hint=f"merge one of them, like {sharing[-1]}" + (
+            "" if steps else "; if they belong to different ranks, distprof merge --rank-pattern REGEX takes the rank "
+                             "from the path"))
 
 
 def _folder(one: Candidate, within: Path | None) -> str:

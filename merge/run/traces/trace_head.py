@@ -17,7 +17,6 @@ from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.json_values import object_of, short_members, value_end, value_of
 from distprof.merge.scan.text_window import TextFeed
 from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys
-from distprof.merge.scan.trace_file import is_gzip
 
 NODES = "nodes"
 """The list of an execution trace."""
@@ -108,7 +107,7 @@ def _list(text: bytes, feed: TextFeed) -> str | None:
 
 def _end(reader: ChunkReader, text: bytes, feed: TextFeed, *, through: bool) -> bytes:
     """The last text of a file; none where that takes reading all of it, and that is not wanted."""
-    if reader.trace.member is None and not is_gzip(reader.trace.path) and reader.encoding is None:
+    if reader.trace.member is None and not reader.is_compressed and reader.encoding is None:
         path = reader.trace.path
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - TAIL_BYTES, 0))

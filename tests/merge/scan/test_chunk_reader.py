@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
+import random
 import tarfile
 import tracemalloc
 import zlib
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +120,26 @@ def test_other_encodings_become_utf_8(tmp_path, encoding, pack):
     assert text == TEXT and reader.damage is None
 
 
+PACKERS = {"zstd": partial(pyarrow.compress, codec="zstd", asbytes=True), "bzip2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_other_compressions_are_read_as_far_as_they_go(tmp_path, name):
+    pack = PACKERS[name]
+    for content in (pack(TEXT), pack(TEXT[:7]) + pack(TEXT[7:])):
+        text, reader = read(tmp_path / "a", content, chunk_bytes=1001)
+        assert text == TEXT and reader.damage is None and reader.is_compressed
+    noise = b"[" + random.Random(1).randbytes(3_000_000)
+    packed = pack(noise)
+    text, reader = read(tmp_path / "a", packed[:len(packed) // 2])
+    assert noise.startswith(text) and len(text) > len(noise) // 4
+    assert f"is cut or damaged ({name}: " in str(reader.damage) and reader.damage.at_byte == len(packed) // 2
+    text, reader = read(tmp_path / "a", packed + b"no more of it")
+    assert noise.startswith(text) and len(text) > len(noise) - STEP_BYTES
+    text, reader = read(tmp_path / "a", packed[:len(packed) // 2] + bytes(100) + packed[len(packed) // 2 + 100:])
+    assert len(text) <= len(noise)
+
+
 def test_utf_16_that_ends_in_the_middle_of_a_character_is_read(tmp_path):
     text, _ = read(tmp_path / "a.json", '{"a": "é𝄞"}'.encode("utf-16")[:-5])
     assert text.startswith('{"a": "é'.encode())
@@ -129,7 +154,8 @@ def test_utf_16_that_ends_in_the_middle_of_a_character_is_read(tmp_path):
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer"),
     (b"PAR1\x15\x04", "a parquet table"), (b"\x80\x04\x95", "a Python pickle"),
     (b"\n\xb2\x01\x08\x06", "Perfetto protobuf"), (b"PK\x03\x04", "a ZIP archive"), (b"SQLite format 3\0", "SQLite"),
-    (b"\x28\xb5\x2f\xfd\x04", "zstd"), (b"Traceback (most", "text that is not JSON: 'Traceback (most'"),
+    (b"\x28\xb5\x2f\xfd\x04", "zstd"), (bz2.compress(b"<html>"), "an HTML page"),
+    (b"Traceback (most", "text that is not JSON: 'Traceback (most'"),
     (bytes(range(200, 256)), "binary data"),
 ])
 def test_what_is_no_json_is_called_by_its_name(tmp_path, content, words):

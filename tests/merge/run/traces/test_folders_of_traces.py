@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import tarfile
 
@@ -19,7 +21,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.traces.ranking import Naming
 from distprof.merge.text.problems import sentences
 from support.jobs import distprof
-from support.kineto_files import events, files_of, kineto, names_in, plain, refused, write
+from support.kineto_files import CASES, events, files_of, kineto, names_in, needs_shared, plain, refused, write
 
 
 def test_a_trace_without_a_rank_beside_others_is_left_out_and_said(tmp_path):
@@ -58,6 +60,39 @@ def test_what_another_tool_merged_is_left_out_beside_the_ranks_and_read_alone(tm
     assert files_of(run) == {0: "rank0.json", 1: "rank1.json"} and not run.problems
     assert list(sentences(run.remarks)) == [f"1 file skipped: a merged trace ({name})"]
     assert files_of(open_run(tmp_path / name)).keys() == {0}
+
+
+def test_compressed_traces_and_names_without_json_are_found_and_other_files_passed_by(tmp_path):
+    packers = {"rank0.trace.json.bz2": bz2.compress, "rank1.pt.trace.json.xz": lzma.compress, "rank2.trace": bytes,
+               "trace_rank3": bytes, "rank4.gz": gzip.compress, "plugins/profile/2026_07_25/rank5.json": bytes}
+    for rank, (name, pack) in enumerate(packers.items()):
+        file = write(tmp_path / name, "")
+        file.write_bytes(pack(kineto(rank, 6).encode()))
+    for name, content in (("notes", b"hello"), ("log.gz", gzip.compress(b"hello")), ("state", b'{"step": 1}'),
+                          ("model.xz", b"\xfd7zXZ\0 damaged"), ("trace_rank9", b'{"pg_status": {}, "pg_config": {}}')):
+        (tmp_path / name).write_bytes(content)
+    run = open_run(tmp_path)
+    assert files_of(run) == dict(enumerate(packers)) and not run.problems and not run.remarks
+
+
+@needs_shared
+def test_traces_that_zstd_itself_compressed_are_read():
+    run = open_run(CASES / "zst")
+    assert files_of(run) == {0: "rank0.json.zst", 1: "rank1.json.zst"}
+
+
+def test_ascend_s_rank_stands_in_the_name_of_a_file_beside_its_folder(tmp_path):
+    for rank, folder in ((1, "host_7_ascend_pt"), (0, "host_9_ascend_pt")):
+        write(tmp_path / folder / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", kineto(None))
+        write(tmp_path / folder / f"profiler_info_{rank}.json", "{}")
+    assert files_of(open_run(tmp_path)) == {
+        0: "host_9_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json",
+        1: "host_7_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json"}
+
+
+def test_the_way_out_is_that_of_most_files(tmp_path):
+    plain(tmp_path, ["run/host0.trace.json.gz", "run/host1.trace.json.gz", "run/perfetto_trace.json.gz"])
+    assert r"distprof merge --rank-pattern 'host(\d+)'" in refused(tmp_path)
 
 
 def test_iterations_are_refused_and_one_of_them_is_not(tmp_path):
@@ -131,7 +166,7 @@ def test_what_is_no_trace_is_left_out_and_said(tmp_path):
     write(tmp_path / "merged.json.gz", json.dumps({"metadata": {"distprof": {}}, "traceEvents": events(0)}))
     write(tmp_path / "merged" / "trace.json.gz", kineto(0, 1))
     write(tmp_path / ".cache" / "rank0.json", kineto(0, 1))
-    write(tmp_path / "one" / "two" / "three" / "rank0.json", kineto(0, 1))
+    write(tmp_path / "1" / "2" / "3" / "4" / "5" / "rank0.json", kineto(0, 1))
     write(tmp_path / "notes.txt", "mine")
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.json"} and not run.problems
