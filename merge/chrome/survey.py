@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.merge.chrome.device_processes import DeviceProcesses
 from distprof.merge.chrome.work_folder import Attempt, StillWanted
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.finder import LayoutFinder
@@ -133,15 +134,20 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
 
 def _read(file: ChromeFile, survey: Survey, rows: LayoutFinder) -> None:
     scanner, steps, wanted = file.scanner, _Steps(file.scanner), StillWanted(survey.folder)
+    devices = DeviceProcesses(scanner)
     for text in file.scanned():
         wanted.look()
         phase = scanner.column("phase")
         survey.bad_times += int(np.count_nonzero(timeless(scanner)))
         survey.meta += _meta(scanner, text, np.flatnonzero(phase == META))
         steps.look()
+        devices.look(text)
         rows.add(text, survey.num_events)
         survey.num_events += scanner.num_rows
     survey.base_ns = base_ns_of(file.metadata)
+    labelled = [meta.pid for meta in survey.meta if meta.kind == "process_labels"]
+    survey.meta += [NamingEvent(kind="process_labels", pid=pid, tid="0", value=label)
+                    for pid, label in devices.labels(labelled)]
     survey.num_allocations = steps.num_allocations
     survey.steps = [(step, start + survey.base_ns, end + survey.base_ns) for step, start, end in steps.found]
 

@@ -50,7 +50,8 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
         return _untimed(paths, found)
     if not found.candidates:
         raise DataError(_nothing(paths, found), hint="distprof export reads execution traces without timelines"
-                        if found.execution_traces else "Chrome traces are *.json, compressed or not, or tar archives of them")
+                        if found.execution_traces else
+                        "Chrome traces are *.json, compressed or not, or tar archives of them")
     found.leave_out_merged()
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []

@@ -168,6 +168,18 @@ def test_a_process_of_another_writer_keeps_its_name(tmp_path: Path):
         "rank 0 | host7 | MainProcess (pid 5)", "rank 0 | host7 | worker (pid 6)", "rank 0 | host7 | cpu (pid 8)"]
 
 
+@pytest.mark.parametrize("category", ["kernel", "gpu_memcpy", "gpu_memset"])
+def test_a_process_without_a_label_that_runs_kernels_is_its_device(tmp_path: Path, category: str):
+    found = merge(tmp_path, [
+        slice_of("aten::mm", 1, 4, pid=77, tid=1), slice_of("gemm", 2, 4, pid=9, tid=3, cat=category, device=5),
+        meta("process_labels", 0, labels="GPU 0"), slice_of("gemm", 2, 4, pid=0, tid=3, cat=category, device=0),
+        slice_of("odd", 9, 4, pid=8, tid=3, cat=category)])
+    names = {event["pid"]: event["args"]["name"] for event in found.events if event["name"] == "process_name"}
+    assert [names[event["pid"]] for event in found.of(0, "X")] == [
+        "rank 0 | host7 | cpu (pid 77)", "rank 0 | host7 | gpu 5", "rank 0 | host7 | gpu 0",
+        "rank 0 | host7 | cpu (pid 8)"]
+
+
 def test_a_thread_that_is_spelled_in_several_ways_is_one(tmp_path: Path):
     """7 and "7" are written as the same number; slices, arrows and pairs of both belong together."""
     events = [slice_of("a", 10, 100, pid=1, tid=1), slice_of("b", 60, 100, pid="1", tid="1"),
