@@ -1,9 +1,10 @@
-"""Traces in tar archives, read where they lie or unpacked beside the archive."""
+"""Traces in tar and zip archives, read where they lie or unpacked beside the archive."""
 
 from __future__ import annotations
 
 import posixpath
 import tarfile
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -17,9 +18,9 @@ from isal import igzip
 from distprof.errors import LIMITS, DataError
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
-from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip
+from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip, is_zip
 
-SUFFIXES = (".tar", ".tar.gz", ".tgz")
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
 MEMBER_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.bz2", ".json.xz")
 DAMAGE = (tarfile.TarError, ValueError, IndexError, KeyError, OverflowError, EOFError, MemoryError, RecursionError)
 """What `tarfile` raises at headers that are damaged."""
@@ -28,12 +29,12 @@ DAMAGED_HEADERS = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # 
 
 
 class Archive:
-    """The traces of a tar archive in their order, each with a reader; `damage` is known once all have been taken.
+    """The traces of an archive in their order, each with a reader; `damage` is known once all have been taken.
 
     A compressed archive can only be read through: a reader is of use until the next one is asked for.
 
     Raises:
-        DataError: While iterating: it is no tar archive.
+        DataError: While iterating: it is no archive.
     """
 
     def __init__(self, path: Path, *, label: str = "") -> None:
@@ -44,6 +45,9 @@ class Archive:
         """Links with names of traces to what is not in the archive, or stands before them in a compressed one."""
 
     def __iter__(self) -> Iterator[ChunkReader]:
+        if is_zip(self._path):
+            yield from self._zipped()
+            return
         count = 0
         try:
             packed = _gunzip(self._path) if is_gzip(self._path) else None
@@ -71,6 +75,18 @@ class Archive:
                 raise
             raise DataError(f"cannot read {self._label}: {error.strerror or error}",
                             hint="check the path and its permissions") from error
+
+    def _zipped(self) -> Iterator[ChunkReader]:
+        try:
+            with zipfile.ZipFile(self._path) as archive:
+                members = archive.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise DataError(f"cannot read {self._label}: {error}", hint="download the archive again") from error
+        for member in members:
+            name = PurePosixPath(member.filename).name
+            if name.endswith(MEMBER_SUFFIXES) and not name.startswith("."):
+                yield ChunkReader(TraceFile(path=self._path, member=member.filename, size=member.file_size,
+                                            label=f"{self._label}: {member.filename}"))
 
     def _reader(self, member: tarfile.TarInfo, content: tarfile.TarInfo, stream: tarfile.TarFile | None) -> ChunkReader:
         trace = TraceFile(path=self._path, member=member.name, offset=content.offset_data, size=content.size,

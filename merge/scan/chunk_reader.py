@@ -15,7 +15,7 @@ from distprof.errors import LIMITS, DataError
 from distprof.merge.scan.decompression import Decompressed, format_of
 from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
-from distprof.merge.scan.trace_file import Part, Pieces, TraceFile
+from distprof.merge.scan.trace_file import Part, Pieces, TraceFile, Unzipped
 
 CHUNK_BYTES = 1 << 20
 BYTE_ORDER_MARKS = (
@@ -114,6 +114,10 @@ class ChunkReader:
         if isinstance(raw, Part) and raw.missing:
             self.damage = Damage(reason="is cut", at_byte=raw.given,
                                  lost=f"{raw.missing} of {self.trace.size} bytes are not in the archive")
+
+        if isinstance(raw, Unzipped) and raw.failure is not None:
+            self.damage = Damage(reason=f"is damaged ({raw.failure})", at_byte=raw.given,
+                                 lost="the rest cannot be read")
 
     def _gunzipped(self, raw: Readable, first: bytes) -> Iterator[bytes]:
         opened = [_whole(raw, first)]

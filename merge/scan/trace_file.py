@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,10 +11,13 @@ from pathlib import Path
 
 from distprof.merge.scan.gunzip import MAGIC, Gunzip, Readable
 
+ZIP = b"PK\x03\x04"
+"""How an archive begins."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """Where a trace lies: a file, or a member of a tar archive, which may be gzipped."""
+    """Where a trace lies: a file, or a member of a zip archive, or of a tar archive, which may be gzipped."""
 
     path: Path
     member: str | None = None
@@ -39,6 +44,8 @@ class TraceFile:
         """Its bytes as they lie there; what has to be closed goes on the stack."""
         if self.member is None or self.size is None:
             return stack.enter_context(self.path.open("rb", buffering=0))
+        if is_zip(self.path):
+            return Unzipped(stack.enter_context(zipfile.ZipFile(self.path)), self.member)
         if is_gzip(self.path):
             archive = Pieces(Gunzip(lambda own: own.enter_context(self.path.open("rb"))))
             archive.skip(self.offset)
@@ -96,6 +103,35 @@ class Part:
         self.given += len(out)
         self._ended |= not out
         return out
+
+
+class Unzipped:
+    """A member of a zip archive; it ends where it is damaged, encrypted, or compressed as Python cannot read it."""
+
+    def __init__(self, archive: zipfile.ZipFile, member: str) -> None:
+        self._archive, self._member = archive, member
+        self._opened: Readable | None = None
+        self.given = 0
+        self.failure: str | None = None
+        """Why it ended before its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        try:
+            if self._opened is None:
+                self._opened = self._archive.open(self._member)
+            out = self._opened.read(size)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            self.failure = str(error)
+            return b""
+        self.given += len(out)
+        return out
+
+
+def is_zip(path: Path) -> bool:
+    """True where a file begins like a zip archive."""
+    with path.open("rb") as file:
+        return file.read(len(ZIP)) == ZIP
 
 
 def is_gzip(path: Path) -> bool:

@@ -51,7 +51,7 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
     if not found.candidates:
         raise DataError(_nothing(paths, found), hint="distprof export reads execution traces without timelines"
                         if found.execution_traces else
-                        "Chrome traces are *.json, compressed or not, or tar archives of them")
+                        "Chrome traces are *.json, compressed or not, or archives of them (tar, zip)")
     found.leave_out_merged()
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []

@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import tarfile
+import zipfile
 
 import pytest
 
@@ -254,6 +255,28 @@ def test_an_archive_is_a_folder(tmp_path, mode):
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"trace.json.gz", "summary.json"}
     assert not (tmp_path / "out" / "unpacked").exists()
     assert names_in(tmp_path / "out") == {"work of 2", "work of 9", "work of 10"}
+
+
+def test_a_zip_archive_is_a_folder_and_its_damage_costs_what_lies_behind_it(tmp_path):
+    for rank in range(2):
+        write(tmp_path / f"in/host_{rank}.json", kineto(rank, 2) + " " * 100_000)
+    file = tmp_path / "all.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        for rank in range(2):
+            archive.write(tmp_path / f"in/host_{rank}.json", f"job/host_{rank}.json")
+        archive.writestr("job/notes.txt", "hello")
+    assert files_of(open_run(file)) == {rank: f"{file}: job/host_{rank}.json" for rank in range(2)}
+    done = distprof("merge", file, "--out", tmp_path / "out")
+    assert done.returncode == 0 and names_in(tmp_path / "out") == {"work of 0", "work of 1"}
+    content = bytearray(file.read_bytes())
+    content[90_000] ^= 1
+    file.write_bytes(content)
+    done = distprof("merge", "--force", file, "--out", tmp_path / "out")
+    assert "host_0.json is damaged (Bad CRC-32" in done.stdout
+    assert names_in(tmp_path / "out") == {"work of 0", "work of 1"}
+    file.write_bytes(content[:150_000])
+    done = distprof("merge", "--force", file, "--out", tmp_path / "out")
+    assert done.returncode == 1 and "cannot read" in done.stderr and "zip" in done.stderr
 
 
 def test_run_directories_are_not_taken_for_traces(ddp, tmp_path):
