@@ -230,6 +230,14 @@ class FilesLeftOut(Remark, frozen=True):
     """What they are."""
 
 
+class TimesInNanoseconds(Remark, frozen=True):
+    """Traces whose times were read as nanoseconds: as microseconds, which the format asks for, they lie behind 2262."""
+
+    num_files: int
+    files: tuple[str, ...]
+    """The first few."""
+
+
 class ReadSummaries(Remark, frozen=True):
     """For most ranks, summaries were read instead of tables and traces; --exact reads all."""
 

@@ -15,6 +15,7 @@ from distprof.errors import LIMITS, DataError
 from distprof.merge.scan.decompression import Decompressed, format_of
 from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
+from distprof.merge.scan.time_unit import in_microseconds
 from distprof.merge.scan.trace_file import Part, Pieces, TraceFile, Unzipped
 
 CHUNK_BYTES = 1 << 20
@@ -64,6 +65,7 @@ class ChunkReader:
     def __iter__(self) -> Iterator[bytes]:
         with self._readable(), ExitStack() as stack:
             text = _as_utf8(self._pieces(stack))
+            text = in_microseconds(text) if self.trace.in_ns else text
             for chunk in self._limited(_chunked(self._checked(text), self._chunk_bytes)):
                 self.num_bytes += len(chunk)
                 yield chunk
@@ -108,7 +110,7 @@ class ChunkReader:
             self.damage = file.damage
         else:
             self.encoding = _encoding(first)
-            if isinstance(raw, FileIO) and self._max_bytes is None and self.encoding is None:
+            if isinstance(raw, FileIO) and self._max_bytes is None and self.encoding is None and not self.trace.in_ns:
                 self._plain = raw
             yield from chain([first], iter(lambda: raw.read(READ_BYTES), b""))
         if isinstance(raw, Part) and raw.missing:

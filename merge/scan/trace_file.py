@@ -28,6 +28,8 @@ class TraceFile:
     """Bytes of the member as it lies in the archive."""
     label: str = ""
     """What to call it, if not by its file name."""
+    in_ns: bool = False
+    """Its times are nanoseconds, though the format asks for microseconds."""
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
-from distprof.contract.problems import FilesLeftOut, Unreadable
+from distprof.contract.problems import FilesLeftOut, Remark, TimesInNanoseconds, Unreadable
 from distprof.errors import DataError
 from distprof.merge.run.traces.rank_from_name import natural, rank_in
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, MERGED_TRACE, read_head
@@ -77,8 +77,11 @@ class Discovery:
         if not self.skipped[MERGED_TRACE]:
             del self.skipped[MERGED_TRACE]
 
-    def remarks(self) -> Iterator[FilesLeftOut]:
-        """One for each sort of file that was left out and is not paired with a timeline."""
+    def remarks(self) -> Iterator[Remark]:
+        """One for each sort of file that was left out and is not paired with a timeline; what times were taken for."""
+        in_ns = [one.trace.name for one in self.candidates if one.trace.in_ns]
+        if in_ns:
+            yield TimesInNanoseconds(num_files=len(in_ns), files=tuple(in_ns[:NAMED]))
         for instead, names in self.skipped.items():
             yield FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead=instead)
 
@@ -241,8 +244,9 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
         found.problems.append(_unreadable(error))
         return
     if head.instead is None:
+        identity = _with_rank_beside(identity_of(head.values), reader.trace.path)
         found.candidates.append(Candidate(
-            trace=reader.trace, where=where, identity=_with_rank_beside(identity_of(head.values), reader.trace.path),
+            trace=replace(reader.trace, in_ns=head.in_ns), where=where, identity=identity,
             modified_ns=reader.trace.path.stat().st_mtime_ns,
             is_merged=head.has_several or _MERGED.search(where.name) is not None))
     elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:

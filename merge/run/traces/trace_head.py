@@ -16,6 +16,7 @@ from typing import Any
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.json_values import object_of, short_members, value_end, value_of
 from distprof.merge.scan.text_window import TextFeed
+from distprof.merge.scan.time_unit import is_in_ns
 from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys
 
 NODES = "nodes"
@@ -48,6 +49,8 @@ class Head:
     """Top-level values of a trace, by key; only those in `KEPT`."""
     is_damaged: bool = False
     """True where it could be a trace that was damaged."""
+    in_ns: bool = False
+    """True where its times can only be nanoseconds."""
     has_several: bool = False
     """True where its first events are of several ranks: another tool has merged them."""
 
@@ -73,6 +76,7 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
         instead = MERGED_TRACE
     begin = (text or b"")[:LIST_BYTES]
     return Head(instead=instead, values=values, is_damaged=keys.is_of_trace and (keys.is_cut or keys.lost_bytes > 0),
+                in_ns=is_in_ns(begin),
                 has_several=_PREFIXED.search(begin) is not None or len({*_OF_CPU.findall(begin)}) > 1)
 
 

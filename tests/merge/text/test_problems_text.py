@@ -24,6 +24,7 @@ from distprof.contract.problems import (
     Remark,
     SeveralTraces,
     StepsUnsure,
+    TimesInNanoseconds,
     TopologyUncertain,
     TraceDamaged,
     Unfinished,
@@ -93,6 +94,9 @@ def test_codes_differ():
      {"code": "clocks_wrong", "violations": 3, "num_collectives": 40, "largest_ns": 2_000_000, "allowed_ns": 5_000},
      "clocks are wrong: 3 of 40 collectives finish on one rank before every rank has entered, by up to 2.00 ms; clock "
      "uncertainty explains only 5.00 us"),
+    (TimesInNanoseconds(num_files=2, files=("a.json", "b.json")),
+     {"code": "times_in_nanoseconds", "num_files": 2, "files": ["a.json", "b.json"]},
+     "times of 2 traces are read as nanoseconds, not microseconds (a.json, b.json)"),
     (FilesLeftOut(num_files=1, files=("a.json",), instead="a merged trace"),
      {"code": "files_left_out", "num_files": 1, "files": ["a.json"], "instead": "a merged trace"},
      "1 file skipped: a merged trace (a.json)"),
