@@ -48,7 +48,7 @@ if TYPE_CHECKING:
               help="Output directory, new or empty. Required if RUN is a file.  [default: RUN/merged]")
 @click.option("--rank-pattern", metavar="REGEX",
               help="Regular expression whose group matches the rank in the path of a foreign trace, such as "
-                   "'gpu(\\d+)'.")
+                   "'gpu(\\d+)'. Several groups are a place, the last one counting fastest: 'node(\\d+)/gpu(\\d+)'.")
 @click.option("--ranks-in-order", is_flag=True, help="Number foreign traces 0, 1, ... in file order.")
 @click.option("--align", default="auto", type=click.Choice(["auto", "samples", "collectives", "none"]),
               show_default=True,

@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from distprof.contract.rank_json import MOST_RANKS
 
 SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?(\.json)?(\.gz|\.zst|\.bz2|\.xz)?$")
-RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
-"""rank0_trace, rank-34, profile_rank_3, ep0-ba3-rank2."""
+RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= \[]?(\d{1,7})(?!\d)", re.IGNORECASE)
+"""rank0_trace, rank-34, rank[5], profile_rank_3, ep0-ba3-rank2."""
 PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")
 """Words before `rank` with which it is not the global rank."""
 WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -40,8 +40,11 @@ def rank_in(path: PurePosixPath) -> int | None:
 
 
 def place_in(path: PurePosixPath) -> Place:
-    """Coordinates in a file name: axis -> index; empty where it has none."""
-    return {axis.lower(): int(index) for axis, index in AXIS.findall(SUFFIX.sub("", path.name))}
+    """Coordinates in a file name, else in the nearest folder above it: axis -> index; empty where there are none."""
+    for name in (SUFFIX.sub("", path.name), *reversed(path.parts[:-1])):
+        if found := AXIS.findall(name):
+            return {axis.lower(): int(index) for axis, index in found}
+    return {}
 
 
 def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
@@ -55,9 +58,14 @@ def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
     for axes in (("pp", "tp"), ("dp", "pp", "tp")):
         indices = [tuple(place.get(axis, 0) for axis in axes) for place in places]
         if len(set(indices)) == len(indices):
-            sizes = [max(column) + 1 for column in zip(*indices, strict=True)]
-            return [_flat(index, sizes) for index in indices] if math.prod(sizes) <= MOST_RANKS else None
+            return ranks_in_grid(indices)
     return None
+
+
+def ranks_in_grid(indices: Sequence[tuple[int, ...]]) -> list[int] | None:
+    """Ranks of places in a grid, the last index fastest; None where it is too large for ranks."""
+    sizes = [max(column) + 1 for column in zip(*indices, strict=True)]
+    return [_flat(index, sizes) for index in indices] if math.prod(sizes) <= MOST_RANKS else None
 
 
 def _flat(index: Iterable[int], sizes: Iterable[int]) -> int:

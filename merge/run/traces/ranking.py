@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from distprof.contract.problems import Problem, RanksFromNames, Remark, SeveralTraces, TraceWithoutRank
+from distprof.contract.rank_json import MOST_RANKS
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.traces.discovery import Candidate, first_few
 from distprof.merge.run.traces.rank_from_name import (
@@ -17,6 +18,7 @@ from distprof.merge.run.traces.rank_from_name import (
     natural,
     place_in,
     rank_in,
+    ranks_in_grid,
     ranks_of_places,
     shape,
     suggested_pattern,
@@ -32,7 +34,8 @@ class Naming:
     """Where ranks are taken from if the traces do not hold them; at most one of the two."""
 
     pattern: str | None = None
-    """A regular expression that is searched in each path; its group is the rank."""
+    """A regular expression that is searched in each path. Its group is the rank; several are a place in a grid, like
+    node and GPU, the last one fastest."""
     in_order: bool = False
     """True: ranks 0, 1, ... in the order of the files."""
 
@@ -73,17 +76,26 @@ def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | Non
         search = re.compile(pattern)
     except re.error as error:
         raise UsageError(f"--rank-pattern {pattern!r} is not a valid regular expression: {error}") from error
-    if search.groups != 1:
-        raise UsageError(f"--rank-pattern must have one group, but {pattern!r} has {search.groups}",
-                         hint=r"put the digits of the rank in parentheses, like 'trace_(\d+)'")
-    ranks: list[int | None] = []
-    for one in candidates:
-        match = search.search(str(one.where))
-        if match is not None and not ((match[1] or "").isdecimal() and len(match[1]) < 7):
-            raise UsageError(f"the group of --rank-pattern must match a rank, but matches {match[1]!r} in {one.where}",
-                             hint="a rank has one to six digits")
-        ranks.append(int(match[1]) if match is not None else None)
-    return ranks
+    if not search.groups:
+        raise UsageError(f"--rank-pattern must have a group, but {pattern!r} has none",
+                         hint=r"put the digits of the rank in parentheses, like 'trace_(\d+)' or 'node(\d+)/gpu(\d+)'")
+    matches = [search.search(str(one.where)) for one in candidates]
+    places = [_place(match, one) for match, one in zip(matches, candidates, strict=True) if match is not None]
+    if search.groups == 1 or not places:
+        ranks = iter([rank for rank, in places])
+    elif (found := ranks_in_grid(places)) is not None:
+        ranks = iter(found)
+    else:
+        raise UsageError(f"--rank-pattern {pattern!r} gives ranks beyond {MOST_RANKS}")
+    return [None if match is None else next(ranks) for match in matches]
+
+
+def _place(match: re.Match[str], one: Candidate) -> tuple[int, ...]:
+    wrong = [group for group in match.groups() if not ((group or "").isdecimal() and len(group) < 7)]
+    if wrong:
+        raise UsageError(f"a group of --rank-pattern must match a number, but matches {wrong[0]!r} in {one.where}",
+                         hint="a rank has one to six digits")
+    return tuple(map(int, match.groups()))
 
 
 def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> list[int | None]:

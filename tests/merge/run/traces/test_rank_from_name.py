@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.problems import (
     RanksFromNames,
+    TraceWithoutRank,
     WorldSizeFromRanks,
 )
 from distprof.errors import UsageError
@@ -96,6 +97,8 @@ def test_places_in_names():
     (["dp0_pp0_tp0.1.json", "dp0_pp0_tp1.1.json", "dp0_pp1_tp0.1.json", "dp0_pp1_tp1.1.json", "dp1_pp0_tp0.1.json",
       "dp1_pp0_tp1.1.json", "dp1_pp1_tp0.1.json", "dp1_pp1_tp1.1.json"], list(range(8))),
     (["a/rank_0/host_7.1.pt.trace.json", "a/rank_1/host_8.1.pt.trace.json"], [0, 1]),
+    (["dp0_tp0/trace.json", "dp0_tp1/trace.json", "dp1_tp0/trace.json", "dp1_tp1/trace.json"], [0, 1, 2, 3]),
+    (["trace_rank[0].json", "trace_rank[1].json"], [0, 1]),
 ])
 def test_names_tell_ranks_where_traces_do_not(tmp_path, names, ranks):
     run = open_run(plain(tmp_path, names))
@@ -139,9 +142,18 @@ def test_files_may_be_numbered_in_their_order(tmp_path):
     assert files_of(open_run(*given, naming=Naming(in_order=True))) == dict(enumerate(map(str, given)))
 
 
+def test_several_groups_of_a_pattern_are_a_place(tmp_path):
+    names = [f"node{node}/gpu{gpu}.json" for node in range(2) for gpu in range(3)]
+    plain(tmp_path, [*names, "other.json"])
+    run = open_run(tmp_path, naming=Naming(pattern=r"node(\d+)/gpu(\d+)"))
+    assert files_of(run) == dict(enumerate(names))
+    assert list(run.problems) == [TraceWithoutRank(file="other.json")]
+
+
 @pytest.mark.parametrize(("naming", "words"), [
-    (Naming(pattern="("), "not a valid regular expression"), (Naming(pattern="trace"), "must have one group"),
-    (Naming(pattern="(t)race"), "must match a rank"), (Naming(pattern=r"(\d)", in_order=True), "cannot be combined"),
+    (Naming(pattern="("), "not a valid regular expression"), (Naming(pattern="trace"), "must have a group"),
+    (Naming(pattern="(t)race"), "must match a number"), (Naming(pattern=r"(\d)(x)?"), "must match a number"),
+    (Naming(pattern=r"(\d)", in_order=True), "cannot be combined"),
 ])
 def test_a_naming_that_makes_no_sense_is_refused(tmp_path, naming, words):
     plain(tmp_path, ["trace_0.json", "trace_1.json"])

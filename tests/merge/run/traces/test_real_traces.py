@@ -150,6 +150,6 @@ def test_ranks_beyond_all_jobs_are_none(tmp_path):
         (tmp_path / f"job_1700000000000_rank{rank}.json").write_text('{"traceEvents": []}')
     done = distprof("merge", tmp_path, "--rank-pattern", r"job_(\d+)")
     assert done.returncode == 2
-    assert "must match a rank, but matches" in done.stderr and "a rank has one to six digits" in done.stderr
+    assert "must match a number, but matches" in done.stderr and "a rank has one to six digits" in done.stderr
     assert identity_of({"distributedInfo": {"rank": 10**12, "world_size": 10**13}}).rank is None
     assert ranks_of_places([{"tp": 99999, "pp": 0, "dp": 5}, {"tp": 0, "pp": 99999, "dp": 5}]) is None
