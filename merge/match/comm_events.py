@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distprof.merge.match.device_kernels import CUSTOM, LIBRARIES
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -32,7 +33,7 @@ class EventKind(IntEnum):
 
     NONE = 0
     KERNEL = 1
-    """A kernel of NCCL or RCCL, on the device."""
+    """A kernel that communicates, of NCCL, RCCL or another library, on the device."""
     GLOO = 2
     """A thread of gloo working on an op, `gloo:all_reduce`."""
     CALL = 3
@@ -47,14 +48,15 @@ class EventKind(IntEnum):
 
 
 _NAMES = {
-    EventKind.KERNEL: re.compile(rb"(?!nccl:)\w*(?:nccl|rccl)\w*", re.IGNORECASE),
     EventKind.GLOO: re.compile(rb"gloo:\w+"),
-    EventKind.CALL: re.compile(rb"c10d::\w+"),
+    EventKind.CALL: re.compile(rb"(?:c10d|symm_mem)::\w+"),
     EventKind.PARAMETERS: re.compile(rb"record_param_comms$"),
     EventKind.NOTE: re.compile(rb"(?:nccl|rccl):\w+"),
     EventKind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
     EventKind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
+    EventKind.KERNEL: re.compile(rf"\w*{LIBRARIES}\w*|.*(?:{CUSTOM})".encode(), re.IGNORECASE),
 }
+"""The first that fits counts: calls are named like kernels."""
 _ON_CPU = ("user_annotation", "cpu_op", "operator")
 _CATEGORIES = {
     EventKind.KERNEL: ("kernel",), EventKind.GLOO: _ON_CPU, EventKind.CALL: ("cpu_op", "operator"),

@@ -23,6 +23,7 @@ from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of
 from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
+from distprof.merge.match.device_kernels import custom_op
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
 from distprof.merge.run.each_rank import for_each_rank
@@ -123,7 +124,7 @@ class _RowsOf:
     def _row(self, timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None, *,
              issued_ns: int | None, at_ns: int | None, lane: int) -> dict[str, Any]:
         op = _op(timed, details, note, call)
-        elements, dtype = _elements(op, details, note)
+        elements, dtype = _elements(op, details, note or call)
         group = self._group(details)
         in_group = group.ranks if group else _ranks_listed(details)
         sizes = item_bytes(dtype)
@@ -164,7 +165,9 @@ def op_of_event(event: CommEvent) -> str | None:
     """By what it says of itself, else by its name."""
     if event.name == "record_param_comms":
         return op_of(event.texts.get("Collective name", ""))
-    return op_of(event.name.rpartition(":")[2])
+    if "(" in event.name:  # a kernel with its types
+        return custom_op(event.name) or op_of(event.name.partition("(")[0]) or op_of(event.name)
+    return custom_op(event.name) or op_of(event.name.rpartition(":")[2])
 
 
 def _op(timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None) -> str:

@@ -14,7 +14,9 @@ from distprof.contract.problems import MatchingInferred
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.difference.split import is_communication
 from distprof.merge.match.backend_names import dtype_of, item_bytes, op_of
+from distprof.merge.match.device_kernels import COMMUNICATES
 from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
@@ -242,6 +244,45 @@ def test_a_trace_that_cannot_be_read_is_not_a_rank_that_never_entered(tmp_path):
     (tmp_path / "t" / "rank2.json").write_text('{"distributedInfo": {"rank": 2, "world_size": 3}, "traceEvents": 3}')
     _, rows = measured(open_run(tmp_path / "t"))
     assert set(rows["num_ranks"]) == {2} and rows["mismatch"].null_count() == 2 and not rows["complete"].any()
+
+
+KERNELS = {
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)":
+        "all_reduce",
+    "void (anonymous namespace)::two_shot_all_reduce_kernel<float, 16, 8>(float**, float*)": "all_reduce",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)": "all_reduce",
+    "void sglang::cross_device_reduce_2stage<half, 4>(sglang::RankData*)": "all_reduce",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<...>(...)": "all_reduce",
+    "void tensorrt_llm::kernels::twoShotAllReduceKernel<half, 8>(tensorrt_llm::kernels::AllReduceParams)": "all_reduce",
+    "quickreduce::allreduce_prototype_twoshot<...>(...)": "all_reduce",
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)": "all_to_all",
+    "void deep_ep::internode_ll::combine<true, 7168, 9>(void*)": "all_to_all",
+    "nvshmemi_transfer_put_signal(void*)": "unknown",
+}
+NO_COMMUNICATION = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(...)", "sm90_xmma_gemm_bf16bf16_bf16f32(...)",
+    "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>(...)", "_scatter_gather_elementwise_kernel",
+    "triton_red_fused_add_all_0", "void dispatch_kernel<int>(int*)", "index_reduce_cuda", "splitKreduce_kernel<32>(..)")
+
+
+def test_kernels_that_communicate_are_known_by_their_names(tmp_path):
+    events = [{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": EPOCH_US + 10 * place, "dur": 4}
+              for place, name in enumerate([*KERNELS, *NO_COMMUNICATION])]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    rows = rows_of_ranks(open_run(tmp_path)).rows.sort("start_ns")
+    assert rows["op"].to_list() == list(KERNELS.values())
+    for name in (*KERNELS, *NO_COMMUNICATION):
+        assert pl.Series([name]).str.contains(COMMUNICATES)[0] == is_communication(name) == (name in KERNELS)
+
+
+@needs_shared
+def test_a_server_s_all_reduce_over_symmetric_memory_is_communication():
+    """73 calls, 2.12 ms of 87; sizes by the inputs of the operator that launched them."""
+    _, rows = measured(open_run(SHARED / "gpu" / "b200_eager_vllm.json.gz"))
+    custom = rows.filter(pl.col("op") == "all_reduce")
+    assert len(custom) == 73 and custom["size_bytes"].null_count() == 0
+    assert (custom["end_ns"] - custom["start_ns"]).sum() == pytest.approx(2.12e6, rel=0.005)
 
 
 def test_names_of_ops_and_types():
