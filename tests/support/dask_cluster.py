@@ -28,11 +28,12 @@ class DaskCluster:
 
     Args:
         folder: For its files; made here.
+        environ: Variables of the scheduler.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environ: str) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._port = folder, 0
+        self._folder, self._port, self._environ = folder, 0, environ
         self._workers: list[subprocess.Popen[bytes]] = []
         self._numbers = count()
         self.address = ""
@@ -50,7 +51,7 @@ class DaskCluster:
         file.unlink(missing_ok=True)
         self._scheduler = self._start(self._folder / "scheduler.log", [
             "distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1", "--port", str(self._port),
-            "--scheduler-file", file])
+            "--scheduler-file", file], **self._environ)
         wait_for(file.exists)
         wait_for(lambda: file.read_text().endswith("}"))
         self.address = json.loads(file.read_text())["address"]

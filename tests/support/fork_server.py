@@ -40,8 +40,8 @@ LOADED = (
 LOADED_IF_INSTALLED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny")
 WORKER = ("distprof.launch.worker", "launch/worker.py")
 REST_S = 0.05
-ROOMS = ("recording", "counting", "profiling", "storage", "summaries")
-"""Rooms of distprof that a rank imports."""
+ROOMS = ("recording", "counting", "profiling", "storage", "summaries", "merge", "reporters")
+"""Rooms of distprof that a rank or a command that reads runs imports."""
 
 
 class Request(NamedTuple):
@@ -239,7 +239,7 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 
 def load() -> None:
-    """Imports what ranks and their launchers would."""
+    """Imports what ranks, their launchers and commands that read runs would."""
     for name in LOADED:
         importlib.import_module(name)
     for name in LOADED_IF_INSTALLED:
@@ -248,7 +248,8 @@ def load() -> None:
     for room in ROOMS:
         package = importlib.import_module(f"distprof.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+            with suppress(ModuleNotFoundError):  # of an extra
+                importlib.import_module(module.name)
     _let_gloo_rest()
     _forget_who_records()
     gc.collect()

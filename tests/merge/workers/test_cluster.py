@@ -57,7 +57,7 @@ def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     with DaskCluster(tmp_path_factory.mktemp("cluster")) as found:
-        found.add_worker(number=2, comes_back=True)
+        found.add_worker(number=2)
         yield found
 
 
@@ -139,16 +139,21 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", [("comms",), ("ops", "--json"), ("report", "--json")])
-def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
-    on_cluster = "--scheduler", cluster.address
-    for path, wheres in ((run, [on_cluster]), (traces, [on_cluster, ("--workers", 2)])):
-        alone = distprof(*words, path)
-        assert alone.returncode == 0 and len(alone.stdout) > 100, alone.stderr
-        for where in wheres:
-            done = distprof(*words, path, *where, TEST="")
-            assert (done.returncode, done.stderr) == (0, alone.stderr)
-            assert done.stdout == alone.stdout
+COMMANDS = [("comms",), ("ops", "--json"), ("report", "--json")]
+PLACES = [("traces", "cluster"), ("traces", "processes"), ("run", "cluster")]
+
+
+@pytest.mark.parametrize(("words", "place"), [
+    pytest.param(words, place, marks=() if number == other else pytest.mark.stress)
+    for number, words in enumerate(COMMANDS) for other, place in enumerate(PLACES)])
+def test_commands_that_read_traces_say_the_same(cluster, request, words, place):
+    path, where = request.getfixturevalue(place[0]), place[1]
+    alone = distprof(*words, path)
+    assert alone.returncode == 0 and len(alone.stdout) > 100, alone.stderr
+    done = distprof(*words, path, *(("--scheduler", cluster.address) if where == "cluster" else ("--workers", 2)),
+                    TEST="")
+    assert (done.returncode, done.stderr) == (0, alone.stderr)
+    assert done.stdout == alone.stdout
 
 
 def test_work_has_readable_names(cluster, tmp_path):
@@ -320,10 +325,17 @@ def workers_of(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("work", ["__import__('os')._exit(9)", "[b'x' * 10**9, __import__('time').sleep(60)]"])
-def test_work_that_ends_each_worker_is_given_up(own_cluster, work):
+def test_work_that_ends_each_worker_is_given_up(tmp_path, work):
     """It exits, or takes more memory than there is."""
-    own_cluster.add_worker("--memory-limit", "500MB", comes_back=True)
-    done = forked.run([sys.executable, "-c", """
+    with DaskCluster(tmp_path / "cluster", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as cluster:
+        cluster.add_worker("--memory-limit", "500MB", comes_back=True)
+        done = given_up(cluster, work)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "that ran this task died: write rank 3  hint: out of memory?" in done.stdout
+
+
+def given_up(cluster: DaskCluster, work: str) -> subprocess.CompletedProcess[str]:
+    return forked.run([sys.executable, "-c", """
 import sys
 from distprof.errors import DataError
 from distprof.merge.workers.dask_pool import DaskPool
@@ -334,10 +346,7 @@ try:
 except DataError as error:
     print(error)
 pool.close()
-""", own_cluster.address, work], capture_output=True, text=True, check=False,
-        env=clean_environ() | QUIET | PATIENT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "that ran this task died: write rank 3  hint: out of memory?" in done.stdout
+""", cluster.address, work], capture_output=True, text=True, check=False, env=clean_environ() | QUIET | PATIENT)
 
 
 def test_workers_that_do_not_come_that_are_gone_or_paused_are_one_line(run, tmp_path):

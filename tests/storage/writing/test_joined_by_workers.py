@@ -28,27 +28,47 @@ pytestmark = pytest.mark.job
 MIB = 1 << 20
 SIZES = (11 * MIB, 100, 0, 5 * MIB + 1, 12 * MIB)
 """Of what is written of each rank, as compressed, or a bit more."""
+FEW = SIZES[0], SIZES[1], SIZES[3]
 TRACE, TABLES = "m/trace.json.gz", [f"m/events.parquet/rank{rank:05}.parquet" for rank in range(len(SIZES))]
 """What workers write."""
 PART = r".*trace\.json\.gz\?.*partNumber=(\d+).*"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ranks that are longer and shorter than what S3 takes as a part, one of them without events."""
-    chance = random.Random(1)
-    return write_run(tmp_path_factory.mktemp("run") / "run", *(
-        [slice_of("op", 10 * at, 5, args={"text": base64.b64encode(chance.randbytes(min(size, 1 << 14))).decode()})
-         for at in range(-(-size >> 14))] for size in SIZES))
+    return _written(tmp_path_factory.mktemp("many") / "run", SIZES)
 
 
 @pytest.fixture(scope="module")
-def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Merged without a cluster, to a folder."""
-    out = tmp_path_factory.mktemp("expected") / "merged"
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three such ranks: less is uploaded."""
+    return _written(tmp_path_factory.mktemp("run") / "run", FEW)
+
+
+def _written(run: Path, sizes: tuple[int, ...]) -> Path:
+    chance = random.Random(1)
+    return write_run(run, *(
+        [slice_of("op", 10 * at, 5, args={"text": base64.b64encode(chance.randbytes(min(size, 1 << 14))).decode()})
+         for at in range(-(-size >> 14))] for size in sizes))
+
+
+@pytest.fixture(scope="module")
+def expected(run: Path) -> dict[str, bytes]:
+    return _merged_here(run, FEW)
+
+
+@pytest.fixture(scope="module")
+def expected_of_many(many: Path) -> dict[str, bytes]:
+    return _merged_here(many, SIZES)
+
+
+def _merged_here(run: Path, sizes: tuple[int, ...]) -> dict[str, bytes]:
+    """Without a cluster, to a folder."""
+    out = run.parent / "expected"
     assert distprof("merge", run, "--out", out).returncode == 0
     found = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert sum(SIZES) < len(found["trace.json.gz"]) < 1.1 * sum(SIZES)
+    assert sum(sizes) < len(found["trace.json.gz"]) < 1.1 * sum(sizes)
     return found
 
 
@@ -83,13 +103,14 @@ def _left(server: S3Server) -> list[dict]:
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_members_do_not_pass_through_the_client(run: Path, expected: dict[str, bytes], tmp_path: Path, bucket: str,
-                                                server: S3Server, cluster: DaskCluster, proxy: FaultyProxy,
-                                                is_apart: bool) -> None:
+def test_members_do_not_pass_through_the_client(many: Path, expected_of_many: dict[str, bytes], tmp_path: Path,
+                                                bucket: str, server: S3Server, cluster: DaskCluster,
+                                                proxy: FaultyProxy, is_apart: bool) -> None:
     """Whether or not workers see its folder."""
+    expected = expected_of_many
     apart = apart_from(tmp_path / "temporary") if is_apart else ()
     cluster.add_worker(number=2, before=apart, **server.environ())
-    merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ(proxy.address))
+    merge = _start(many, f"{bucket}/m", cluster, tmp_path, **server.environ(proxy.address))
     out, err = merge.communicate()
     assert (merge.returncode, err) == (0, "")
     assert out.startswith(f"{bucket}/m/trace.json.gz: 5 of 5 ranks, ")
