@@ -16,20 +16,13 @@ PASSES = ("--steps", "wait=1,count=1,time=2,memory=1,trace=3,arrivals=0")
 
 
 @pytest.fixture(scope="module")
-def late_tp(recordings):
-    """Two tensor-parallel ranks in each of two replicas; one rank sleeps in a module."""
-    script = SCRIPTS / "late_tensor_parallel.py"
-    return recordings.get("late_tp", lambda out: record_run(out, 4, script, "--steps", "8", flags=PASSES))
-
-
-@pytest.fixture(scope="module")
 def pipeline(recordings):
     """Four stages under 1F1B."""
     script = SCRIPTS / "timed_pipeline.py"
     return recordings.get("timed_pipeline", lambda out: record_run(out, 4, script, "1f1b", "1", flags=PASSES))
 
 
-@pytest.fixture(params=["ddp", "late_tp", "pipeline"])
+@pytest.fixture(params=["everything", "tp", "two_late_ranks", "pipeline"])
 def document(request) -> dict[str, Any]:
     done = called("report", "--json", request.getfixturevalue(request.param))
     assert done.returncode == 0, done.stderr
@@ -38,11 +31,10 @@ def document(request) -> dict[str, Any]:
 
 
 def test_every_view_is_drawn_with_the_numbers_of_the_document(opened, document):
-    for size in (WIDE, PHONE):
-        for scheme in ("light", "dark"):
-            report = opened(document, viewport=size, color_scheme=scheme)
-            assert report.page.locator("text=could not be drawn").count() == 0
-            assert report.page.evaluate("document.documentElement.scrollWidth") == size["width"]
+    for size, scheme in ((WIDE, "light"), (PHONE, "dark")):
+        report = opened(document, viewport=size, color_scheme=scheme)
+        assert report.page.locator("text=could not be drawn").count() == 0
+        assert report.page.evaluate("document.documentElement.scrollWidth") == size["width"]
     report.unfold()
     values = report.page.eval_on_selector_all("main data", "all => all.map(one => Number(one.value))")
     known = set(map(float, numbers(document))) | differences(document)
