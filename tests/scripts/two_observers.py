@@ -28,10 +28,11 @@ def work(rank: int, world_size: int, folder: str) -> None:
             loss.backward()
             optimizer.step()
     profiler.stop()
+    observer.unregister_callback()  # writes the end
     profiler.export_chrome_trace(f"{folder}/demo_trace_r{rank}.json")
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    mp.spawn(work, args=(2, sys.argv[1]), nprocs=2)
+    mp.start_processes(work, args=(2, sys.argv[1]), nprocs=2, start_method="fork")

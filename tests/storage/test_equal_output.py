@@ -21,11 +21,14 @@ from support.s3_server import S3Server, use
 
 RUN = "my runs é/run"
 COMMANDS = (
-    ("stats",), ("stats", "--json"), ("stats", "--modules"), ("comms",), ("comms", "--json"), ("ops",),
-    ("ops", "--csv"), ("waits",), ("critical-path",), ("whatif", "--free-communication"), ("report", "--json"),
-    ("report", "--markdown"), ("memory",), ("stats", "--peak", "1e12"), ("comms", "--timeline"),
+    ("stats",), ("stats", "--modules"), ("comms",), ("ops",), ("waits",), ("critical-path",),
+    ("whatif", "--free-communication"), ("report", "--json"), ("memory",), ("comms", "--timeline"),
     ("ops", "--by", "module"),
+    *(pytest.param(words, marks=pytest.mark.stress) for words in (
+        ("stats", "--json"), ("stats", "--peak", "1e12"), ("comms", "--json"), ("ops", "--csv"),
+        ("report", "--markdown"))),
 )
+"""What reads the same and prints it otherwise is left for `make stress`."""
 
 
 def _without(text: str, run: Path | str) -> str:

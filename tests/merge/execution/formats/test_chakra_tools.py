@@ -37,10 +37,10 @@ def test_they_read_a_job_of_gloo(tmp_path):
 
 
 @needs_shared
-def test_they_read_all_ranks_of_a_job_of_nccl(tmp_path):
+def test_they_read_ranks_of_a_job_of_nccl(tmp_path):
     exported(DLRM, tmp_path / "et")
     exported(DLRM, tmp_path / "linked", "linked")
-    for rank in range(8):
+    for rank in (0, 7):
         kinds = Counter(node["type"] for node in jsonized(tmp_path / "et" / f"job.{rank}.et"))
         assert kinds["COMM_COLL_NODE"] == 8 and kinds["COMP_NODE"] > 1800
     kinds = converted(tmp_path / "linked" / "job.0.json")

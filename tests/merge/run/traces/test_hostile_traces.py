@@ -96,11 +96,15 @@ def test_what_is_damaged_is_named_and_the_rank_stays(folder, text, lost):
     assert lost in said and distprof("merge", "--strict", "--force", folder).returncode == 3
 
 
+VALUES = [b"", b" ", b"\x0b1", b"[" * 10**5 + b"]" * 10**5, b"[" * 10**5, b'{"rank":1,', b"]"]
+KEYS = [("distributedInfo", True), ("distributedInfo", False), ("metadata", False), ("host_name", True)]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("value", [b"", b" ", b"\x0b1", b"[" * 10**5 + b"]" * 10**5, b"[" * 10**5, b'{"rank":1,', b"]"])
-@pytest.mark.parametrize(("key", "closed"), [
-    ("distributedInfo", True), ("distributedInfo", False), ("metadata", False), ("host_name", True)])
-def test_what_stands_behind_the_events_ends_nothing(folder, key, value, closed):
+@pytest.mark.parametrize(("key", "closed", "value"), [
+    pytest.param(*key, value, marks=() if number % len(KEYS) == other else pytest.mark.stress)
+    for number, value in enumerate(VALUES) for other, key in enumerate(KEYS)])
+def test_what_stands_behind_the_events_ends_nothing(folder, key, closed, value):
     tail = b',"%s":%s' % (key.encode(), value) + (b"}" if closed else b"")
     (folder / "rank1.json").write_bytes(trace(event(), event(), head=b"", tail=tail))
     slices, problems, _ = merged(folder)
