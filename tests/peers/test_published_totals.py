@@ -21,7 +21,12 @@ SIZES = {
 """Arithmetic on sizes, which a trace takes for operators."""
 
 
-@pytest.mark.parametrize("name", EVERY_MODEL)
+@pytest.fixture(scope="module", params=EVERY_MODEL)
+def name(request) -> str:
+    """Tests of a model are run one after the other: it is counted once."""
+    return request.param
+
+
 def test_forward(name):
     counts = torchvision_counts(name)
     assert (counts.macs, counts.params.params) == (TOTALS[name]["core_macs"], TOTALS[name]["params"])
@@ -30,14 +35,12 @@ def test_forward(name):
     assert not counts.uncounted
 
 
-@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_torch_and_ptflops(name):
     counts, published = torchvision_counts(name), TOTALS[name]
     assert counts.forward_flops == published["torch_flops"] or name in FUSED
     assert sum(line.flops for line in ptflops.peer_lines(counts)) == published["ptflops_aten"]
 
 
-@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_deepspeed_and_fvcore(name):
     counts, published = torchvision_counts(name), TOTALS[name]
     lines = deepspeed.peer_lines(counts)
@@ -46,7 +49,6 @@ def test_deepspeed_and_fvcore(name):
     assert sum(line.flops for line in fvcore.peer_lines(counts)) == published["fvcore"]
 
 
-@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_fvcore_by_operator(name):
     counts, published = torchvision_counts(name), TOTALS[name]
     by_operator, unsupported = sums(counts)
@@ -55,7 +57,6 @@ def test_fvcore_by_operator(name):
     assert unsupported + SIZES.get(name, Counter()) == published["fvcore_unsupported"]
 
 
-@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_the_convention_has_every_contraction(name):
     counts = torchvision_counts(name)
     right, exact = fvcore.peer_lines(counts, exact=False), fvcore.peer_lines(counts)

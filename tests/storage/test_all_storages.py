@@ -23,10 +23,11 @@ EVENTS = [[slice_of(f"op{rank} {number}", 10 * number, 5) for number in range(20
 NAMES = count()
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[
+    pytest.param(kind, marks=pytest.mark.stress if kind == "sftp" else ()) for kind in KINDS])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> (
         Iterator[Callable[[str], Storage]]):
-    """One for all tests of a kind."""
+    """One for all tests of a kind; sftp is another name of ssh."""
     kind = KINDS[request.param]
     if why := kind.why_not():
         pytest.skip(why)
@@ -62,6 +63,7 @@ def test_a_command_prints_the_same(command: tuple[str, ...], run: str, here: Pat
     assert there.stdout.replace(run, str(here)).replace(f"'{here}'", str(here)) == local.stdout
 
 
+@pytest.mark.parametrize("server", KINDS, indirect=True)
 def test_a_merge_there_is_that_here(run: str, here: Path, storage: Storage, tmp_path: Path) -> None:
     local, there = called("merge", here), called("merge", run)
     assert (local.returncode, there.returncode, there.stderr) == (0, 0, "")
