@@ -37,7 +37,8 @@ LOADED = (
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend", "torch.nn.attention.flex_attention",
     "torch.nn.parallel.distributed", "torch.profiler", "torch.utils.flop_counter", "pyarrow.parquet",
     "distprof.launch.cli", "distprof.launch.commands.run", "distprof.launch.job")
-LOADED_IF_INSTALLED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny")
+LOADED_IF_INSTALLED = (
+    "distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny", "s3fs")
 WORKER = ("distprof.launch.worker", "launch/worker.py")
 REST_S = 0.05
 ROOMS = ("recording", "counting", "profiling", "storage", "summaries", "merge", "reporters")
@@ -174,7 +175,7 @@ def _wait_for_torch(request: Request) -> None:
         importlib.import_module("distprof_start")
         waits |= len(sys.meta_path) > before
     if waits:
-        sys.meta_path.insert(len(sys.meta_path) - 3, _LoadedTorch())  # before those of Python
+        sys.meta_path.insert(sys.meta_path.index(importlib.machinery.BuiltinImporter), _LoadedTorch())
 
 
 def _exit_code(request: Request, words: list[str], main: types.ModuleType) -> int:

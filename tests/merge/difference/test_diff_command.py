@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def slow(folder) -> Path:
     return simulated(folder / "slow", 3, slow=SLOW, ns=3_000_000)
 
 
+@cache
 def diff(*arguments: object) -> dict:
+    """Nobody changes it."""
     done = called("diff", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
