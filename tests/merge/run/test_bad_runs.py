@@ -115,10 +115,11 @@ def test_a_format_of_the_future_is_refused(run):
     fails(run, f"has format {FORMAT + 1}", "newer distprof")
 
 
-@pytest.mark.parametrize("file", ["run.json", "rank00002/rank.json"])
-def test_one_file_of_a_format_of_the_future_is_said(run, file):
+@pytest.mark.parametrize(("file", "commands"), [
+    ("run.json", ["merge"]), ("rank00002/rank.json", ["stats", "comms"])])
+def test_one_file_of_a_format_of_the_future_is_said(run, file, commands):
     edit(run / file, format=FORMAT + 1)
-    said(run, f"has format {FORMAT + 1}")
+    said(run, f"has format {FORMAT + 1}", commands=commands)
 
 
 def said(run: Path, *words: str, commands: Sequence[str] = ("merge", "stats", "comms")) -> None:
@@ -179,7 +180,7 @@ def test_a_run_without_any_rank_json_that_can_be_read_is_refused(run):
 
 def test_a_damaged_run_json_is_said(run):
     (run / "run.json").write_text("{")
-    said(run, "run.json is not as distprof wrote it")
+    said(run, "run.json is not as distprof wrote it", commands=["stats", "comms"])
     assert "4 of 4 ranks" in distprof("merge", "--force", run).stdout
 
 
