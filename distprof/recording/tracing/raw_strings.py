@@ -10,8 +10,8 @@ import re
 
 _SOUND = re.compile(rb'(?:[^"]*+"[^"\\\n]*+"(?=[ \t]*(?:[,:}\]\r\n]|\Z)))*+[^"]*+')
 """Text whose strings have no quotation marks in them."""
-_NAME = re.compile(rb'"name": "([^"\n]*+"[^\n]*)"(?=,?[ \t\r]*(?:\n|\Z))')
-"""A name that may have a quotation mark in it."""
+_NAME = re.compile(rb'\n([ \t\r]*+)"name": "([^"\n]*+"[^\n]*)"(?=,?[ \t\r]*(?:\n|\Z))')
+"""A name that may have a quotation mark in it, alone in its line; older versions of the profiler write more there."""
 _VALUE = rb'(?:["\[{]|true|false|null|-?[0-9][-+.0-9eE]*[ \t]*(?:[,}\]]|\r?\Z))'
 _AFTER_KEY = rb'"[ \t]*:[ \t]*' + _VALUE
 _CLOSED = rb'"[ \t]*(?:\r?\Z|[}\]][ \t]*(?:[,}\]]|\r?\Z)|,[ \t]*(?:\r?\Z|%s))'
@@ -36,11 +36,7 @@ def strict(text: bytes) -> bytes:
 
 
 def _strict_name(found: re.Match[bytes]) -> bytes:
-    """A name that has a line to itself; in older versions of the profiler more follows in it."""
-    text, begin = found.string, found.start()
-    if text[text.rfind(b"\n", 0, begin) + 1:begin].strip():
-        return found[0]
-    return b'"name": "' + _OWN.sub(_escaped, found[1]) + b'"'
+    return b'\n%s"name": "%s"' % (found[1], _OWN.sub(_escaped, found[2]))
 
 
 def _strict_line(line: bytes) -> bytes:

@@ -41,7 +41,7 @@ def copy_with_real_names(source: BinaryIO, target: BinaryIO) -> None:
     kept = b""
     while block := source.read(BLOCK_BYTES):
         whole = kept + block
-        border = max(whole.rfind(b"\n") + 1, len(whole) - LONGEST)  # names do not span lines
+        border = max(0, whole.rfind(b"\n"), len(whole) - LONGEST)  # names do not span lines
         target.write(strict(real_names(whole[:border])))
         kept = whole[border:]
     target.write(strict(real_names(kept)))
