@@ -16,7 +16,7 @@ from distprof.process.topology import Topology, from_sizes
 from distprof.recording.chosen_ranks import ChosenRanks, spread
 from distprof.recording.passes.light import LIGHT_CLASSES
 from distprof.recording.passes.registry import PASS_CLASSES
-from support.jobs import EXAMPLES, SCRIPTS, record_run
+from support.jobs import SCRIPTS, record_run
 
 STEPS = "wait=1,count=1,time=2,trace=2,memory=1,arrivals=3"
 
@@ -105,7 +105,7 @@ def test_the_same_steps_everywhere_and_less_in_them(tmp_path):
 @pytest.mark.job
 def test_leaders_of_a_job_with_a_mesh(tmp_path):
     out = tmp_path / "run"
-    record_run(out, 4, EXAMPLES / "train_tp.py", "--steps", 6, flags=(
+    record_run(out, 4, SCRIPTS / "named_mesh.py", flags=(
         "--steps", "wait=1,count=1,time=1,trace=1,arrivals=1", "--ranks", "leaders", "--no-merge"))
     about = [json.loads((out / f"rank0000{rank}" / "rank.json").read_text()) for rank in range(4)]
     assert [one["light"] for one in about] == [one["coordinates"]["dp"] > 0 for one in about]

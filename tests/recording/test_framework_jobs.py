@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -10,6 +11,10 @@ from support.jobs import SCRIPTS, distprof, record_run
 
 SHORT = ("--steps", "wait=1,count=1,time=0,trace=1,arrivals=0")
 pytestmark = pytest.mark.job
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed")
 
 
 def summary(out) -> dict:
@@ -22,8 +27,8 @@ def above_one(found: dict) -> dict[str, int]:
     return {axis: size for axis, size in found["topology"].items() if size > 1}
 
 
+@needs("megatron")
 def test_megatron_says_its_sizes(tmp_path):
-    pytest.importorskip("megatron.core.parallel_state")
     record_run(tmp_path / "run", 4, SCRIPTS / "megatron_mesh.py", flags=SHORT)
     found = summary(tmp_path / "run")
     assert above_one(found) == {"dp": 2, "tp": 2} and found["topology_source"] == "Megatron parallel_state"
@@ -33,8 +38,8 @@ def test_megatron_says_its_sizes(tmp_path):
     assert found["model"]["fwd_macs"] == 3 * 2 * weights
 
 
+@needs("deepspeed")
 def test_deepspeed_says_how_experts_are_divided(tmp_path):
-    pytest.importorskip("deepspeed")
     record_run(tmp_path / "run", 4, SCRIPTS / "deepspeed_experts.py", flags=SHORT)
     found = summary(tmp_path / "run")
     assert above_one(found) == {"dp": 2, "ep": 2} and found["topology_source"] == "DeepSpeed process groups"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -16,9 +17,8 @@ pytestmark = pytest.mark.job
 ONE_STEP = "wait=1,count=0,time=0,execution=1,trace=0,arrivals=0"
 COMMUNICATION = (5, 6, 7)
 JOBS = {
-    "DDP": (2, SCRIPTS / "job.py", "plain", 5), "FSDP2": (2, SCRIPTS / "sharded.py"),
+    "FSDP2": (2, SCRIPTS / "sharded.py"), "tp2 x dp2": (4, SCRIPTS / "named_mesh.py"),
     "pipeline by hand": (2, SCRIPTS / "pipeline.py"), "sequence parallel": (2, SCRIPTS / "sequence_parallel.py"),
-    "tp2 x dp2": (4, EXAMPLES / "train_tp.py", "--steps", 3),
 }
 
 
@@ -26,6 +26,19 @@ def record(folder, nproc, script, *arguments, steps=ONE_STEP):
     done = distprof("run", "--out", folder, "--steps", steps, "--nproc-per-node", nproc, script, *arguments)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def ddp(tmp_path_factory):
+    """A job under DDP with the passes that others are compared with."""
+    return record(tmp_path_factory.mktemp("ddp") / "run", 2, SCRIPTS / "job.py", "plain", 9,
+                  steps="wait=1,count=1,time=0,execution=1,trace=2,arrivals=0")
+
+
+@pytest.fixture
+def damaged(ddp, tmp_path):
+    """A copy without other timelines, for a test to take from it what it likes."""
+    return shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("trace.json.gz"))
 
 
 def recorded_nodes(run, rank):
@@ -39,13 +52,12 @@ def exported(run, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", JOBS)
-def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(tmp_path, kind):
-    nproc, *script = JOBS[kind]
-    run = record(tmp_path / "run", nproc, *script)
+@pytest.mark.parametrize("kind", ["DDP", *JOBS])
+def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(request, tmp_path, kind):
+    run = record(tmp_path / "run", *JOBS[kind]) if kind in JOBS else request.getfixturevalue("ddp")
     exported(run, tmp_path / "et")
     by_collective = {}
-    for rank in range(nproc):
+    for rank in range(len(list(run.glob("rank*")))):
         _, nodes = read_et(tmp_path / "et" / f"job.{rank}.et")
         communication = [node for node in nodes if node["type"] in COMMUNICATION]
         issued = [node for node in recorded_nodes(run, rank) if node["name"].startswith("c10d::")]
@@ -65,33 +77,28 @@ def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(tmp_path, ki
         assert all(one == next(iter(ranks.values())) for one in ranks.values())
 
 
-def test_nearly_all_calls_have_their_slice(tmp_path):
-    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 5)
-    said = exported(run, tmp_path / "et")
+def test_nearly_all_calls_have_their_slice(ddp, tmp_path):
+    said = exported(ddp, tmp_path / "et")
     assert said.count("100.0 %") == 2
-    steps = pl.read_parquet(run / "rank00000" / "steps.parquet").filter(pl.col("pass") == "execution")
+    steps = pl.read_parquet(ddp / "rank00000" / "steps.parquet").filter(pl.col("pass") == "execution")
     start, end = steps.select("start_ns", "end_ns").row(0)
     _, nodes = read_et(tmp_path / "et" / "job.0.et")
     at = [node["start"] for node in nodes if node["start"]]
     assert start // 1000 - 50_000 <= min(at) and max(at) <= end // 1000 + 50_000
 
 
-def test_work_of_the_nodes_adds_up_to_what_was_counted(tmp_path):
-    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 6,
-                 steps="wait=1,count=1,time=0,execution=1,trace=1,arrivals=0")
-    exported(run, tmp_path / "et")
-    counted = pl.read_parquet(run / "rank00000" / "ops.parquet")["flops"].sum()
+def test_work_of_the_nodes_adds_up_to_what_was_counted(ddp, tmp_path):
+    exported(ddp, tmp_path / "et")
+    counted = pl.read_parquet(ddp / "rank00000" / "ops.parquet")["flops"].sum()
     _, nodes = read_et(tmp_path / "et" / "job.0.et")
     assert sum(node["attributes"].get("num_ops", 0) for node in nodes) == counted > 0
 
 
-def test_its_communication_is_not_among_what_is_judged(tmp_path):
-    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 9,
-                 steps="wait=1,count=0,time=0,execution=1,trace=2,arrivals=0")
-    step = pl.read_parquet(run / "rank00000" / "steps.parquet").filter(pl.col("pass") == "execution")["step"].to_list()
-    comms = json.loads(called("comms", run, "--json").stdout)
+def test_its_communication_is_not_among_what_is_judged(ddp):
+    step = pl.read_parquet(ddp / "rank00000" / "steps.parquet").filter(pl.col("pass") == "execution")["step"].to_list()
+    comms = json.loads(called("comms", ddp, "--json").stdout)
     assert not {one["step"] for one in comms["collectives"]} & set(step)
-    assert set(pl.read_parquet(run / "rank00000" / "execution_collectives.parquet")["step"]) == set(step)
+    assert set(pl.read_parquet(ddp / "rank00000" / "execution_collectives.parquet")["step"]) == set(step)
 
 
 def test_without_the_pass_the_timeline_alone_is_exported(tmp_path):
@@ -106,14 +113,13 @@ def test_without_the_pass_the_timeline_alone_is_exported(tmp_path):
         [one for one in comms if one["step"] == last])
 
 
-def test_a_killed_rank_leaves_a_file_that_can_be_read(tmp_path):
-    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 5)
-    folder = run / "rank00001"
+def test_a_killed_rank_leaves_a_file_that_can_be_read(damaged, tmp_path):
+    folder = damaged / "rank00001"
     text = gzip.decompress((folder / "execution_trace.json.gz").read_bytes())
     (folder / "execution_trace.json.gz").unlink()
     (folder / "execution_timeline.json.gz").unlink()
     (folder / "execution_trace.json").write_bytes(text[:len(text) // 2])
-    said = exported(run, tmp_path / "et")
+    said = exported(damaged, tmp_path / "et")
     assert "cut off on rank 1" in said and "no timeline has calls from the execution trace of rank 1" in said
     assert len(read_et(tmp_path / "et" / "job.1.et")[1]) > 10
 
@@ -157,16 +163,15 @@ def test_an_observer_of_the_script_goes_first(tmp_path, begins):
     assert has_ours == (begins > 1) == ("records its own execution trace" not in done.stderr)
 
 
-def test_what_is_not_exported_is_said(tmp_path):
+def test_what_is_not_exported_is_said(damaged, tmp_path):
     """A rank without the pass, and communication of which the timeline shows nothing."""
-    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 5)
-    for file in (run / "rank00001").glob("execution_t*"):
+    for file in (damaged / "rank00001").glob("execution_t*"):
         file.unlink()
-    timeline = run / "rank00000" / "execution_timeline.json.gz"
+    timeline = damaged / "rank00000" / "execution_timeline.json.gz"
     trace = json.loads(gzip.decompress(timeline.read_bytes()))
     trace["traceEvents"] = [one for one in trace["traceEvents"] if not one["name"].startswith("gloo:")]
     timeline.write_bytes(gzip.compress(json.dumps(trace).encode()))
-    said = exported(run, tmp_path / "et")
+    said = exported(damaged, tmp_path / "et")
     assert "neither an execution trace nor a timeline: 1" in said
-    lost = pl.read_parquet(run / "rank00000" / "execution_collectives.parquet").height
+    lost = pl.read_parquet(damaged / "rank00000" / "execution_collectives.parquet").height
     assert f"{lost} collective" in said and "does not show their work" in said
