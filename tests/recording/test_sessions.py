@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import distprof
 from distprof.launch import worker
 from distprof.recording.tracing.open_slices import close_open_slices
+from support import forked
 from support.freed_memory import environ_that_ends_it
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ
 from support.ports import free_port
@@ -31,14 +33,21 @@ def quick(first, others):
     return [first, *(pytest.param(one, marks=pytest.mark.stress) for one in others)]
 
 
-def record(folder: Path, script: str, *arguments: str, steps: str, ranks: int = 2) -> Path:
-    """The run of ranks that end where they use memory after it was freed."""
-    environ = clean_environ() | environ_that_ends_it(folder) | {
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of processes that end where they use memory after it was freed, and a server that forks them."""
+    environ = environ_that_ends_it(tmp_path_factory.mktemp("strict"))
+    with forked.server_with(environ):
+        yield environ
+
+
+def record(strict: dict[str, str], folder: Path, script: str, *arguments: str, steps: str, ranks: int = 2) -> Path:
+    environ = clean_environ() | strict | {
         "DISTPROF_OUT": str(folder / "run"), "DISTPROF_STEPS": steps, "TORCHELASTIC_RUN_ID": "one",
         "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port())}
-    started = [subprocess.Popen([sys.executable, worker.__file__, SCRIPTS / script, *arguments], text=True,
-                                stderr=subprocess.PIPE, env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    started = [forked.popen([sys.executable, worker.__file__, SCRIPTS / script, *arguments], text=True,
+                            stderr=subprocess.PIPE, env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
                for rank in range(ranks)]
     told = [one.communicate(timeout=PATIENCE_S)[1] for one in started]
     assert [one.returncode for one in started] == [0] * ranks, told
@@ -47,40 +56,41 @@ def record(folder: Path, script: str, *arguments: str, steps: str, ranks: int = 
 
 @pytest.mark.job
 @pytest.mark.parametrize("how", quick("across_slices", [one for one in SHAPES if one != "across_slices"]))
-def test_the_script_s_own_profiler_begins_and_ends_anywhere(tmp_path, how):
-    record(tmp_path, "own_profiler.py", how, steps="wait=1,count=0,time=0,trace=12,arrivals=0", ranks=1)
+def test_the_script_s_own_profiler_begins_and_ends_anywhere(strict, tmp_path, how):
+    record(strict, tmp_path, "own_profiler.py", how, steps="wait=1,count=0,time=0,trace=12,arrivals=0", ranks=1)
 
 
 @pytest.mark.job
 @pytest.mark.stress
 @pytest.mark.parametrize("how", [how for how in SHAPES if how != "in_optimizer"])  # DDP still ends there, as without us
 @pytest.mark.parametrize("options", [(), ("profile_memory=1", "with_stack=1", "record_shapes=1")])
-def test_the_script_s_own_profiler_and_both_of_our_sessions(tmp_path, how, options):
-    record(tmp_path, "own_profiler.py", how, *options, steps="wait=1,count=1,time=1,trace=3,memory=3,arrivals=2")
+def test_the_script_s_own_profiler_and_both_of_our_sessions(strict, tmp_path, how, options):
+    record(strict, tmp_path, "own_profiler.py", how, *options,
+           steps="wait=1,count=1,time=1,trace=3,memory=3,arrivals=2")
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("how", quick("collective", ["single"]))
-def test_communication_that_goes_on_behind_a_session(tmp_path, how):
-    run = record(tmp_path, "crossing.py", how, steps="wait=1,count=0,time=0,trace=2,arrivals=3")
+def test_communication_that_goes_on_behind_a_session(strict, tmp_path, how):
+    run = record(strict, tmp_path, "crossing.py", how, steps="wait=1,count=0,time=0,trace=2,arrivals=3")
     for rank in range(2):
         assert (run / f"rank{rank:05d}" / "trace.json.gz").exists(), "it was written when that had ended"
 
 
 @pytest.mark.job
 @pytest.mark.stress
-def test_communication_that_goes_on_behind_the_recording(tmp_path):
-    run = record(tmp_path, "crossing.py", "single", steps="wait=1,count=0,time=0,trace=2,arrivals=0")
+def test_communication_that_goes_on_behind_the_recording(strict, tmp_path):
+    run = record(strict, tmp_path, "crossing.py", "single", steps="wait=1,count=0,time=0,trace=2,arrivals=0")
     notes = json.loads((run / "rank00000" / "rank.json").read_text())["notes"]
     assert any("communication is still in flight after the recorded steps" in note for note in notes)
 
 
 @pytest.mark.job
 @pytest.mark.stress
-def test_trace_and_memory_in_many_jobs(tmp_path):
+def test_trace_and_memory_in_many_jobs(strict, tmp_path):
     for number in range(20):
         (tmp_path / str(number)).mkdir()
-        record(tmp_path / str(number), "job.py", "plain", steps=TWO)
+        record(strict, tmp_path / str(number), "job.py", "plain", steps=TWO)
 
 
 def test_trace_and_memory_in_one_recording(tmp_path):

@@ -9,7 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, NamedTuple
@@ -134,6 +135,18 @@ def server() -> Server:
     return _USED[0]
 
 
+@contextmanager
+def server_with(environ: Mapping[str, str]) -> Iterator[None]:
+    """What is forked inside has been started with more variables."""
+    own = _started(clean_environ() | environ)
+    _USED.insert(0, own)
+    try:
+        yield
+    finally:
+        _USED.remove(own)
+        _end(own)
+
+
 PROGRAM = """#!{python} -S
 import os, sys
 os.environ.pop("LD_LIBRARY_PATH", None)  # mpirun sets it for libraries of its own
@@ -155,10 +168,14 @@ def write_program(path: Path, *words: str) -> None:
 def close() -> None:
     """Ends the server of this process; processes that it forked and that run on are then found among our children."""
     for one in _USED:
-        if one.process is not None and one.owner is not None:
-            os.close(one.owner)
-            one.process.communicate()
+        _end(one)
     _USED.clear()
+
+
+def _end(server: Server) -> None:
+    if server.process is not None and server.owner is not None:
+        os.close(server.owner)
+        server.process.communicate()
 
 
 def _started(environ: Mapping[str, str]) -> Server:
