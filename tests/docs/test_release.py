@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from distprof import __version__
 from distprof.compiled.build import LIBRARY
+from support.bare import in_turn
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.made_up_traces import folder, op
 
@@ -121,25 +123,28 @@ def test_installed_without_a_compiler_it_merges_with_the_compiled_engine(made, t
     """And the wheel for all systems with the other, to the same trace."""
     traces = folder(tmp_path, *([op("step", 10 * rank, 500), op("aten::mm", 10 * rank + 5, 100)] for rank in range(2)))
     ours = MANYLINUX.format(platform.machine())
+    done = run("pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", tmp_path / ours,
+               made[ours], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(made[ANY]) as archive:
+        archive.extractall(tmp_path / ANY)
     merged = {}
     for name in (ours, ANY):
-        site, out = tmp_path / f"site {len(merged)}", tmp_path / f"merged {len(merged)}"
-        done = run("pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", site, made[name],
-                   cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        alone = {"PATH": str(tmp_path), "PYTHONPATH": str(site)}
-        told = run("distprof", "--version", cwd=tmp_path, **alone).stdout.splitlines()[1]
+        out = tmp_path / f"merged {len(merged)}"
+        version, merge = in_turn(sys.executable, [["--version"], ["merge", str(traces), "--out", str(out)]],
+                                 PATH=str(tmp_path), PYTHONPATH=str(tmp_path / name))
+        told = version.stdout.splitlines()[1]
         assert told == f"merge engine: compiled (manylinux_2_17_{platform.machine()} wheel)" or name == ANY
         assert told.startswith("merge engine: plain Python, many times slower (it was not compiled") or name == ours
-        done = run("distprof", "merge", traces, "--out", out, cwd=tmp_path, **alone)
-        assert done.returncode == 0, done.stderr
+        assert merge.returncode == 0, merge.stderr
         merged[name] = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))
     assert merged[ours] == merged[ANY]
 
 
 @pytest.mark.parametrize(("change", "said"), [
     (lambda merge: (merge / "stray.py").write_text(""), "has what git has not: distprof/merge/stray.py"),
-    (lambda merge: (merge / "totals" / "mfu.py").unlink(), "lacks what git has: distprof/merge/totals/mfu.py"),
+    pytest.param(lambda merge: (merge / "totals" / "mfu.py").unlink(),
+                 "lacks what git has: distprof/merge/totals/mfu.py", marks=pytest.mark.stress),
 ], ids=["stray", "missing"])
 def test_files_that_git_has_not_are_not_uploaded(checkout, tmp_path, change, said):
     place = tmp_path / "changed"
@@ -149,6 +154,13 @@ def test_files_that_git_has_not_are_not_uploaded(checkout, tmp_path, change, sai
     _, err = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 1 and said in err and len(err.splitlines()) == 1, err
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_file_of_git_that_is_missing_is_named(made):
+    release = runpy.run_path(str(ROOT / "docs" / "release.py"))
+    found = set(release["files_of"](made[SDIST]))
+    with pytest.raises(release["Unfit"], match=r"lacks what git has: distprof/merge/totals/mfu\.py  hint: "):
+        release["compare"](made[SDIST], found - {"distprof/merge/totals/mfu.py"}, found, "git")
 
 
 def test_a_wheel_that_pip_makes_has_no_engine_where_there_is_no_compiler(checkout, tmp_path):

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -20,7 +19,6 @@ from distprof.launch.next_commands import command_names
 from support.bare import link_packages, site_packages
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.reading import APART, RECORDING, reading_commands
-from support.s3_server import S3Server, s3_server, use
 
 pytestmark = pytest.mark.job
 INSTALL = "hint: pip install 'distprof[record]'"
@@ -77,15 +75,8 @@ def test_a_trace_is_viewed(bare, everything):
         assert viewing.returncode == 0 and "loaded by the browser" in said
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    with s3_server() as started:
-        use(monkeypatch, started)
-        yield started
-
-
-def test_a_run_is_uploaded_and_read_there(bare, everything, server, tmp_path):
-    url = f"{server.bucket('runs')}/a"
+def test_a_run_is_uploaded_and_read_there(bare, everything, bucket, tmp_path):
+    url = f"{bucket}/a"
     environ = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     without = in_bare(bare, "distprof", "upload", everything, url, **environ)
     assert without.returncode == 2 and "hint: pip install 'distprof[s3]'" in without.stderr

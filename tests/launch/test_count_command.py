@@ -20,6 +20,7 @@ import torch
 import distprof as library
 from distprof.counting.meta_device import has_grouped_product_on_cpu
 from distprof.launch.cli import main
+from support import forked
 from support.jobs import EXAMPLES, clean_environ, distprof
 from support.operators import meta_takes_grouped_floats
 from support.zoo import torchvision_model
@@ -281,8 +282,8 @@ def test_a_terminal_gets_its_width_and_colours_unless_it_refuses_them(environ, c
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 72, 0, 0))
     command = [sys.executable, "-m", "distprof", "count", f"{EXAMPLES}/train_ddp.py:Transformer", "--input-shape",
                "2,16", "--dtype", "int64"]
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-                          env=clean_environ() | {"TERM": "xterm"} | environ) as process:
+    with forked.popen(command, stdout=theirs, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+                      env=clean_environ() | {"TERM": "xterm"} | environ) as process:
         os.close(theirs)
         text = b""
         try:

@@ -94,14 +94,19 @@ def held_merge(run: Path, *words: object, busy: str = "", before: Callable[[], o
     return process
 
 
-@pytest.mark.parametrize(("engine", "busy"), [("compiled", ""), ("compiled", "threads"), ("plain", "")])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
-def test_a_signal_ends_a_merge_and_nothing_is_left(run, engine, busy, number, code):
+CODES = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
+
+
+@pytest.mark.parametrize(("engine", "busy", "number"), [
+    pytest.param(engine, busy, number, marks=() if number in usual else pytest.mark.stress)
+    for engine, busy, usual in (("compiled", "", CODES), ("compiled", "threads", [signal.SIGTERM]),
+                                ("plain", "", [signal.SIGINT])) for number in CODES])
+def test_a_signal_ends_a_merge_and_nothing_is_left(run, engine, busy, number):
     plain = {"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}
     process = held_merge(run, busy=busy, **plain)
     os.killpg(process.pid, number)  # a terminal sends it to all processes
     _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == code
+    assert process.returncode == CODES[number]
     assert [line for line in err.splitlines() if "merge engine: plain Python" not in line] == []
     assert [name for name in files_in(run) if name != "merged"] == []
     deadline = time.monotonic() + PATIENCE_S
@@ -166,7 +171,7 @@ def kill_merges(run: Path, number: int, seed: int) -> None:
 
 
 def test_kills_while_merging_leave_a_whole_merge(run):
-    kill_merges(run, 6, 1)
+    kill_merges(run, 3, 1)
 
 
 def test_a_new_merge_takes_the_place_of_an_earlier_one_at_once(run, monkeypatch):
@@ -210,7 +215,8 @@ def test_with_stderr_closed_an_error_has_its_code_and_no_file_gets_it(run, tmp_p
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, b"", [])
 
 
-@pytest.mark.parametrize("words", ["merge --force", "stats", "stats --json", "comms --json", "--help", "merge --help"])
+@pytest.mark.parametrize("words", ["merge --force", "stats", "comms --json", "--help", *(
+    pytest.param(words, marks=pytest.mark.stress) for words in ("stats --json", "merge --help"))])
 def test_a_pipe_without_a_reader(run, words):
     """The code is that of SIGPIPE, as of `cat FILE | true`; nothing is said about it."""
     read, write = os.pipe()
@@ -243,6 +249,10 @@ def test_a_full_disk_where_the_result_goes(run, words):
                               env=clean_environ(), check=False)
         assert (done.returncode, done.stderr) == (
             1, "distprof: cannot write the result: No space left on device\n")
+
+
+def test_a_full_disk_where_an_error_goes(run):
+    with Path("/dev/full").open("w") as full:
         silent = subprocess.run([*COMMAND, "stats", f"{run}/none"], stderr=full, env=clean_environ(), check=False)
     assert silent.returncode == 1
 
@@ -266,12 +276,12 @@ def is_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> bool:
     return len(lines) == 1 and all(part in lines[0] for part in ("distprof: ", "  hint: ", *parts)) and not done.stdout
 
 
-@pytest.mark.parametrize("kilobytes", [
-    200_000, 600_000, 1_000_000, *(pytest.param(kilobytes, marks=pytest.mark.stress) for kilobytes in (
-        400_000, 500_000, 700_000, 800_000, 900_000, *range(1_010_000, 1_200_000, 10_000)))])
-@pytest.mark.parametrize("words", [("merge", "--force"), ("stats",), ("comms",)], ids=lambda words: words[0])
+@pytest.mark.parametrize(("words", "kilobytes"), [
+    pytest.param(words, kilobytes, marks=() if kilobytes in usual else pytest.mark.stress)
+    for words, usual in (("merge --force", (200_000, 600_000)), ("stats", (200_000,)), ("comms", (200_000, 1_000_000)))
+    for kilobytes in (*range(200_000, 1_000_000, 100_000), *range(1_000_000, 1_200_000, 10_000))])
 def test_short_memory_is_one_line(run, words, kilobytes):
-    done = limited(resource.RLIMIT_AS, kilobytes << 10, *words, run)
+    done = limited(resource.RLIMIT_AS, kilobytes << 10, *words.split(), run)
     if done.returncode:
         assert done.returncode == 1 and is_one_line(done, f"{kilobytes} KB", "ulimit -v"), done
     else:
@@ -319,9 +329,9 @@ def test_few_open_files(run, number, engine):
     assert [name for name in files_in(run) if name != "merged"] == []
 
 
-@pytest.mark.parametrize("engine", ["compiled", "plain"])
-@pytest.mark.parametrize("size", [
-    0, 4 << 10, *(pytest.param(size, marks=pytest.mark.stress) for size in (1 << 10, 2 << 10, 8 << 10))])
+@pytest.mark.parametrize(("engine", "size"), [
+    pytest.param(engine, size, marks=() if size == usual else pytest.mark.stress)
+    for engine, usual in (("compiled", 4 << 10), ("plain", 0)) for size in (0, 1 << 10, 2 << 10, 4 << 10, 8 << 10)])
 def test_files_that_may_not_grow(run, size, engine):
     done = limited(resource.RLIMIT_FSIZE, size, "merge", "--force", run,
                    **({"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}))
@@ -336,8 +346,9 @@ OTHER_USER = ("setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root may be another user, and "
                     "its own processes are not limited")
-@pytest.mark.parametrize("number", [1, 4, *(pytest.param(number, marks=pytest.mark.stress) for number in (3, 6))])
-@pytest.mark.parametrize("words", ["stats", "comms", "merge --force"])
+@pytest.mark.parametrize(("words", "number"), [
+    pytest.param(words, number, marks=() if number in usual else pytest.mark.stress)
+    for words, usual in (("stats", (1,)), ("comms", (1,)), ("merge --force", (1, 4))) for number in (1, 3, 4, 6)])
 def test_few_threads(words, number):
     with TemporaryDirectory() as place:  # that of pytest is closed to others
         Path(place).chmod(0o755)

@@ -105,13 +105,14 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
     assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path, how):
+@pytest.mark.parametrize(("how", "ranks"), [("fork", 2), ("spawn-one", 1),
+                                            pytest.param("spawn", 2, marks=pytest.mark.stress)])
+def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path, how, ranks):
     out = tmp_path / "run"
     done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,
                       how, str(free_port()))
-    whole_run(out)
-    assert "2 of 2 ranks recorded" in done.stderr, done.stderr
+    whole_run(out, ranks)
+    assert f"{ranks} of {ranks} rank{'s' * (ranks > 1)} recorded" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("given", [False, pytest.param(True, marks=pytest.mark.stress)])

@@ -1,7 +1,7 @@
 """A DDP job that knows nothing of us: `by_any_launcher.py HOW [PORT]`, HOW its ranks start.
 
-group: as the launcher set the environment; tcp: rank and size from Slurm's or MPI's variables; spawn, process, fork,
-popen: ranks that this script starts itself; alone: one process without a group; nothing: no training at all.
+group: as the launcher set the environment; tcp: rank and size from Slurm's or MPI's variables; spawn, spawn-one,
+process, fork, popen: ranks that this script starts itself; alone: one process without a group; nothing: no training.
 """
 
 import multiprocessing
@@ -59,8 +59,9 @@ def as_task():
 
 
 def main():
-    if HOW == "spawn":
-        mp.spawn(train, (2, "spawn"), nprocs=2)
+    if HOW in ("spawn", "spawn-one"):
+        number = 1 if HOW == "spawn-one" else 2
+        mp.spawn(train, (number, "spawn"), nprocs=number)
     elif HOW in ("process", "fork"):
         context = multiprocessing.get_context("spawn" if HOW == "process" else "fork")
         ranks = [context.Process(target=train, args=(rank, 2, HOW)) for rank in range(2)]

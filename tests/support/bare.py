@@ -6,6 +6,7 @@ and does not ask for is missing there.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from support import commands_in_turn
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
 BUILDS = "No matching distribution found for hatchling"
@@ -54,6 +56,16 @@ def _with_needed(requirements: Iterable[str], seen: set[str]) -> Iterator[Distri
         package = distribution(needed.name)
         yield package
         yield from _with_needed(package.requires or (), seen)
+
+
+def in_turn(python: Path | str, commands: list[list[str]], **environ: str) -> list[subprocess.CompletedProcess]:
+    """Each command, in one process of that Python."""
+    done = subprocess.run([python, commands_in_turn.__file__], input=json.dumps(commands), capture_output=True,
+                          text=True, timeout=PATIENCE_S, env=clean_environ() | {"PYTHONPATH": ""} | environ,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    return [subprocess.CompletedProcess(words, *found) for words, found in zip(
+        commands, json.loads(done.stdout), strict=True)]
 
 
 def _run(*command: object) -> None:

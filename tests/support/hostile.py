@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from support import forked
 from support.jobs import PATIENCE_S, clean_environ
 
 FORGED = "distprof: forged"
@@ -45,8 +46,8 @@ def judge_characters(shown: bytes, *, terminal: bool = False) -> str:
 
 def piped(*arguments: object, **environ: str) -> subprocess.CompletedProcess[bytes]:
     """A command whose output goes to pipes."""
-    return subprocess.run(_command(arguments), capture_output=True, timeout=PATIENCE_S, check=False,
-                          env=clean_environ() | environ)
+    return forked.run(_command(arguments), capture_output=True, timeout=PATIENCE_S, check=False,
+                      env=clean_environ() | environ)
 
 
 def on_terminal(*arguments: object, **environ: str) -> tuple[int, bytes]:

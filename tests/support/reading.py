@@ -17,6 +17,6 @@ def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:
         ("stats", "--modules", run), ("comms", run), ("comms", "--json", other), ("ops", run),
         ("ops", "--by", "op", "--by", "shape", "--by", "module", run), ("waits", run), ("critical-path", run),
         ("whatif", "--no-stragglers", run), ("memory", run), ("memory", "--by", "module", run),
-        ("diff", run, other), ("diff", run, other, "--html", out / "difference.html"),
+        ("diff", run, other, "--html", out / "difference.html"), ("diff", run, other),
         ("report", run), ("report", "--markdown", run), ("findings", run), ("export", "--out", out / "chakra", run),
         ("export", "--out", out / "drawn", "--format", "dot", run))]
