@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support import forked, perfetto
+from support import shown_demo as shown_demos
 from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run, torchrun
 from support.processes import adopt_orphans, children, is_job, left_after
@@ -166,6 +167,12 @@ def alone(recordings: Recordings) -> Path:
 def _demo(out: Path, example: str) -> None:
     record_run(out, 4, EXAMPLES / example, "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2,arrivals=0"))
     merged(out)
+
+
+@pytest.fixture(scope="session")
+def shown_demo(recordings: Recordings) -> Path:
+    """Where `distprof demo` was typed."""
+    return recordings.get("demo", shown_demos.record)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.pages import consoles, differences
+from support.shown_demo import OUT, printed
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 TUTORIAL = list(consoles(PAGE))
@@ -40,11 +41,18 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
+def _together(done: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stderr + done.stdout)
+
+
 @pytest.mark.job
-def test_the_page_can_be_followed(folder):
+def test_the_page_can_be_followed(folder, shown_demo):
+    """The demo was run before."""
     assert [shown.command.split()[0] for shown in TUTORIAL] == ["pip", *["distprof"] * 6]
+    assert TUTORIAL[1].command == f"distprof demo --out {OUT}"
+    shutil.copytree(shown_demo / "runs", folder / "runs")
     for shown in TUTORIAL[1:]:
-        done = _run(shown.command, folder)
+        done = _run(shown.command, folder) if shown is not TUTORIAL[1] else _together(printed(shown_demo))
         assert (done.returncode, differences(shown.lines, done.stdout)) == (0, []), (shown.command, done.stdout)
         if "Rank 2 delays" in "".join(shown.lines):
             assert "`layers.1.mlp` forward takes" in done.stdout.split("Rank 2 delays")[1]

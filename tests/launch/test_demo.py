@@ -18,24 +18,13 @@ from distprof.launch.demo.late_rank import show_answer
 from support import forked
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
 from support.pages import consoles, differences
+from support.shown_demo import DEMO, OUT, PRINTED, demo, printed
 
-DEMO = (sys.executable, "-m", "distprof", "demo")
 FINDING = (r"Rank (\d+) delays (?:every step|\d+ of \d+ steps) by [\d.]+ ms \(.*? %\): "
            r"`layers\.1\.mlp` forward takes ([\d.]+) ms against [\d.]+ ms on its peers, "
            r"[\d.]+ ms more at demo\.py:\d+ MLP\.forward; p [=<] [\d.e-]+\n")
 GAIN = r"  Fixing it would cut the step from ([\d.]+) to ([\d.]+) ms \(± [\d.]+ [mu]?s\)\.\n"
 END = r"report: (\S+)\nNext: distprof run --nproc-per-node 4 train\.py\n"
-OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.255.255.1", "MASTER_PORT": "1",
-          "PET_NNODES": "2", "PET_NO_PYTHON": "1", "TORCHELASTIC_RUN_ID": "other",
-          "DISTPROF_OUT": "elsewhere", "DISTPROF_STEPS": "wait=1", "DISTPROF_TOPICS": "steps", "DISTPROF_TP": "2",
-          "DISTPROF_RANKS": "0", "DISTPROF_DISABLE": "1"}
-"""What a job that was started in the same shell may have left."""
-
-
-def demo(folder: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The command as somebody types it who has no clone."""
-    return forked.run([*DEMO, *map(str, arguments)], cwd=folder, env=clean_environ() | environ, text=True,
-                      capture_output=True, timeout=PATIENCE_S)
 
 
 def named(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
@@ -58,27 +47,29 @@ def environ() -> Iterator[None]:
 
 
 @pytest.mark.job
-def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tmp_path, capsys):
-    done = demo(tmp_path, **OTHERS)
+def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(shown_demo, capsys):
+    done = printed(shown_demo)
     rank, report = named(done)
-    assert rank == 2 and re.fullmatch(r"runs/demo-\d{8}-\d{6}/merged/report\.html", report)
-    page = (tmp_path / report).read_text()
+    assert (rank, report) == (2, f"{OUT}/merged/report.html")
+    page = (shown_demo / report).read_text()
     assert "Rank 2 delays every step" in page and "distprof demo" in page
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"] and len(list((tmp_path / "runs").iterdir())) == 1
+    assert {path.name for path in shown_demo.iterdir()} == {"runs", PRINTED}
+    assert [path.name for path in (shown_demo / "runs").iterdir()] == ["demo"]
     said = done.stderr.splitlines()
     assert said[1] == ("demo: 4 ranks train a small transformer; layers.1.mlp of rank 2 sleeps 90 ms in every step")
     assert [line.split(": ", 1)[1].split()[0] for line in said] == ["recording", "4", "4", "merged"], done.stderr
     shown = next(one for one in consoles((ROOT / "README.md").read_text()) if one.command.startswith("distprof demo"))
-    assert differences(shown.lines, done.stderr + done.stdout) == [] and len(shown.lines) == 8
+    lines = [re.sub(r"\bruns/demo-\d{8}-\d{6}\b", OUT, line) for line in shown.lines]
+    assert differences(lines, done.stderr + done.stdout) == [] and len(lines) == 8
     with pytest.raises(DataError, match=r"the answer should name rank 3 and layers\.1\.mlp, and no other rank"):
-        show_answer((tmp_path / report).parents[1], 3)
+        show_answer(shown_demo / OUT, 3)
     assert capsys.readouterr().out.startswith("Rank 2 delays")
 
 
 @pytest.mark.job
 @pytest.mark.usefixtures("environ")
 def test_a_demo_that_is_interrupted_leaves_nothing_running_and_is_not_overwritten(tmp_path, monkeypatch):
-    with forked.popen([*DEMO, "--ranks", "2", "--out", "mine"], cwd=tmp_path, env=clean_environ(), text=True,
+    with forked.popen([*DEMO, "--ranks", "2"], cwd=tmp_path, env=clean_environ(), text=True,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as started:
         assert started.stderr is not None
         assert any("demo: 2 ranks train" in line for line in started.stderr)
@@ -86,11 +77,12 @@ def test_a_demo_that_is_interrupted_leaves_nothing_running_and_is_not_overwritte
         out, said = started.communicate(timeout=PATIENCE_S)
     assert (started.returncode, out) == (130, "")
     assert re.fullmatch(r"distprof: [0-2] of 2 ranks recorded(, [12] unfinished)?\.\n", said)
-    there = contents(tmp_path)
+    there, (run,) = contents(tmp_path), (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"demo-\d{8}-\d{6}", run.name) and [*tmp_path.iterdir()] == [tmp_path / "runs"]
     monkeypatch.chdir(tmp_path)
-    refused = called("demo", "--ranks", 2, "--out", "mine")
+    refused = called("demo", "--ranks", 2, "--out", f"runs/{run.name}")
     assert refused.returncode == 1 and not refused.stdout and contents(tmp_path) == there != {}
-    assert refused.stderr.startswith("distprof: mine is not empty  hint: ")
+    assert refused.stderr.startswith(f"distprof: runs/{run.name} is not empty  hint: ")
     assert len(refused.stderr.splitlines()) == 1
 
 
