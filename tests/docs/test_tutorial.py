@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 TUTORIAL = list(consoles(PAGE))
 SOURCES = ("distprof", "merge", "launch", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 INSTALL = "pip install 'distprof[record]'"
-PIP = " --quiet --no-deps --target installed"
+PIP = " --quiet --no-deps --no-compile --target installed"
 """pip does what the page says with the sources here, but installs elsewhere than where the tests run, and no torch."""
 
 

@@ -69,12 +69,12 @@ def test_the_trainer_of_transformers_is_recorded_from_outside(tmp_path):
 @needs("transformers")
 def test_the_callback_of_transformers_records_the_training_and_nothing_else(tmp_path):
     out = tmp_path / "run"
-    torchrun(2, SCRIPTS / "hf_trainer.py", tmp_path, "--out", out)
+    torchrun(1, SCRIPTS / "hf_trainer.py", tmp_path, "--out", out)
     found = stats(out)
     check_totals(found, samples=6)
-    assert found["step"]["found"]["rule"] == "explicit" and len(steps_of(out, 1)) == 6
-    info = json.loads((out / "rank00001" / "rank.json").read_text())
-    assert info["status"] == "complete" and not (out / "rank00001.partial").exists()
+    assert found["step"]["found"]["rule"] == "explicit" and len(steps_of(out, 0)) == 6
+    info = json.loads((out / "rank00000" / "rank.json").read_text())
+    assert info["status"] == "complete" and not (out / "rank00000.partial").exists()
 
 
 @pytest.mark.job

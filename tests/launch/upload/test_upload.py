@@ -16,7 +16,7 @@ import pytest
 from distprof.storage.retrying import VARIABLE
 from support import forked
 from support.faulty_proxy import answers, faulty_proxy, waits
-from support.jobs import PATIENCE_S, ROOT, called, clean_environ
+from support.jobs import PATIENCE_S, ROOT, SCRIPTS, called, clean_environ
 from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server, use
 
@@ -188,5 +188,5 @@ def test_an_upload_that_fails_changes_nothing_for_the_job(tmp_path: Path, server
 def _run(folder: Path, url: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return forked.run(
         [sys.executable, "-m", "distprof", "run", "--out", url, "--nproc-per-node", "2", *STEPS,
-         str(ROOT / "examples" / "train_ddp.py"), "--steps", "6"], cwd=folder, capture_output=True, text=True,
+         str(SCRIPTS / "job.py"), "plain", "5"], cwd=folder, capture_output=True, text=True,
         timeout=PATIENCE_S, env=clean_environ() | {"PYTHONPATH": str(ROOT)} | environ, check=False)

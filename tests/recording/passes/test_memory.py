@@ -116,12 +116,12 @@ def test_what_is_kept_for_backward_is_what_autograd_saved(tmp_path, name):
 
 
 @pytest.mark.job
-@pytest.mark.parametrize(("path", "categories", "missed"), [
-    (EXAMPLES / "train_ddp.py", {"gradient", "activation", "temporary"}, False),
+@pytest.mark.parametrize(("job", "categories", "missed"), [
+    ((EXAMPLES / "train_ddp.py", "--steps", 5), {"gradient", "activation", "temporary"}, False),
     # threads of gloo free buffers of FSDP unseen: torch counts them for ever
-    (SCRIPTS / "sharded.py", {"gradient", "activation", "temporary", "communication"}, True)])
-def test_jobs_of_two_ranks_add_up_as_well(tmp_path, path, categories, missed):
-    done = command("run", "--nproc-per-node", 2, "--out", tmp_path / "run", "--steps", STEPS, path)
+    ((SCRIPTS / "sharded.py",), {"gradient", "activation", "temporary", "communication"}, True)])
+def test_jobs_of_two_ranks_add_up_as_well(tmp_path, job, categories, missed):
+    done = command("run", "--nproc-per-node", 2, "--out", tmp_path / "run", "--steps", STEPS, *job)
     assert done.returncode == 0, done.stderr
     found = json.loads(called("memory", "--json", tmp_path / "run").stdout)
     assert [peak["rank"] for peak in found["peaks"]] == [0, 1]
