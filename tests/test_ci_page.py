@@ -39,8 +39,11 @@ def test_workflows_are_complete():
 
 @pytest.mark.job
 def test_what_workflows_run_works(tmp_path):
-    """Once in place of three times."""
-    (tmp_path / "train.py").write_text((SCRIPTS / "alike.py").read_text().replace("else 40", "else 62", 1))
+    """Once in place of three times, with a small model."""
+    script = (SCRIPTS / "alike.py").read_text().replace("else 40", "else 62", 1)
+    smaller = script.replace("WIDTH, BATCH, USUAL = 256, 32, 10", "WIDTH, BATCH, USUAL = 8, 4, 2")
+    assert smaller != script
+    (tmp_path / "train.py").write_text(smaller)
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     forked.write_program(bin_folder / "distprof", "-m", "distprof")

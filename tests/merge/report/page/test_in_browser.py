@@ -17,12 +17,20 @@ pytestmark = pytest.mark.job
 SIZES = {"wide": WIDE, "phone": PHONE}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+MADE = {"whole": document(), "bare": bare_document(), "hostile": with_names(document(), HOSTILE)}
+
+
 @pytest.mark.parametrize(
-    "made", [document(), bare_document(), with_names(document(), HOSTILE)], ids=["whole", "bare", "hostile"]
+    ("kind", "size", "scheme"),
+    [
+        pytest.param(kind, size, scheme, marks=() if scheme == "light" or kind == "whole" else pytest.mark.stress)
+        for kind in MADE
+        for size in SIZES
+        for scheme in ("light", "dark")
+    ],
 )
-def test_it_is_drawn_and_nothing_sticks_out(opened: Any, made: dict[str, Any], size: str, scheme: str) -> None:
+def test_it_is_drawn_and_nothing_sticks_out(opened: Any, kind: str, size: str, scheme: str) -> None:
+    made = MADE[kind]
     page = opened(made, viewport=SIZES[size], color_scheme=scheme).page
     assert page.locator("text=could not be drawn").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size]["width"]
