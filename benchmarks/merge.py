@@ -171,7 +171,7 @@ def loading(ours: Result, events: Path, peers: Peers | None, repeat: int) -> lis
 
 if __name__ == "__main__":
     run(measure, __doc__,
-        megabytes=Option(default=120.0, smallest=1.0, help="of a rank's trace (default: %(default)s)"),
+        megabytes=Option(default=120.0, smallest=0.2, help="of a rank's trace (default: %(default)s)"),
         ranks=Option(default=64, smallest=8, help="that are merged as well (default: %(default)s)"),
         repeat=Option(default=15, smallest=1, help="runs of each program, at most (default: %(default)s)"),
         peers=Option(default=False, smallest=False, help="install and measure HTA, and TraceLens with --tracelens"),
