@@ -34,6 +34,9 @@ HERE = "127.0.0.1,localhost,::1"
 for name in ("no_proxy", "NO_PROXY"):
     os.environ[name] = ",".join(filter(None, (os.environ.get(name), HERE)))
 
+MANY = 30
+"""Modules that are worth a walk."""
+
 # a shell ignores Ctrl-C for what it starts in the background, and processes that the tests start would inherit that
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,10 +57,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(0))
 
 
+class Imported:
+    """Hides what was imported from the garbage collector, which would walk it again and again, as would recordings."""
+
+    num_hidden = 0
+
+    @classmethod
+    def hide(cls) -> None:
+        """Where many modules came since the last time."""
+        if len(sys.modules) > cls.num_hidden + MANY:
+            gc.collect()
+            gc.freeze()
+            cls.num_hidden = len(sys.modules)
+
+
 def pytest_collection_finish() -> None:
-    """Hides what was imported from the garbage collector, which would walk it again and again."""
-    gc.collect()
-    gc.freeze()
+    Imported.hide()
 
 
 class JobsAreMarked:
@@ -78,7 +93,9 @@ sys.addaudithook(JobsAreMarked.audit)
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     JobsAreMarked.item = item
-    return (yield)
+    result = yield
+    Imported.hide()
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)
