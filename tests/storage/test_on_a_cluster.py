@@ -12,7 +12,6 @@ from support.jobs import called, distprof
 from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server
 
-pytest.importorskip("distributed")
 pytestmark = pytest.mark.job
 EVENTS = [[slice_of(f"op{rank}", 10 * number, 15 if number == 7 else 5) for number in range(2000)] for rank in range(6)]
 

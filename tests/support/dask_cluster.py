@@ -17,7 +17,10 @@ import pytest
 
 from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
+from support.missing import missing
 
+if missing("distributed"):  # for all who import this
+    pytest.skip(missing("distributed"), allow_module_level=True)
 PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE_S}s"}
 """For a client whose workers come back: on a busy machine that takes longer than the 30 s of dask."""
 QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(ROOT)}

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,6 @@ from support.dask_cluster import PATIENT, QUIET, DaskCluster, apart_from, wait_f
 from support.jobs import clean_environ, distprof
 from support.rank_traces import slice_of, write_run
 
-if find_spec("distributed") is None:  # to import it takes a while
-    pytest.skip("distributed is not installed", allow_module_level=True)
 pytestmark = pytest.mark.job
 RANKS = 12
 SURVEYED = ".merged.*.tmp/.work/*.survey"

@@ -17,7 +17,6 @@ from support.jobs import PATIENCE_S, ROOT, clean_environ, distprof
 from support.rank_traces import slice_of, write_run
 from support.slurm import slurm, why_not
 
-pytest.importorskip("distributed")
 pytestmark = pytest.mark.job
 DOCS = ROOT / "docs" / "cluster.md"
 EVENTS = [[slice_of(f"op{rank}", 10 * number, 15 if number == 7 else 5) for number in range(2000)] for rank in range(6)]

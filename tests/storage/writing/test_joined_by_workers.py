@@ -23,7 +23,6 @@ from support.jobs import clean_environ, distprof
 from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server
 
-pytest.importorskip("distributed")
 pytestmark = pytest.mark.job
 MIB = 1 << 20
 SIZES = (11 * MIB, 100, 0, 5 * MIB + 1, 12 * MIB)
