@@ -326,7 +326,7 @@ STEPS = Table(
         time("end_ns", "End; ns since the epoch, this rank's clock."),
         span("duration_ns", "end_ns - start_ns, by a monotonic clock."),
         span("before_forward_ns", "From the start of the step to the first forward call: data loading and anything "
-                                  "else the script does there (time pass).", nullable=True),
+                                  "else the script does there, excluding optimizers (time pass).", nullable=True),
         span("fwd_ns", "Time inside root forward calls, excluding evaluation (time pass).", nullable=True),
         span("bwd_ns", "From the first gradient of a root module's output to the end of backward, excluding "
                        "optimizers that step in it (time pass).", nullable=True),

@@ -6,7 +6,7 @@ self times add up. Marks become times only at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
@@ -287,7 +287,8 @@ class TimePass:
         step = self._steps[index]
         first = min((self._watch.resolve(span.start) for span in step.forward), default=None)
         return StepSplit(
-            before_forward_ns=None if first is None else first - self._watch.resolve(step.start),
+            before_forward_ns=None if first is None else (
+                first - self._watch.resolve(step.start) - self._total(self._until(step.optimizer, first))),
             fwd_ns=self._total(step.forward) if step.forward else None,
             bwd_ns=(self._total(step.backward) - self._total(step.optimizer_in_backward)) if step.backward else None,
             optimizer_ns=self._total(step.optimizer) if step.optimizer else None,
@@ -348,6 +349,10 @@ class TimePass:
                     share.add(end - start)
         self._finished.clear()
         self._num_marks = 0
+
+    def _until(self, spans: Iterable[Span], at_ns: int) -> Iterator[Span]:
+        """Those that ended by then: an optimizer runs until it calls its closure, with forward in it."""
+        return (span for span in spans if span.end is not None and self._watch.resolve(span.end) <= at_ns)
 
     def _total(self, spans: Iterable[Span]) -> int:
         resolve = self._watch.resolve

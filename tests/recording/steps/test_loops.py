@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -235,6 +236,20 @@ def test_what_a_closure_runs_is_forward_and_backward_as_without_one(tmp_path, by
     timed = steps.filter(pl.col("pass") == "time").row(0, named=True)
     parts = [timed[name] for name in ("before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns")]
     assert all(part > 0 for part in parts) and sum(parts) <= timed["duration_ns"]
+
+
+def test_what_an_optimizer_does_in_front_of_its_closure_counts_once(tmp_path):
+    class Slow(torch.optim.SGD):
+        def step(self, closure):
+            time.sleep(0.02)
+            closure()
+            super().step()
+
+    model = nn.Linear(4, 4)
+    optimizer = Slow(model.parameters(), lr=0.1)
+    seen = looped(tmp_path / "run", lambda _: optimizer.step(lambda: model(X).square().sum().backward()), 5)
+    timed = seen.table("steps").filter(pl.col("pass") == "time").row(0, named=True)
+    assert timed["optimizer_ns"] > 20e6 > timed["before_forward_ns"]
 
 
 # --- evaluation ----------------------------------------------------------------------------------------------------
