@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 @click.option("--rank-pattern", metavar="REGEX",
               help="Regular expression whose group matches the rank in the path of a foreign trace, such as "
                    "'gpu(\\d+)'. Several groups are a place, the last one counting fastest: 'node(\\d+)/gpu(\\d+)'.")
+@click.option("--rank-map", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+              help="File with a rank and the path of a foreign trace per line, such as '3 node1/trace_a.json'.")
 @click.option("--ranks-in-order", is_flag=True, help="Number foreign traces 0, 1, ... in file order.")
 @click.option("--align", default="auto", type=click.Choice(["auto", "samples", "collectives", "none"]),
               show_default=True,
@@ -73,8 +75,8 @@ if TYPE_CHECKING:
 @mesh_sizes
 @ATTEMPT
 @STRICT
-def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
-          strict: bool, answer: bool, attempt: int | None, **chosen: Any) -> None:
+def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, rank_map: Path | None,
+          ranks_in_order: bool, force: bool, strict: bool, answer: bool, attempt: int | None, **chosen: Any) -> None:
     """Merge the ranks of RUN into one trace and reduced tables.
 
     RUN is a run directory, a folder of traces from torch.profiler, or such traces and tar archives of them. Several run
@@ -85,10 +87,11 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run
     from distprof.merge.run.attempts import of_attempt
-    from distprof.merge.run.traces.ranking import Naming
+    from distprof.merge.run.traces.ranking import Naming, read_rank_map
 
     runs = of_attempt(runs, attempt)
-    naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
+    naming = Naming(pattern=rank_pattern, in_order=ranks_in_order,
+                    of_files=None if rank_map is None else read_rank_map(rank_map))
     sizes = given_sizes({axis: chosen.pop(axis) for axis in GIVEN_AXES})
     workers = given_workers(chosen.pop("workers"), chosen.pop("scheduler"))
     options = _merge_options(**chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,16 +31,42 @@ SHOWN_FILES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Where ranks are taken from if the traces do not hold them; at most one of the two."""
+    """Where ranks are taken from if the traces do not hold them; at most one of the three."""
 
     pattern: str | None = None
     """A regular expression that is searched in each path. Its group is the rank; several are a place in a grid, like
     node and GPU, the last one fastest."""
     in_order: bool = False
     """True: ranks 0, 1, ... in the order of the files."""
+    of_files: Mapping[str, int] | None = None
+    """Path of a file, as it is from the folder that was given -> rank."""
 
     def __bool__(self) -> bool:
-        return self.pattern is not None or self.in_order
+        return len(self.given) > 0
+
+    @property
+    def given(self) -> list[str]:
+        """Flags that say it."""
+        return [flag for flag, value in (("--rank-pattern", self.pattern is not None), ("--rank-map", self.of_files is
+                not None), ("--ranks-in-order", self.in_order)) if value]
+
+
+def read_rank_map(file: Path) -> dict[str, int]:
+    """A file with a rank and a path per line, for `Naming.of_files`. Empty lines and those that begin with # are none.
+
+    Raises:
+        UsageError: A line is something else, or a path is there twice.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+        rank, _, path = line.strip().partition(" ")
+        if not line.strip() or rank.startswith("#"):
+            continue
+        if not (rank.isdecimal() and len(rank) < 7 and path.strip()) or path.strip() in found:
+            raise UsageError(f"line {number} of {file} must be a rank and a path that is not listed yet, not {line!r}",
+                             hint="like: 3 node1/trace_a.json")
+        found[path.strip()] = int(rank)
+    return found
 
 
 Numbered = list[tuple[int, Candidate]]
@@ -54,21 +80,32 @@ def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Pro
         DataError: No file shows its rank.
         UsageError: `naming` makes no sense.
     """
-    if naming.in_order and naming.pattern is not None:
-        raise UsageError("--rank-pattern and --ranks-in-order cannot be combined")
+    if len(naming.given) > 1:
+        raise UsageError(f"{' and '.join(naming.given)} cannot be combined")
     if naming.in_order:
         return list(enumerate(candidates))
     if naming.pattern is not None:
         ranks = _by_pattern(candidates, naming.pattern)
+    elif naming.of_files is not None:
+        ranks = _by_map(candidates, naming.of_files)
     else:
         ranks = _by_themselves(candidates, remarks)
-    if len(candidates) == 1 and ranks == [None] and naming.pattern is None:
+    if len(candidates) == 1 and ranks == [None] and not naming:
         return [(0, candidates[0])]
     if all(rank is None for rank in ranks):
         raise _no_rank(candidates, naming)
     problems += [TraceWithoutRank(file=one.trace.name)
                  for rank, one in zip(ranks, candidates, strict=True) if rank is None]
     return [(rank, one) for rank, one in zip(ranks, candidates, strict=True) if rank is not None]
+
+
+def _by_map(candidates: Sequence[Candidate], of_files: Mapping[str, int]) -> list[int | None]:
+    there = {str(one.where) for one in candidates}
+    lacking = [path for path in of_files if path not in there]
+    if lacking:
+        raise UsageError(f"--rank-map lists {first_few(lacking)}, which is no trace here",
+                         hint=f"traces here are {first_few(sorted(there, key=natural))}")
+    return [of_files.get(str(one.where)) for one in candidates]
 
 
 def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | None]:

@@ -16,8 +16,9 @@ from distprof.contract.problems import (
 from distprof.errors import UsageError
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.traces.rank_from_name import place_in, rank_in, suggested_pattern
-from distprof.merge.run.traces.ranking import Naming
+from distprof.merge.run.traces.ranking import Naming, read_rank_map
 from distprof.merge.run.traces.trace_identity import identity_of
+from support.jobs import distprof
 from support.kineto_files import files_of, kineto, plain, refused, write
 
 FORMS = ("new", "pretty", "compact", "old", "on demand", "events first")
@@ -148,6 +149,20 @@ def test_several_groups_of_a_pattern_are_a_place(tmp_path):
     run = open_run(tmp_path, naming=Naming(pattern=r"node(\d+)/gpu(\d+)"))
     assert files_of(run) == dict(enumerate(names))
     assert list(run.problems) == [TraceWithoutRank(file="other.json")]
+
+
+def test_a_file_may_list_the_ranks(tmp_path):
+    plain(tmp_path / "traces", ["b/x.json", "a.json", "c.json"])
+    (tmp_path / "map").write_text("# of the second job\n1 a.json\n\n 0   b/x.json \n")
+    done = distprof("merge", tmp_path / "traces", "--rank-map", tmp_path / "map", "--out", tmp_path / "out")
+    assert done.returncode == 0 and "c.json was skipped" in done.stdout, done.stderr
+    found = open_run(tmp_path / "traces", naming=Naming(of_files=read_rank_map(tmp_path / "map")))
+    assert files_of(found) == {0: "b/x.json", 1: "a.json"}
+    for line, words in (("3 d.json", "lists d.json, which is no trace here"), ("a.json", "line 1 of"),
+                        ("-1 a.json", "line 1 of"), ("0 a.json\n1 a.json", "line 2 of")):
+        (tmp_path / "map").write_text(line)
+        done = distprof("merge", tmp_path / "traces", "--rank-map", tmp_path / "map", "--out", tmp_path / "new")
+        assert done.returncode == 2 and words in done.stderr and "hint: " in done.stderr
 
 
 @pytest.mark.parametrize(("naming", "words"), [
