@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
 
 ORDER = ("run", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms", "critical-path",
-         "whatif", "ops", "memory", "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
+         "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
 RECORDING = ("run", "demo", "bench")
 """Commands that start ranks."""
 READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
-           "waits", "export", "upload")
+           "waits", "export", "split", "upload")
 """Commands that read runs: nothing of theirs is left to do when Python ends."""
 
 

@@ -230,6 +230,12 @@ class FilesLeftOut(Remark, frozen=True):
     """What they are."""
 
 
+class SeveralRanksInFile(Remark, frozen=True):
+    """A trace that another tool merged was given alone, and is read as one rank."""
+
+    file: str
+
+
 class TimesInNanoseconds(Remark, frozen=True):
     """Traces whose times were read as nanoseconds: as microseconds, which the format asks for, they lie behind 2262."""
 

@@ -85,6 +85,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.ReadSummaries: "read: summaries of {num_ranks:# rank}, tables of {tables:of_some}{times_of:times}{cut:cut}. "
                          "--exact reads all",
     codes.FilesLeftOut: "{num_files:# file} skipped: {instead} ({files:names})",
+    codes.SeveralRanksInFile: "{file} has events of several ranks and is read as one; distprof split takes it apart",
     codes.TimesInNanoseconds: "times of {num_files:# trace} are read as nanoseconds, not microseconds ({files:names})",
     codes.ExecutionTraces: "there are execution traces of {ranks:ranks} next to the timelines "
                            "({files:names}){missing:lack}; they have no times and are not merged. distprof export "

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
-from distprof.contract.problems import FilesLeftOut, Remark, TimesInNanoseconds, Unreadable
+from distprof.contract.problems import FilesLeftOut, Remark, SeveralRanksInFile, TimesInNanoseconds, Unreadable
 from distprof.errors import DataError
 from distprof.merge.run.traces.rank_from_name import natural, rank_in
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, MERGED_TRACE, read_head
@@ -45,8 +45,13 @@ class Candidate:
     """Its path from the folder, or in the archive, that was given: what names can be read from."""
     identity: TraceIdentity
     modified_ns: int
-    is_merged: bool = False
-    """Another tool has put the traces of several ranks into it, as its first events or its name say."""
+    has_several: bool = False
+    """Another tool has put the traces of several ranks into it, as its first events say."""
+
+    @property
+    def is_merged(self) -> bool:
+        """True where its events, or its name, say that several ranks are in it."""
+        return self.has_several or _MERGED.search(self.where.name) is not None
 
 
 class ExecutionTrace(NamedTuple):
@@ -80,6 +85,9 @@ class Discovery:
     def remarks(self) -> Iterator[Remark]:
         """One for each sort of file that was left out and is not paired with a timeline; what times were taken for."""
         in_ns = [one.trace.name for one in self.candidates if one.trace.in_ns]
+        for one in self.candidates:
+            if one.has_several:
+                yield SeveralRanksInFile(file=one.trace.name)
         if in_ns:
             yield TimesInNanoseconds(num_files=len(in_ns), files=tuple(in_ns[:NAMED]))
         for instead, names in self.skipped.items():
@@ -248,7 +256,7 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
         found.candidates.append(Candidate(
             trace=replace(reader.trace, in_ns=head.in_ns), where=where, identity=identity,
             modified_ns=reader.trace.path.stat().st_mtime_ns,
-            is_merged=head.has_several or _MERGED.search(where.name) is not None))
+            has_several=head.has_several))
     elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
         found.problems.append(Unreadable(

@@ -22,6 +22,7 @@ from distprof.contract.problems import (
     RanksFromNames,
     RanksMissing,
     Remark,
+    SeveralRanksInFile,
     SeveralTraces,
     StepsUnsure,
     TimesInNanoseconds,
@@ -94,6 +95,8 @@ def test_codes_differ():
      {"code": "clocks_wrong", "violations": 3, "num_collectives": 40, "largest_ns": 2_000_000, "allowed_ns": 5_000},
      "clocks are wrong: 3 of 40 collectives finish on one rank before every rank has entered, by up to 2.00 ms; clock "
      "uncertainty explains only 5.00 us"),
+    (SeveralRanksInFile(file="merged.json"), {"code": "several_ranks_in_file", "file": "merged.json"},
+     "merged.json has events of several ranks and is read as one; distprof split takes it apart"),
     (TimesInNanoseconds(num_files=2, files=("a.json", "b.json")),
      {"code": "times_in_nanoseconds", "num_files": 2, "files": ["a.json", "b.json"]},
      "times of 2 traces are read as nanoseconds, not microseconds (a.json, b.json)"),

@@ -1,0 +1,31 @@
+"""`distprof split`: a merged trace, taken apart into the traces of its ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.terminal import quoted, show
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR",
+              help="Output directory, new or empty.")
+def split(trace: Path, *, out: Path) -> None:
+    """Split a merged TRACE into one file per rank.
+
+    TRACE is a Chrome trace in which a tool put the events of several ranks together: with the rank in front of pids
+    (SGLang), or in the names of processes (distprof and others). The other commands then read the folder DIR.
+    """
+    from distprof.merge.chrome.split import split as split_trace
+    from distprof.merge.scan.trace_file import TraceFile
+    from distprof.units import counted, spans
+
+    found = split_trace(TraceFile(path=trace), out)
+    ranks = sorted(found.num_events)
+    show(f"{counted(sum(found.num_events.values()), 'event')} of ranks {spans(ranks)} in {out}")
+    if found.num_left_out:
+        show(f"{counted(found.num_left_out, 'event')} left out: their processes name no rank")
+    show(f"Next: distprof comms {quoted(out)}")

@@ -1,0 +1,133 @@
+"""Splits a trace that a tool merged from several ranks into one file per rank, as they were before."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from isal import igzip
+
+from distprof.errors import DataError, OutputError
+from distprof.merge.chrome.survey import Survey, survey_trace
+from distprof.merge.run.traces.rank_from_name import natural, place_in, rank_in, ranks_of_places
+from distprof.merge.scan.chrome_file import ChromeFile
+from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.engine import ENGINE
+from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.thread_ids import thread_of
+from distprof.merge.scan.trace_file import TraceFile
+
+PREFIX = re.compile(r"\[([^\]]{1,64})\] ?")
+"""`[TP00-DP01] 2848`: SGLang puts the rank in front of pids."""
+NAMED = re.compile(r"\brank[ _:=-]?(\d{1,7})\b", re.IGNORECASE)
+"""`rank 3 | gpu 0`: distprof, and others, put it into names of processes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """Whose events are whose."""
+
+    ranks: Mapping[str, int]
+    """Pid as the trace has it -> rank."""
+    num_events: dict[int, int] = field(default_factory=dict)
+    """By rank."""
+    num_left_out: int = 0
+    """Events of processes of which nothing tells the rank."""
+
+
+def split(trace: TraceFile, out: Path) -> Parts:
+    """Writes `rank0.json.gz`, `rank1.json.gz` and so on.
+
+    Args:
+        trace: The merged trace.
+        out: A folder that is new or empty.
+
+    Raises:
+        DataError: It is no trace, or nothing in it tells the ranks of its processes.
+        OutputError: The folder has files.
+    """
+    survey = survey_trace(trace)
+    parts = Parts(ranks=_ranks(survey))
+    if len({*parts.ranks.values()}) < 2:
+        raise DataError(f"nothing in {trace.name} tells which events are of which rank",
+                        hint="pids like '[TP00-DP01] 2848' or process names like 'rank 3' do")
+    if out.exists() and any(out.iterdir()):
+        raise OutputError(f"{out} is not empty", hint="choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    _write(trace, survey, parts, out)
+    return parts
+
+
+def _ranks(survey: Survey) -> dict[str, int]:
+    pids = {pid for pid, _ in survey.threads}
+    prefixes = {pid: match[1] for pid in pids if (match := PREFIX.match(pid))}
+    if prefixes:
+        names = sorted({*prefixes.values()}, key=natural)
+        of_names = dict(zip(names, _ranks_of(names), strict=True))
+        return {pid: of_names[name] for pid, name in prefixes.items()}
+    named = ((meta.pid, NAMED.search(str(meta.value))) for meta in survey.meta
+             if meta.kind in ("process_name", "process_labels"))
+    return {pid: int(match[1]) for pid, match in reversed([*named]) if match is not None}
+
+
+def _ranks_of(names: list[str]) -> list[int]:
+    """By the rank in a name, else by its place in the mesh, else in order."""
+    paths = [PurePosixPath(name) for name in names]
+    ranks = [rank for path in paths if (rank := rank_in(path)) is not None]
+    if len({*ranks}) == len(names):
+        return ranks
+    return ranks_of_places([place_in(path) for path in paths]) or [*range(len(names))]
+
+
+def _write(trace: TraceFile, survey: Survey, parts: Parts, out: Path) -> None:
+    ranks = sorted({*parts.ranks.values()})
+    scanner = ENGINE.new_scanner()
+    file = ChromeFile(trace.name, ChunkReader(trace, chunk_bytes=READ_BYTES), scanner)
+    of_thread = np.empty(0, np.int64)
+    with ExitStack() as stack:
+        files = {rank: stack.enter_context(igzip.open(out / f"rank{rank}.json.gz", "wb", compresslevel=1))
+                 for rank in ranks}
+        for rank, written in files.items():
+            written.write(json.dumps(_head(survey.metadata, rank, len(ranks)))[:-1].encode() + b', "traceEvents": [\n')
+        for text in file.scanned():
+            threads = (thread_of(key)[0] for key in scanner.threads.texts(len(of_thread)))
+            of_thread = np.append(of_thread, [parts.ranks.get(pid, -1) for pid in threads]).astype(np.int64)
+            rows = of_thread[scanner.column("thread")]
+            parts.num_left_out += int(np.count_nonzero(rows < 0))
+            for rank in np.unique(rows[rows >= 0]).tolist():
+                mine = np.flatnonzero(rows == rank).tolist()
+                events = [_event(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])) for row in mine]
+                files[rank].write((b",\n" if rank in parts.num_events else b"") + b",\n".join(events))
+                parts.num_events[rank] = parts.num_events.get(rank, 0) + len(events)
+        for written in files.values():
+            written.write(b"\n]}\n")
+
+
+def _head(metadata: Mapping[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+    """Keys beside the events, as the trace of the rank had them."""
+    found = {key: value for key, value in metadata.items() if key not in ("traceEvents", "metadata")}
+    ours = metadata.get("metadata")
+    about = ours.get("distprof") if isinstance(ours, dict) else None
+    if isinstance(about, dict):
+        mine = (about.get("ranks") or {}).get(str(rank)) or {}
+        found |= {**(mine.get("kineto") or {}), "baseTimeNanoseconds": about.get("origin_ns", 0)}
+    told = found.get("distributedInfo")
+    return found | {"distributedInfo": {"world_size": world_size, **(told if isinstance(told, dict) else {}),
+                                        "rank": rank}}
+
+
+_PID = re.compile(rb'("pid"\s*:\s*)"\[[^"\]]{1,64}\] ?([^"]*)"')
+
+
+def _event(event: bytes) -> bytes:
+    return _PID.sub(_without_prefix, event, count=1)
+
+
+def _without_prefix(found: re.Match[bytes]) -> bytes:
+    return found[1] + (found[2] if found[2].isdigit() else b'"%s"' % found[2])
