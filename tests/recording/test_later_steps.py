@@ -57,7 +57,7 @@ def test_each_later_step_ends_once(tmp_path, explicit):
     assert np.median(np.diff(times)[-20:]) > 4e6 > np.median(np.diff(times)[:15])
     summary = json.loads(called("stats", "--json", tmp_path / "run").stdout)
     assert (summary["steps"]["num_recorded"], summary["steps"]["num_run"]) == (3, 43)
-    assert summary["steps"]["change"]["step"] in (20, 21, 22)
+    assert 18 < summary["steps"]["change"]["step"] < 26  # other programs have the processor now and then
     said = called("stats", tmp_path / "run").stdout
     assert "steps 0-2 of 43 recorded" in said and "From step 2" in said
 
