@@ -91,10 +91,11 @@ sys.addaudithook(JobsAreMarked.audit)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     JobsAreMarked.item = item
     result = yield
-    Imported.hide()
+    if nextitem is None or nextitem.path != item.path:  # what fixtures of a file held is gone: it would stay for good
+        Imported.hide()
     return result
 
 

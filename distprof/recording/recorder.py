@@ -253,6 +253,7 @@ class Recorder:
                 undo()
             except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)
                 continue
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold models and optimizers
 
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder

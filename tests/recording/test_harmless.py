@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,10 @@ def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatc
     assert traces_of_us() == before
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
     assert lines == ["distprof: rank 0: recording stopped, training continues: ZeroDivisionError: division by zero"]
+    kept = weakref.ref(optimizer)
+    del optimizer, model
+    gc.collect()
+    assert kept() is None
 
 
 WRITES = """
