@@ -17,6 +17,7 @@ from isal import igzip
 
 from distprof.errors import LIMITS, DataError
 from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.decompression import format_of
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
 from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip, is_zip
 
@@ -155,7 +156,7 @@ def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFi
         folder: Where the files go.
 
     Returns:
-        A member of a compressed archive -> its file, gzipped. What can be read where it lies is not in it.
+        A member of a compressed archive -> its file, compressed. What can be read where it lies is not in it.
     """
     wanted: dict[Path, dict[int, TraceFile]] = defaultdict(dict)
     for trace in traces:
@@ -180,11 +181,12 @@ def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFil
 
 
 def _write(content: Readable, output: Path) -> int:
-    """As it is where it is gzipped, else gzipped fast; returns the bytes that were there."""
+    """As it is where it is compressed, else gzipped fast; returns the bytes that were there."""
     first = content.read(READ_BYTES)
     count = len(first)
+    is_compressed = first.startswith(MAGIC) or format_of(first) is not None
     with output.open("wb") as raw, ExitStack() as stack:
-        target: Any = raw if first.startswith(MAGIC) else stack.enter_context(
+        target: Any = raw if is_compressed else stack.enter_context(
             igzip.IGzipFile("", "wb", compresslevel=0, fileobj=raw, mtime=0))
         target.write(first)
         while data := content.read(READ_BYTES):

@@ -257,6 +257,18 @@ def test_an_archive_is_a_folder(tmp_path, mode):
     assert names_in(tmp_path / "out") == {"work of 2", "work of 9", "work of 10"}
 
 
+def test_an_archive_may_hold_traces_of_every_compression(tmp_path):
+    compressed = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    for rank, (suffix, pack) in enumerate(compressed.items()):
+        (tmp_path / f"rank{rank}.json{suffix}").write_bytes(pack(kineto(rank, 4).encode()))
+    with tarfile.open(tmp_path / "all.tgz", "w:gz") as tar:
+        for file in sorted(tmp_path.glob("rank*")):
+            tar.add(file, file.name)
+    done = distprof("merge", tmp_path / "all.tgz", "--out", tmp_path / "out")
+    assert done.returncode == 0 and "4 of 4 ranks" in done.stdout, done.stderr
+    assert names_in(tmp_path / "out") == {f"work of {rank}" for rank in range(4)}
+
+
 def test_a_zip_archive_is_a_folder_and_its_damage_costs_what_lies_behind_it(tmp_path):
     for rank in range(2):
         write(tmp_path / f"in/host_{rank}.json", kineto(rank, 2) + " " * 100_000)
