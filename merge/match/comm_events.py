@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.match.device_kernels import CUSTOM, LIBRARIES
+from distprof.merge.match.device_kernels import COMPILED, CUSTOM, LIBRARIES
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -54,7 +54,7 @@ _NAMES = {
     EventKind.NOTE: re.compile(rb"(?:nccl|rccl):\w+"),
     EventKind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
     EventKind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
-    EventKind.KERNEL: re.compile(rf"\w*{LIBRARIES}\w*|.*(?:{CUSTOM})".encode(), re.IGNORECASE),
+    EventKind.KERNEL: re.compile(rf"(?!{COMPILED})(?:\w*{LIBRARIES}\w*|.*(?:{CUSTOM}))".encode(), re.IGNORECASE),
 }
 """The first that fits counts: calls are named like kernels."""
 _ON_CPU = ("user_annotation", "cpu_op", "operator")
