@@ -60,7 +60,9 @@ def render(shown: OperatorsShown, page: Page, *, markdown: bool = False) -> str:
     if rows:
         page.table(header, rows, left=left)
     else:
-        page.line("no operator matches all filters")
+        any_at_all = any(share.num_rows for share in shown.found.shares)
+        page.line("no operator matches all filters" if any_at_all else
+                  "no slice in the timelines has the category of an operator, runtime call or kernel")
     more = len(shown.table) - len(rows)
     if more > 0:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
