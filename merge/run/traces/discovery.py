@@ -13,7 +13,7 @@ from typing import NamedTuple
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
 from distprof.contract.problems import FilesLeftOut, Remark, SeveralRanksInFile, TimesInNanoseconds, Unreadable
 from distprof.errors import DataError
-from distprof.merge.run.traces.rank_from_name import natural, rank_in
+from distprof.merge.run.traces.rank_from_name import natural, place_in, rank_in
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, MERGED_TRACE, read_head
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
@@ -51,7 +51,7 @@ class Candidate:
     @property
     def is_merged(self) -> bool:
         """True where its events, or its name, say that several ranks are in it."""
-        return self.has_several or _MERGED.search(self.where.name) is not None
+        return self.has_several or _is_called_merged(self.where.name)
 
 
 class ExecutionTrace(NamedTuple):
@@ -92,6 +92,12 @@ class Discovery:
             yield TimesInNanoseconds(num_files=len(in_ns), files=tuple(in_ns[:NAMED]))
         for instead, names in self.skipped.items():
             yield FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead=instead)
+
+
+def _is_called_merged(name: str) -> bool:
+    """Not where the name tells one rank: lora_merged_rank0.json is of a merged model."""
+    alone = PurePosixPath(name)
+    return _MERGED.search(name) is not None and rank_in(alone) is None and not place_in(alone)
 
 
 def first_few(names: Sequence[str], shown: int = NAMED) -> str:

@@ -17,9 +17,11 @@ PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")
 WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 """worker3_step_12.<ms>: how scripts often name a rank to TensorBoard's handler."""
 PROFILE = re.compile(r"profile_(\d{1,7})")
-"""profile_3.json, the whole name: accelerate."""
+"""profile_3.json, the whole name: accelerate. In a folder of a rank it is a number of something else."""
 AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
 """dp0_pp0_tp1, TP-3-DP-0: inference servers name the place of a rank."""
+WRITTEN = re.compile(r"\.(\d{13,19})\.pt\.trace\.")
+"""host_4711.<ms or ns>.pt.trace.json: when TensorBoard's handler wrote it. The number before is that of a process."""
 STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
 NUMBER = re.compile(r"[0-9]{1,18}")
 """Longer ones are several: Python refuses to read a number of thousands of digits."""
@@ -29,14 +31,13 @@ Place = Mapping[str, int]
 def rank_in(path: PurePosixPath) -> int | None:
     """The rank in a file name, else that of the nearest folder above it."""
     title = SUFFIX.sub("", path.name)
-    if (of_accelerate := PROFILE.fullmatch(title)) is not None:
-        return int(of_accelerate[1])
     for name in (title, *reversed(path.parts[:-1])):
         ranks = [int(rank) for before, rank in RANK.findall(name) if before.lower() not in PARTIAL]
         ranks += [int(rank) for rank in WORKER.findall(name)]
         if ranks:
             return ranks[0]
-    return None
+    of_accelerate = PROFILE.fullmatch(title)
+    return None if of_accelerate is None else int(of_accelerate[1])
 
 
 def place_in(path: PurePosixPath) -> Place:
@@ -86,6 +87,12 @@ def natural(name: str) -> list[tuple[int, str]]:
 def shape(name: str) -> str:
     """The name without its numbers: equal for files of one naming."""
     return NUMBER.sub("#", name)
+
+
+def written_in(name: str) -> str:
+    """Digits of the time that TensorBoard's handler wrote into a name; empty where there are none."""
+    found = WRITTEN.search(name)
+    return found[1] if found is not None else ""
 
 
 def suggested_pattern(names: Sequence[str]) -> str | None:

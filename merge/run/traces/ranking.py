@@ -22,6 +22,7 @@ from distprof.merge.run.traces.rank_from_name import (
     ranks_of_places,
     shape,
     suggested_pattern,
+    written_in,
 )
 from distprof.units import counted
 from distprof.units import numbered as named
@@ -221,13 +222,16 @@ def _folder(one: Candidate, within: Path | None) -> str:
 
 
 def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
-    """The newest trace of each rank, by the numbers in its name where names are of one form, else by its time."""
+    """The newest trace of each rank: by the time in its name, else by the numbers there where names are of one form,
+    else by its own time.
+    """
     of_rank: dict[int, list[Candidate]] = defaultdict(list)
     for rank, one in files:
         of_rank[rank].append(one)
     chosen = {}
     for rank, several in sorted(of_rank.items()):
-        alike = len({shape(one.where.name) for one in several}) == 1
+        alike = len({shape(one.where.name) for one in several}) == 1 or all(
+            written_in(one.where.name) for one in several)
         newest: Callable[[Candidate], object] = _name_order if alike else _time_order
         *others, chosen[rank] = sorted(several, key=newest)  # type: ignore[arg-type]
         if others:
@@ -237,7 +241,7 @@ def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
 
 
 def _name_order(one: Candidate) -> list[tuple[int, str]]:
-    return natural(one.where.name)
+    return natural(written_in(one.where.name)) + natural(one.where.name)
 
 
 def _time_order(one: Candidate) -> tuple[int, str]:

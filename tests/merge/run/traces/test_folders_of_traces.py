@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import tarfile
 import zipfile
 
@@ -14,6 +15,7 @@ import pytest
 
 from distprof.contract.problems import (
     RanksMissing,
+    SeveralRanksInFile,
     SeveralTraces,
     TraceWithoutRank,
     WorldSizesDiffer,
@@ -60,7 +62,16 @@ def test_what_another_tool_merged_is_left_out_beside_the_ranks_and_read_alone(tm
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.json", 1: "rank1.json"} and not run.problems
     assert list(sentences(run.remarks)) == [f"1 file skipped: a merged trace ({name})"]
-    assert files_of(open_run(tmp_path / name)).keys() == {0}
+    alone = open_run(tmp_path / name)
+    assert files_of(alone).keys() == {0}
+    assert (SeveralRanksInFile(file=f"{tmp_path}/{name}") in alone.remarks) == bool(of_several)
+
+
+def test_a_merged_model_in_the_names_of_ranks_makes_no_merged_trace(tmp_path):
+    plain(tmp_path, ["rank0.json", "merged_rank1.json", "combined-TP-1.json"])
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.json", 1: "merged_rank1.json"}
+    assert list(run.problems) == [TraceWithoutRank(file="combined-TP-1.json")]
 
 
 def test_compressed_traces_and_names_without_json_are_found_and_other_files_passed_by(tmp_path):
@@ -128,6 +139,11 @@ def test_of_two_traces_of_a_rank_the_newer_is_taken_and_both_are_said(tmp_path):
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.1000.json", 1: "rank1.950.json"}
     assert list(run.problems) == [SeveralTraces(rank=0, used="rank0.1000.json", left_out=("rank0.900.json",))]
+    # the time in a name counts, not the number of the process before it
+    for name in ("h_9000.1700000000000.pt.trace.json", "h_1000.1700000009000.pt.trace.json"):
+        write(tmp_path / "again" / name, kineto(0, 1))
+    assert files_of(open_run(tmp_path / "again")) == {0: "h_1000.1700000009000.pt.trace.json"}
+    shutil.rmtree(tmp_path / "again")
     # names of two forms say nothing of age
     write(tmp_path / "old_rank1.json", kineto(1, 2))
     os.utime(tmp_path / "old_rank1.json", ns=(1, 1))

@@ -71,7 +71,8 @@ NAMES = {
     "HTA": {"rank-34.json.gz": 34}, "Composer": {"ep0-ba3-rank2.json": 2},
     "ranks of other groups than the world": {f"{word}_rank_2.json": None for word in (
         "local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")},
-    "a folder for each rank": {"rank3/host7_4711.169412.pt.trace.json": 3, "rank_4/trace.json": 4},
+    "a folder for each rank": {"rank3/host7_4711.169412.pt.trace.json": 3, "rank_4/trace.json": 4,
+                               "rank5/profile_3.json": 5},
     "nothing": {"host7_4711.1694128201545.pt.trace.json": None, "trace.json": None, "frank3.json": None,
                 "local_rank0.json": None, "tp_rank_1.json": None, "1700000000-TP-3-DP-0.trace.json.gz": None},
 }
