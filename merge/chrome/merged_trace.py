@@ -18,11 +18,12 @@ from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plans import RankPlan, plan_ranks
-from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys, losses_of
+from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.work_folder import remove_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.traces.damages import losses_of
 
 if TYPE_CHECKING:
     import polars as pl

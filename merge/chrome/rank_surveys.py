@@ -14,8 +14,8 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.chrome.work_folder import make_work_folder, remove_work_folder
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.traces.damages import damages_of
 from distprof.merge.run.traces.trace_head import is_merged
-from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.merge.workers.choice import BUILT_IN, Workers, open_pool
 from distprof.units import spans
@@ -134,21 +134,6 @@ def _survey(rank: int, trace: TraceFile, work: Path | None) -> Survey | DataErro
 
 def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[TraceDamaged]:
     """What is lost of a trace."""
-    if survey.damage is not None:
-        yield TraceDamaged(rank=rank, file=trace.name, what="container", detail=str(survey.damage))
-    yield from losses_of(rank, trace, survey.losses, survey.num_events)
+    yield from damages_of(rank, trace, survey.damage, survey.losses, survey.num_events)
     if survey.bad_times:
         yield TraceDamaged(rank=rank, file=trace.name, what="events", num_events=survey.bad_times)
-
-
-def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[TraceDamaged]:
-    """What is lost of the text of a trace."""
-    if losses.is_cut:
-        yield TraceDamaged(rank=rank, file=trace.name, what="end", lost_bytes=losses.lost_bytes + losses.lost_key_bytes,
-                           num_events=num_events)
-    elif losses.damaged_events:
-        yield TraceDamaged(rank=rank, file=trace.name, what="places", places=losses.damaged_events,
-                           lost_bytes=losses.lost_bytes)
-    if losses.damaged_keys or (losses.lost_key_bytes and not losses.is_cut):
-        yield TraceDamaged(rank=rank, file=trace.name, what="keys", lost_bytes=losses.lost_key_bytes,
-                           detail=", ".join(losses.damaged_keys))

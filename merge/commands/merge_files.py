@@ -82,7 +82,7 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
 
         tables = read_tables(run)
     read = reading.read(lambda done: progress(0.3 * done))
-    found = found.noting(read.problems)
+    found = found.noting([one for one in read.problems if one not in found.run.problems])
     if options.critical_path:
         found = found.held()
     chain = _chain(found, tables) if options.critical_path else None

@@ -12,11 +12,11 @@ import numpy as np
 
 from distprof.merge.match.device_kernels import COMPILED, CUSTOM, LIBRARIES
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.event_phases import SLICE
-from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.json_values import string_of
 from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.scan.trace_file import TraceFile
@@ -89,6 +89,10 @@ class CommEvents:
     """By kind, in order of time; launches are below."""
     launches: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Correlation -> time and thread of the launch of a kernel in `events`."""
+    damage: Damage | None = None
+    losses: Losses = field(default_factory=Losses)
+    num_events: int = 0
+    """Of all kinds."""
 
 
 def read_events(trace: TraceFile) -> CommEvents:
@@ -98,10 +102,12 @@ def read_events(trace: TraceFile) -> CommEvents:
         DataError: It is none.
     """
     scanner = ENGINE.new_scanner(integers=INTEGERS, texts=TEXTS)
-    file = ChromeFile(trace.name, ChunkReader(trace, chunk_bytes=READ_BYTES), scanner)
+    reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
+    file, num_events = ChromeFile(trace.name, reader, scanner), 0
     found, launches = list[tuple[EventKind, Any]](), list[Any]()
     kinds, sides = np.empty(0, np.uint8), np.zeros((len(EventKind), 0), bool)
     for _ in file.scanned():
+        num_events += scanner.num_rows
         kinds = np.append(kinds, [_kind_of(name) for name in scanner.names.texts(len(kinds))]).astype(np.uint8)
         sides = _sides(scanner.categories)
         kind = kinds[scanner.column("name")]
@@ -122,7 +128,8 @@ def read_events(trace: TraceFile) -> CommEvents:
         some.sort(key=lambda event: (event.start_ns, event.end_ns))
     wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]}
     return CommEvents(identity=identity_of(file.metadata), events=events,
-                      launches=dict(_launches(launches, base_ns, wanted_ids)))
+                      launches=dict(_launches(launches, base_ns, wanted_ids)),
+                      damage=reader.damage, losses=file.losses, num_events=num_events)
 
 
 def _kind_of(name: bytes) -> EventKind:

@@ -18,7 +18,7 @@ import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
 from distprof.contract.group_ranks import text_of
-from distprof.contract.problems import Inferred, MatchingInferred
+from distprof.contract.problems import Inferred, MatchingInferred, TraceDamaged
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of
@@ -30,6 +30,7 @@ from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
+from distprof.merge.run.traces.damages import damages_of
 from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"
@@ -39,30 +40,31 @@ SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
 
 
 def foreign_rows(run: Run) -> RankRows:
-    """Rows of every rank whose trace can be read."""
+    """Rows of every rank whose trace can be read, and what is lost of the traces."""
     ranks = [rank for rank in run.ranks if rank.trace is not None]
     found = dict(zip((rank.number for rank in ranks), for_each_rank("match", _rows, ranks), strict=True))
     tags = {"mp_size": run.mp_size, "dp_size": run.dp_size}
-    read = {rank: rows for rank, rows in found.items() if rows is not None}
+    read = {rank: rows for rank, (rows, _) in found.items() if rows is not None}
     if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in read.values()}) > 1:
         for row in (row for rows in read.values() for row in filter(_is_lane, rows)):
             row[LANE] = 0  # which stream of a rank is which of another is not known
     table = pl.DataFrame([{**row, **tags} for rows in read.values() for row in rows], schema=SCHEMA)
-    return RankRows(rows=coded(table))
+    return RankRows(rows=coded(table), problems=[one for _, problems in found.values() for one in problems])
 
 
-def _rows(rank: Rank) -> list[dict[str, Any]] | None:
+def _rows(rank: Rank) -> tuple[list[dict[str, Any]] | None, list[TraceDamaged]]:
     assert rank.trace is not None
     try:
         found = read_events(rank.trace)
     except DataError:
-        return None  # merging reports it
+        return None, []  # merging reports it
     rows_of = _RowsOf(found)
     rows = [*rows_of.kernels(), *rows_of.gloo()]
     rows.sort(key=lambda row: row["start_ns"])
     streams = sorted({row[LANE] for row in rows if _is_lane(row)})
-    return [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
-            for row in rows]
+    numbered = [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
+                for row in rows]
+    return numbered, [*damages_of(rank.number, rank.trace, found.damage, found.losses, found.num_events)]
 
 
 def _is_lane(row: Mapping[str, Any]) -> bool:

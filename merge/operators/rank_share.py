@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.contract.problems import TraceDamaged
 from distprof.contract.tables import OPS
 from distprof.merge.operators.counted import with_counts
 from distprof.merge.operators.limits import with_limits
@@ -51,6 +52,8 @@ class RankShare:
     steps: Sequence[int]
     phases: Sequence[str]
     has_stacks: bool
+    problems: Sequence[TraceDamaged] = ()
+    """What is lost of its timeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distprof.contract.problems import Unreadable
@@ -66,4 +67,5 @@ def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # no
     other = None if beside is None else beside(timeline)
     rows = rank_operators(rank.number, timeline, maker.windows, num_frames=num_frames,
                           changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
-    return maker.of(rows, timeline.num_bad), other
+    share, kept = maker.of(rows, timeline.num_bad)
+    return (replace(share, problems=timeline.problems), kept), other

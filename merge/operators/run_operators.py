@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from distprof.contract.problems import Unreadable
+from distprof.contract.problems import Problem, Unreadable
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage
@@ -39,7 +39,7 @@ class RunOperators:
     """All rows of each rank; none where less was asked for."""
     coverage: Coverage | None
     """None where no FLOPs were counted."""
-    problems: Sequence[Unreadable]
+    problems: Sequence[Problem]
 
     @cached_property
     def rows(self) -> pl.DataFrame:
@@ -91,7 +91,7 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
     ops = None if run.kind == "traces" else read_table(run, OPS, _totals)
     steps = None if ops is None else steps or read_table(run, STEPS)
     makers = [*_makers([rank for rank in run.ranks if rank.trace is not None], ops, steps, rates, asked)]
-    problems = [problem for table in (ops, steps) if table is not None for problem in table.problems]
+    problems: list[Problem] = [problem for table in (ops, steps) if table is not None for problem in table.problems]
     by_shapes, found = ops is None or ops.rows.is_empty(), _Gathering(asked)
     if num_frames or not merged_operators(run, merge, makers, found.take, by_shapes=by_shapes):
         from distprof.merge.operators.read_operators import read_operators  # takes a while
@@ -105,6 +105,7 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
     if not found.shares:
         raise DataError(f"no timeline in {run.path}",
                         hint="record one with --steps trace=6 or memory=3" if ops is not None else None)
+    problems += [problem for share in found.shares for problem in share.problems]
     return RunOperators(shares=found.shares, sums=found.sums, parts=found.parts, problems=problems,
                         coverage=_coverage(found.shares, ops))
 

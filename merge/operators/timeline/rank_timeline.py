@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from distprof.contract.problems import TraceDamaged
 from distprof.merge.operators.timeline.nesting import in_order
 from distprof.merge.run.run_model import Rank
+from distprof.merge.run.traces.damages import damages_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
@@ -68,6 +70,8 @@ class RankTimeline:
     """Which slice of the file each one was."""
     metadata: Mapping[str, Any]
     """Keys beside the events."""
+    problems: Sequence[TraceDamaged] = ()
+    """What is lost of the file."""
 
     @property
     def end_ns(self) -> Any:
@@ -126,13 +130,16 @@ def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOT
     integers = (*INTEGERS.values(), *wanted.integers)
     texts = (*TEXTS.values(), *wanted.texts)
     scanner = ENGINE.new_scanner(integers=(*integers, *(also.keys if also else ())), texts=texts)
-    file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
-    parts = TimelineParts(scanner, wanted)
+    reader = ChunkReader(rank.trace, chunk_bytes=READ_BYTES)
+    file = ChromeFile(rank.trace.name, reader, scanner)
+    parts, num_events = TimelineParts(scanner, wanted), 0
     for _ in file.scanned():
+        num_events += scanner.num_rows
         if also is not None:
             also.take(scanner)
         parts.take()
-    return parts.timeline(base_ns_of(file.metadata), file.metadata)
+    problems = [*damages_of(rank.number, rank.trace, reader.damage, file.losses, num_events)]
+    return replace(parts.timeline(base_ns_of(file.metadata), file.metadata), problems=problems)
 
 
 class TimelineParts:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from distprof.contract.group_ranks import text_of
-from distprof.contract.problems import MatchingInferred
+from distprof.contract.problems import MatchingInferred, TraceDamaged
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
@@ -21,7 +21,7 @@ from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
-from support.jobs import ROOT
+from support.jobs import ROOT, distprof
 
 SHARED = ROOT.parent / "shared" / "traces"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the traces of ../shared")
@@ -244,6 +244,18 @@ def test_a_trace_that_cannot_be_read_is_not_a_rank_that_never_entered(tmp_path):
     (tmp_path / "t" / "rank2.json").write_text('{"distributedInfo": {"rank": 2, "world_size": 3}, "traceEvents": 3}')
     _, rows = measured(open_run(tmp_path / "t"))
     assert set(rows["num_ranks"]) == {2} and rows["mismatch"].null_count() == 2 and not rows["complete"].any()
+
+
+def test_what_is_lost_of_a_trace_is_a_problem_and_is_said_once_where_it_is_merged(tmp_path):
+    events = [kernel("AllReduce", 0, 9, **told("allreduce", 4, 1, [0, 1]))]
+    traces(tmp_path / "t", events * 2, events)
+    file = tmp_path / "t" / "rank0.json"
+    file.write_text(file.read_text().replace('"dtype": ', '"dtype": ,', 1))
+    run, _ = measured(open_run(tmp_path / "t"))
+    damaged = [one for one in run.problems if isinstance(one, TraceDamaged)]
+    assert [(one.rank, one.what, one.places) for one in damaged] == [(0, "places", 1)]
+    done = distprof("merge", "--collectives", tmp_path / "t", "--out", tmp_path / "out")
+    assert done.returncode == 0 and done.stdout.count("rank0.json is damaged at 1 place") == 1, done.stdout
 
 
 KERNELS = {

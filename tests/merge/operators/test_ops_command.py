@@ -103,6 +103,13 @@ def test_a_trace_without_operators_is_said(tmp_path, events):
     assert done.returncode == 0 and "no slice in the timelines has the category of an operator" in done.stdout
 
 
+def test_what_is_lost_of_a_trace_is_said(tmp_path):
+    file = folder(tmp_path, *TWO) / "rank1.json"
+    file.write_bytes(file.read_bytes()[:-60])
+    done = called("ops", "--strict", tmp_path)
+    assert done.returncode == 3 and "rank 1: rank1.json is cut off after 4 whole events" in done.stderr
+
+
 def test_slices_without_a_duration_are_left_out_and_counted(tmp_path):
     bad = [op("aten::mm", 1, -5), {**op("aten::mm", 3, 1), "dur": "NaN"}, op("aten::add", 5, 2)]
     found = data(folder(tmp_path, bad))
