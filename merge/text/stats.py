@@ -250,8 +250,9 @@ def exposed(found: Mapping[str, Any]) -> str | None:
                 f"{percent(found['moving_ratio'])} moving data")
     if (both := found.get("exposed_ratio")) is None:  # or the merge is of an earlier version
         return None
+    why = "no collective is known from all of its ranks" if found["blind"] == "no collective" else "ranks are missing"
     return (f"exposed communication: {percent(both)} of a step; how much of it is waiting for other ranks is unknown, "
-            "as ranks are missing")
+            f"as {why}")
 
 
 def bubble(found: Mapping[str, Any]) -> str:

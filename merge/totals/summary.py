@@ -216,8 +216,8 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
         "steps": found.steps,
         "pipeline": asdict(pipeline) if (pipeline := pipeline_of(run, split)) is not None else None,
         "exposed_ratio": sum(spent) / total if total else None,
-        # waiting for a rank that left nothing seems moving
-        **{f"{part}_ratio": ns / total if total and not run.missing else None
+        # waiting for a rank that left nothing, or in a call that is matched with no other rank's, seems moving
+        **{f"{part}_ratio": ns / total if total and not run.missing and found.blind != "no collective" else None
            for part, ns in zip(EXPOSED, spent, strict=True)},
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
         "passes": list(found.passes),

@@ -14,6 +14,7 @@ from distprof.contract.paths import RANK_JSON, RUN_JSON, STUCK_JSON, rank_folder
 from distprof.contract.rank_json import RankFailure, RankJson, RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
+from distprof.merge.text.stats import exposed
 from support.hostile import FILE_NAME, NAME, judge
 from support.jobs import EXAMPLES, called, record_run
 from support.kineto_files import DLRM, needs_shared
@@ -102,6 +103,21 @@ def test_ranks_that_are_missing(tmp_path):
     assert texts(found)[0] == "Rank 3 of 4 missing."
     assert "rank 3 of 4 missing" in found["missing"]
     assert not any("moving data" in text for text in texts(found)), "what others waited for it seems moving"
+
+
+def test_where_no_collective_is_known_from_two_ranks_waiting_is_unknown_and_not_0(tmp_path):
+    step = slice_of("ProfilerStep#1", 0, 1000, cat="user_annotation")
+    compute, reduce = (slice_of(name, ts, 400, cat="kernel", tid=9, device=0) for name, ts in (
+        ("gemm", 10), ("ncclDevKernel_AllReduce_Sum_f32", 500)))
+    for rank, events in enumerate(([step, compute, reduce], [step, compute])):
+        about = {"distributedInfo": {"rank": rank, "world_size": 2}, "host_name": "a"}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({**about, "traceEvents": events}))
+    found = document(tmp_path)
+    assert found["communication"]["waiting_ratio"] is None and found["communication"]["exposed_ratio"] > 0.1
+    shown = called("report", "--markdown", tmp_path).stdout
+    assert "waiting for other ranks |" not in shown and " 0.0 %" not in shown
+    assert "is unknown, as no collective is known from all of its ranks" in exposed(
+        found["communication"] | {"blind": "no collective"})
 
 
 def test_what_the_one_rank_that_is_left_waits_for_is_unknown(tmp_path):
