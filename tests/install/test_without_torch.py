@@ -62,6 +62,12 @@ def test_a_run_is_read_in_python(bare, everything):
     assert done.stderr == "" and re.fullmatch(r"[1-9]\d* False\n", done.stdout)
 
 
+def test_a_merged_trace_is_split(bare, everything, tmp_path):
+    assert in_bare(bare, "distprof", "merge", everything, "--out", tmp_path / "merged").returncode == 0
+    done = in_bare(bare, "distprof", "split", tmp_path / "merged" / "trace.json.gz", "--out", tmp_path / "apart")
+    assert done.returncode == 0 and (tmp_path / "apart" / "rank0.json.gz").is_file(), done.stderr
+
+
 def test_a_trace_is_viewed(bare, everything):
     command = [bare / "bin" / "distprof", "view", "--print-url", everything]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 RECORDING = frozenset(("run", "bench", "count", "profile", "reconcile", "demo"))
 """Commands that need torch."""
-APART = frozenset(("view", "upload", "doctor"))
-"""Those that talk to a browser or to a storage, and the one that looks at this machine."""
+APART = frozenset(("view", "split", "upload", "doctor"))
+"""Those that talk to a browser or to a storage, that read no run, and the one that looks at this machine."""
 
 
 def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:
