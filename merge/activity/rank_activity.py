@@ -12,7 +12,7 @@ from distprof.merge.activity.activities import Activities, Activity, ActivityLan
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
 from distprof.merge.activity.waiting import RankCollectives
-from distprof.merge.match.device_kernels import COMMUNICATES, COMPILED
+from distprof.merge.match.backend_names import communicates
 
 RESUMED_NS = 10_000_000
 """A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
@@ -63,8 +63,8 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
     step_starts = events.filter(is_step)["start_ns"].unique().sort().to_list()
     events = events.filter(pl.col("duration_ns") > 0, ~is_step, ~pl.col("name").str.starts_with(GLOO))
     is_kernel = pl.col("category").str.to_lowercase() == "kernel"
-    computes = ~pl.col("name").str.contains(COMMUNICATES) | pl.col("name").str.contains(COMPILED)
-    kernels = events.filter(is_kernel, computes)
+    kernels = events.filter(is_kernel)
+    kernels = kernels.filter(~pl.col("name").is_in(list(filter(communicates, kernels["name"].unique().to_list()))))
     lane = _between(ActivityLane.of((start, end, activities.number(what)) for start, end, what in
                             scopes_to_intervals(markers(events, step_starts))), activities)
     if len(kernels):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from distprof.contract.passes import TIME
 from distprof.contract.tables import EVALUATION
 from distprof.merge.activity.markers import COMMUNICATION
 from distprof.merge.difference.samples import Samples, common_cells
-from distprof.merge.match.device_kernels import COMMUNICATES, COMPILED
+from distprof.merge.match.backend_names import communicates
 from distprof.merge.program.run_program import RunProgram
 
 PARTS = ("data", "forward", "backward", "optimizer", "exposed", "evaluation", "other")
@@ -95,9 +94,7 @@ def operators_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
 
 def is_communication(op: Any) -> bool:
     """True for operators and kernels that take as long as other ranks and the network do."""
-    name = str(op)
-    return name.startswith(COMMUNICATION) or (
-        re.search(COMMUNICATES, name) is not None and re.match(COMPILED, name) is None)
+    return str(op).startswith(COMMUNICATION) or communicates(str(op))
 
 
 def collectives_of(rows: pl.DataFrame, cells: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:

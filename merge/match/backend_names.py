@@ -1,6 +1,8 @@
-"""Translates names that backends and traces give to ops and element types into ours."""
+"""Translates names that backends and traces give to ops, kernels and element types into ours."""
 
 from __future__ import annotations
+
+import re
 
 from distprof.contract.collective_ops import ROWS
 
@@ -11,6 +13,25 @@ UNKNOWN = "unknown"
 """For a kernel whose op nothing names."""
 _NO_OP = ("wait", "init")
 """Notes of torch that are no communication."""
+
+_LIBRARIES = r"\w*(?:nccl|rccl)"
+"""Begins the names of kernels of NCCL and RCCL, which say the op themselves."""
+_CUSTOM: tuple[tuple[str, str | None], ...] = (
+    # torch's symmetric memory, TensorRT-LLM, FlashInfer, Aiter, QuickReduce: multimem_all_reduce_kernel,
+    # twoShotAllReduceKernel, allreduce_fusion_kernel_oneshot_lamport, allreduce_prototype_twoshot; the name has the op
+    ("all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", None),
+    ("cross_device_reduce", "all_reduce"),  # vLLM and SGLang: cross_device_reduce_2stage
+    # DeepEP, its notify_dispatch and cached_notify_combine as well; not get_dispatch_layout, which only counts tokens
+    ("deep_ep::[a-z_:]*::(?:[a-z_]*notify_)?(?:dispatch|combine)", "all_to_all"),
+    ("nvshmem", None),  # transfers and barriers that a program makes its own ops of
+)
+"""Part of the name of a kernel -> its op; None: the name has it, or nothing does."""
+_COMPILED = "triton_(?:[a-z]+_)?fused_"
+"""Begins the names of kernels that torch.compile makes. They have the ops in them that they stand beside:
+triton_poi_fused_all_reduce_0 copies what will be reduced."""
+_COMMUNICATES = re.compile(
+    f"(?!{_COMPILED})(?:{_LIBRARIES}|.*(?:{'|'.join(pattern for pattern, _ in _CUSTOM)}))", re.IGNORECASE)
+_OPS = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, op in _CUSTOM if op is not None)
 
 _TYPES = {
     "float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2),
@@ -28,6 +49,16 @@ _OTHER_NAMES = {
 }
 """As C++ calls the types, in `Input type`."""
 _BY_NAME = {scalar: name for name, (scalar, _) in _TYPES.items()} | {name: name for name in _TYPES} | _OTHER_NAMES
+
+
+def communicates(kernel: str) -> bool:
+    """True for names of kernels that do nothing but exchange data with other ranks, or wait for them."""
+    return _COMMUNICATES.match(kernel) is not None
+
+
+def op_of_kernel(name: str) -> str | None:
+    """`all_reduce` of `void vllm::cross_device_reduce_1stage<half, 8>(...)`; None where nothing tells."""
+    return next((op for pattern, op in _OPS if pattern.search(name)), None) or op_of(name)
 
 
 def op_of(name: str) -> str | None:

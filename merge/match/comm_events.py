@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.match.device_kernels import COMPILED, CUSTOM, LIBRARIES
+from distprof.merge.match.backend_names import communicates
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -54,9 +54,8 @@ _NAMES = {
     EventKind.NOTE: re.compile(rb"(?:nccl|rccl):\w+"),
     EventKind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
     EventKind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
-    EventKind.KERNEL: re.compile(rf"(?!{COMPILED})(?:\w*{LIBRARIES}\w*|.*(?:{CUSTOM}))".encode(), re.IGNORECASE),
 }
-"""The first that fits counts: calls are named like kernels."""
+"""The first that fits counts. What is none of these may be a kernel: calls are named like kernels."""
 _ON_CPU = ("user_annotation", "cpu_op", "operator")
 _CATEGORIES = {
     EventKind.KERNEL: ("kernel",), EventKind.GLOO: _ON_CPU, EventKind.CALL: ("cpu_op", "operator"),
@@ -133,7 +132,9 @@ def read_events(trace: TraceFile) -> CommEvents:
 
 
 def _kind_of(name: bytes) -> EventKind:
-    return next((kind for kind, pattern in _NAMES.items() if pattern.match(name)), EventKind.NONE)
+    found = next((kind for kind, pattern in _NAMES.items() if pattern.match(name)), EventKind.NONE)
+    is_kernel = found is EventKind.NONE and communicates(name.decode("utf-8", "replace"))
+    return EventKind.KERNEL if is_kernel else found
 
 
 def _sides(categories: Interner) -> Any:

@@ -21,9 +21,8 @@ from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import Inferred, MatchingInferred, TraceDamaged
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
-from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of
+from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of, op_of_kernel
 from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
-from distprof.merge.match.device_kernels import custom_op
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
 from distprof.merge.run.each_rank import for_each_rank
@@ -126,7 +125,9 @@ class _RowsOf:
     def _row(self, timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None, *,
              issued_ns: int | None, at_ns: int | None, lane: int) -> dict[str, Any]:
         op = _op(timed, details, note, call)
-        elements, dtype = _elements(op, details, note or call)
+        # c10d's calls may have their output first, those of symmetric memory have their input there
+        shaped = call if note is None and call is not None and call.name.startswith("symm_mem::") else note
+        elements, dtype = _elements(op, details, shaped)
         group = self._group(details)
         in_group = group.ranks if group else _ranks_listed(details)
         sizes = item_bytes(dtype)
@@ -167,9 +168,7 @@ def op_of_event(event: CommEvent) -> str | None:
     """By what it says of itself, else by its name."""
     if event.name == "record_param_comms":
         return op_of(event.texts.get("Collective name", ""))
-    if "(" in event.name:  # a kernel with its types
-        return custom_op(event.name) or op_of(event.name.partition("(")[0]) or op_of(event.name)
-    return custom_op(event.name) or op_of(event.name.rpartition(":")[2])
+    return op_of_kernel(event.name)
 
 
 def _op(timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None) -> str:

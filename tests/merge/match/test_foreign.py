@@ -16,7 +16,6 @@ from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.difference.split import is_communication
 from distprof.merge.match.backend_names import dtype_of, item_bytes, op_of
-from distprof.merge.match.device_kernels import COMMUNICATES, COMPILED
 from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
@@ -288,8 +287,15 @@ def test_kernels_that_communicate_are_known_by_their_names(tmp_path):
     rows = rows_of_ranks(open_run(tmp_path)).rows.sort("start_ns")
     assert rows["op"].to_list() == list(KERNELS.values())
     for name in (*KERNELS, *NO_COMMUNICATION):
-        of_polars = pl.Series([name]).str.contains(COMMUNICATES) & ~pl.Series([name]).str.contains(COMPILED)
-        assert of_polars[0] == is_communication(name) == (name in KERNELS)
+        assert is_communication(name) == (name in KERNELS)
+
+
+@pytest.mark.parametrize(("call", "size_bytes"), [("c10d::_allgather_base_", None), ("symm_mem::all_gather", 32)])
+def test_sizes_come_from_a_call_only_if_its_input_comes_first(tmp_path, call, size_bytes):
+    shapes = {"Input Dims": [[8], [1]], "Input type": ["float", "float"]}
+    launch = cpu("cudaLaunchKernel", 9, 3, cat="cuda_runtime", correlation=1)
+    run = traces(tmp_path / "t", [cpu(call, 0, 50, **shapes), launch, kernel("AllGather", 1000, 50, correlation=1)])
+    assert rows_of_ranks(run).rows["size_bytes"].to_list() == [size_bytes]
 
 
 @needs_shared
