@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 try:
     import resource as resource
@@ -87,6 +87,17 @@ def after_fork(call: Callable[[], object]) -> None:
     """Has a function called in each child that is forked."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
+
+
+def status_bytes(key: Literal["VmRSS", "VmHWM", "VmSize"]) -> int | None:
+    """A line of /proc/self/status in bytes: proc_pid_status(5). None where the kernel has no such file.
+
+    ru_maxrss of getrusage would not do: it survives exec, so it may be that of the parent program.
+    """
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(f"{key}:")).split()[1]) << 10
+    return None
 
 
 @cache

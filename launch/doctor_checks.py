@@ -213,9 +213,9 @@ def _engine(_: Path) -> Iterator[Finding]:
     yield Finding("merging", "ok" if engine.is_compiled() else "warn", engine.described())
     if LINUX and not is_built():
         yield Finding("recording", "warn",
-                      "without the compiled library, a rank ended by a signal leaves only what it had written, and "
-                      "36 MB more stay in each rank  hint: install a C compiler, then "
-                      f"run: python {build.__file__}")
+                      "without the compiled library, a rank killed by a signal keeps only what it had already written, "
+                      "and each rank uses 36 MB more  hint: install a C compiler, then run: python "
+                      f"{build.__file__}")
 
 
 def _clock(_: Path) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
-"""Who this process is (rank, host, process id), and the versions and device it works with."""
+"""Who this process is (rank, host, process id), the versions, commit and device it works with, and its memory."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -11,10 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from distprof.contract.rank_json import PeakMemory
+from distprof.files import read_small
 from distprof.process.launchers import local_rank, number, rank_and_size
+from distprof.system import status_bytes
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CPUINFO = Path("/proc/cpuinfo")
+MOST_GIT_BYTES = 1 << 24
+_COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,45 @@ def versions() -> dict[str, str]:
     if torch is not None:
         found["torch"] = str(torch.__version__)
     return found
+
+
+def git_commit(folder: Path) -> str:
+    """The commit that is checked out in a folder, as gitrepository-layout(5) describes it; '' where that is unclear.
+
+    No program is run: in the process of a rank, the script would see it.
+    """
+    try:
+        git = next((place / ".git" for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+        return "" if git is None else _head_of(git)
+    except (OSError, ValueError):
+        return ""
+
+
+def _head_of(git: Path) -> str:
+    if git.is_file():  # of a worktree or a submodule
+        git = git.parent / _git_text(git).removeprefix("gitdir: ")
+    head = _git_text(git / "HEAD")
+    name = head.removeprefix("ref: ")
+    if name != head:
+        common = git / _git_text(git / "commondir") if (git / "commondir").is_file() else git
+        loose = common / name
+        head = _git_text(loose) if loose.is_file() else _packed_ref(common / "packed-refs", name)
+    return head if _COMMIT.fullmatch(head) else ""
+
+
+def _packed_ref(file: Path, name: str) -> str:
+    lines = _git_text(file).splitlines() if file.is_file() else []
+    return next((line.split(" ")[0] for line in lines if line.endswith(f" {name}")), "")
+
+
+def _git_text(file: Path) -> str:
+    return read_small(file, MOST_GIT_BYTES).decode(errors="replace").strip()
+
+
+def peak_memory() -> PeakMemory:
+    """The most that this process has held until now."""
+    device = sys.modules["torch"].cuda.max_memory_allocated() if device_type() == "cuda" else None
+    return PeakMemory(host_bytes=status_bytes("VmHWM"), device_bytes=device)
 
 
 def device_type() -> Literal["cpu", "cuda"]:

@@ -17,7 +17,7 @@ from torch import nn
 from distprof.errors import UsageError
 from distprof.model.tensors import check_storage, num_samples, tensors
 from distprof.process.identity import cpu_name
-from distprof.process.memory import status_bytes
+from distprof.system import status_bytes
 from distprof.timing.repetition import durations
 from distprof.units import UNKNOWN, counted, duration, si, size
 

@@ -20,9 +20,16 @@ from distprof.contract.tables import COLLECTIVES, COMPILATIONS, LINES, MODULES, 
 from distprof.errors import UsageError
 from distprof.helper import Helper
 from distprof.model.modules import ModuleMap, Site
-from distprof.process.identity import Identity, device_name, device_type, in_process_group, tf32, versions
+from distprof.process.identity import (
+    Identity,
+    device_name,
+    device_type,
+    in_process_group,
+    peak_memory,
+    tf32,
+    versions,
+)
 from distprof.process.live_topology import detect, unnamed_axes
-from distprof.process.memory import peak_memory
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.clock.client import ClockRecorder

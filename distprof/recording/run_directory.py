@@ -34,8 +34,7 @@ from distprof.errors import OutputError
 from distprof.files import read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
-from distprof.process.identity import versions
-from distprof.recording.git_commit import git_commit
+from distprof.process.identity import git_commit, versions
 from distprof.system import opened_at
 
 WATCH = "DISTPROF_WATCH"

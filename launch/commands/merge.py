@@ -48,7 +48,7 @@ if TYPE_CHECKING:
               help="Output directory, new or empty. Required if RUN is a file.  [default: RUN/merged]")
 @click.option("--rank-pattern", metavar="REGEX",
               help="Regular expression whose group matches the rank in the path of a foreign trace, such as "
-                   "'gpu(\\d+)'. Several groups are a place, the last one counting fastest: 'node(\\d+)/gpu(\\d+)'.")
+                   "'gpu(\\d+)'. Several groups are coordinates, the last one fastest: 'node(\\d+)/gpu(\\d+)'.")
 @click.option("--rank-map", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="File with a rank and the path of a foreign trace per line, such as '3 node1/trace_a.json'.")
 @click.option("--ranks-in-order", is_flag=True, help="Number foreign traces 0, 1, ... in file order.")
@@ -79,7 +79,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
           ranks_in_order: bool, force: bool, strict: bool, answer: bool, attempt: int | None, **chosen: Any) -> None:
     """Merge the ranks of RUN into one trace and reduced tables.
 
-    RUN is a run directory, a folder of traces from torch.profiler, or such traces and tar archives of them. Several run
+    RUN is a run directory, a folder of traces from torch.profiler, or such traces and archives of them. Several run
     directories of one job, whose hosts share no folder, are joined; the merge goes into the first.
     """
     from distprof.launch.merge_memory import reuse_memory

@@ -21,11 +21,14 @@ def split(trace: Path, *, out: Path) -> None:
     """
     from distprof.merge.chrome.split import split as split_trace
     from distprof.merge.scan.trace_file import TraceFile
+    from distprof.merge.text.problems import sentence
     from distprof.units import counted, spans
 
     found = split_trace(TraceFile(path=trace), out)
     ranks = sorted(found.num_events)
     show(f"{counted(sum(found.num_events.values()), 'event')} of ranks {spans(ranks)} in {out}")
     if found.num_left_out:
-        show(f"{counted(found.num_left_out, 'event')} left out: their processes name no rank")
+        show(f"{counted(found.num_left_out, 'event')} skipped: nothing tells the rank of their processes")
+    for problem in found.problems:
+        show(f"incomplete: {sentence(problem).removeprefix('rank 0: ')}")
     show(f"Next: distprof comms {quoted(out)}")

@@ -23,7 +23,7 @@ from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.work_folder import remove_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.traces.damages import losses_of
+from distprof.merge.run.timelines import losses_of
 
 if TYPE_CHECKING:
     import polars as pl

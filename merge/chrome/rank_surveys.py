@@ -14,7 +14,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.chrome.work_folder import make_work_folder, remove_work_folder
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.traces.damages import damages_of
+from distprof.merge.run.timelines import damages_of
 from distprof.merge.run.traces.trace_head import is_merged
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.merge.workers.choice import BUILT_IN, Workers, open_pool

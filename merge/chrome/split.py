@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,13 +12,15 @@ from typing import Any
 import numpy as np
 from isal import igzip
 
+from distprof.contract.problems import TraceDamaged
 from distprof.errors import DataError, OutputError
+from distprof.files import told
 from distprof.merge.chrome.survey import Survey, survey_trace
+from distprof.merge.run.timelines import damages_of
 from distprof.merge.run.traces.rank_from_name import natural, place_in, rank_in, ranks_of_places
 from distprof.merge.scan.chrome_file import ChromeFile
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE
-from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.thread_ids import thread_of
 from distprof.merge.scan.trace_file import TraceFile
 
@@ -39,6 +40,8 @@ class Parts:
     """By rank."""
     num_left_out: int = 0
     """Events of processes of which nothing tells the rank."""
+    problems: Sequence[TraceDamaged] = ()
+    """What is lost of the trace, as if it were of rank 0."""
 
 
 def split(trace: TraceFile, out: Path) -> Parts:
@@ -53,14 +56,16 @@ def split(trace: TraceFile, out: Path) -> Parts:
         OutputError: The folder has files.
     """
     survey = survey_trace(trace)
-    parts = Parts(ranks=_ranks(survey))
+    parts = Parts(ranks=_ranks(survey), problems=[*damages_of(
+        0, trace, survey.damage, survey.losses, survey.num_events)])
     if len({*parts.ranks.values()}) < 2:
         raise DataError(f"nothing in {trace.name} tells which events are of which rank",
                         hint="pids like '[TP00-DP01] 2848' or process names like 'rank 3' do")
     if out.exists() and any(out.iterdir()):
         raise OutputError(f"{out} is not empty", hint="choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    _write(trace, survey, parts, out)
+    with told(out):
+        out.mkdir(parents=True, exist_ok=True)
+        _write(trace, survey, parts, out)
     return parts
 
 
@@ -88,25 +93,29 @@ def _ranks_of(names: list[str]) -> list[int]:
 def _write(trace: TraceFile, survey: Survey, parts: Parts, out: Path) -> None:
     ranks = sorted({*parts.ranks.values()})
     scanner = ENGINE.new_scanner()
-    file = ChromeFile(trace.name, ChunkReader(trace, chunk_bytes=READ_BYTES), scanner)
+    file = ChromeFile(trace.name, ChunkReader(trace), scanner)
     of_thread = np.empty(0, np.int64)
-    with ExitStack() as stack:
-        files = {rank: stack.enter_context(igzip.open(out / f"rank{rank}.json.gz", "wb", compresslevel=1))
-                 for rank in ranks}
-        for rank, written in files.items():
-            written.write(json.dumps(_head(survey.metadata, rank, len(ranks)))[:-1].encode() + b', "traceEvents": [\n')
-        for text in file.scanned():
-            threads = (thread_of(key)[0] for key in scanner.threads.texts(len(of_thread)))
-            of_thread = np.append(of_thread, [parts.ranks.get(pid, -1) for pid in threads]).astype(np.int64)
-            rows = of_thread[scanner.column("thread")]
-            parts.num_left_out += int(np.count_nonzero(rows < 0))
-            for rank in np.unique(rows[rows >= 0]).tolist():
-                mine = np.flatnonzero(rows == rank).tolist()
-                events = [_event(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])) for row in mine]
-                files[rank].write((b",\n" if rank in parts.num_events else b"") + b",\n".join(events))
-                parts.num_events[rank] = parts.num_events.get(rank, 0) + len(events)
-        for written in files.values():
-            written.write(b"\n]}\n")
+    for rank in ranks:
+        head = json.dumps(_head(survey.metadata, rank, len(ranks)))[:-1]
+        _append(out, rank, f'{head}, "traceEvents": [\n'.encode())
+    for text in file.scanned():
+        threads = (thread_of(key)[0] for key in scanner.threads.texts(len(of_thread)))
+        of_thread = np.append(of_thread, [parts.ranks.get(pid, -1) for pid in threads]).astype(np.int64)
+        rows = of_thread[scanner.column("thread")]
+        parts.num_left_out += int(np.count_nonzero(rows < 0))
+        for rank in np.unique(rows[rows >= 0]).tolist():
+            mine = np.flatnonzero(rows == rank).tolist()
+            events = [_event(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])) for row in mine]
+            _append(out, rank, (b",\n" if rank in parts.num_events else b"") + b",\n".join(events))
+            parts.num_events[rank] = parts.num_events.get(rank, 0) + len(events)
+    for rank in ranks:
+        _append(out, rank, b"\n]}\n")
+
+
+def _append(out: Path, rank: int, text: bytes) -> None:
+    """As a member of its own: there may be more ranks than a process can have files open."""
+    with (out / f"rank{rank}.json.gz").open("ab") as file:
+        file.write(igzip.compress(text, 1))
 
 
 def _head(metadata: Mapping[str, Any], rank: int, world_size: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
-from distprof.merge.run.traces.damages import damages_of
+from distprof.merge.run.timelines import damages_of
 from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+MORE_LOADERS = "Load data in more worker processes, or ahead of the step."
 Severity = Literal["bad", "warn", "note", "good"]
 
 

@@ -19,7 +19,7 @@ from distprof.contract.problems import (
     Unreadable,
 )
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.merge.report.finding import Finding
+from distprof.merge.report.finding import MORE_LOADERS, Finding
 from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
@@ -42,9 +42,9 @@ UNCOUNTED = 0.01
 """Share of the bytes moved from which on operators of unknown FLOPs are named."""
 SHOWN = 4
 ACTIONS = {
-    "data": "Load data in more worker processes, or ahead of the step.",
+    "data": MORE_LOADERS,
     "host": "Move this work out of the step, or do it less often.",
-    "forward": "If this rank has as much to do as its peers, check its device for lower clocks and other processes.",
+    "forward": "If this rank does the same work as its peers, check its device for lower clocks or other processes.",
 }
 """What usually helps, by the kind of the first cause."""
 ACTIONS |= {"backward": ACTIONS["forward"], "recompute": ACTIONS["forward"]}
@@ -234,7 +234,7 @@ def _bubble(facts: Facts) -> Iterator[Finding]:
     if found is not None:
         yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
                       text=bubble(found), section="pipeline",
-                      action="More micro-batches per step make it smaller.")
+                      action="More micro-batches per step shrink the bubble.")
 
 
 def _topology(facts: Facts) -> Iterator[Finding]:

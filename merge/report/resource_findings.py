@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from distprof.merge.report.columns import rows_of
-from distprof.merge.report.finding import Finding
+from distprof.merge.report.finding import MORE_LOADERS, Finding
 from distprof.units import counted, duration, percent, size
 
 DATA = 0.2
@@ -37,7 +37,7 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
     if share >= DATA:
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
-                      action="Load data in more worker processes, or ahead of the step.",
+                      action=MORE_LOADERS,
                       text=f"{percent(share)} of a traced step is spent loading data (mean over all ranks).")
 
 

@@ -1,8 +1,9 @@
-"""Makes strict JSON, the nearest there is, of an event that is none."""
+"""Makes strict JSON, the nearest there is, of an event that is none, and microseconds of nanoseconds."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=[ \t\r\n]*[}\]])|[-+.0-9A-Za-z]+', re.DOTALL)
 _NUMBER = re.compile(rb"([-+]?)([0-9]*)((?:\.[0-9]*)?)((?:[eE][-+]?[0-9]+)?)")
@@ -17,6 +18,12 @@ _ODD = re.compile(
     rb"|[\\\x00-\x1f]")
 BACKSLASH_LAST = b'\\\\"'
 """A backslash at the end of a string; or one before an escaped quote."""
+LATEST_US = (1 << 63) // 1000
+"""From here on a time in microseconds does not fit into 64 bits of nanoseconds: it would be behind the year 2262."""
+_TIME = re.compile(rb'("(?:ts|dur)"\s*:\s*)(\d+)(?=\s*[,}])')
+_FIRST = re.compile(rb'"ts"\s*:\s*(\d+)\s*[,}]')
+LONGEST_TIME = 64
+"""Bytes of a key with its time."""
 _SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}
 
 
@@ -78,3 +85,25 @@ def _character(match: re.Match[bytes]) -> bytes:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00)).encode()
     code = match.group()[0]
     return _SHORT.get(code) or b"\\u%04x" % code
+
+
+def is_in_ns(text: bytes) -> bool:
+    """Whether the first events of a trace have times that can only be nanoseconds."""
+    times = [int(match) for match in _FIRST.findall(text) if len(match) < LONGEST_TIME]
+    return bool(times) and any(times) and all(time >= LATEST_US for time in times if time)
+
+
+def in_microseconds(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same text with times a thousandth as large; a key and its time may be in two pieces."""
+    held = b""
+    for piece in pieces:
+        held += piece
+        cut = held.rfind(b",", 0, max(len(held) - LONGEST_TIME, 0)) + 1
+        yield _TIME.sub(_thousandth, held[:cut])
+        held = held[cut:]
+    yield _TIME.sub(_thousandth, held)
+
+
+def _thousandth(found: re.Match[bytes]) -> bytes:
+    digits = found[2].rjust(4, b"0")
+    return found[1] + digits[:-3] + b"." + digits[-3:]

@@ -43,7 +43,7 @@ def test_it_says_which_merge_engine_it_has(tmp_path, monkeypatch, plain, how):
 def test_what_recording_lacks_without_the_compiled_library_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("distprof.launch.doctor_checks.is_built", lambda: False)
     lines = [line for line in examine(tmp_path, as_json=False)[0].splitlines() if line.startswith("warn  recording ")]
-    assert len(lines) == 1 and "leaves only what it had written" in lines[0] and "compiled/build.py" in lines[0]
+    assert len(lines) == 1 and "keeps only what it had already written" in lines[0] and "compiled/build.py" in lines[0]
 
 
 def test_what_torch_lacks_is_a_line_each_and_no_reason_not_to_record(tmp_path, monkeypatch):

@@ -12,8 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from distprof.process.memory import status_bytes
-from distprof.system import limit_of, resource
+from distprof.system import limit_of, resource, status_bytes
 
 VARIABLE = "DISTPROF_PROFILER_MEMORY"
 GROWTH = 12

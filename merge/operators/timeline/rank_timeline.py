@@ -11,7 +11,7 @@ import numpy as np
 from distprof.contract.problems import TraceDamaged
 from distprof.merge.operators.timeline.nesting import in_order
 from distprof.merge.run.run_model import Rank
-from distprof.merge.run.traces.damages import damages_of
+from distprof.merge.run.timelines import damages_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner

@@ -79,7 +79,7 @@ SECTIONS = (
     Section(
         id="memory",
         title="Memory",
-        about="The most memory that each rank held, and in the memory pass, what was allocated.",
+        about="Peak memory of each rank, and allocations during the memory pass.",
         needs=("memory", "peak_memory"),
         view="memory",
     ),

@@ -15,8 +15,8 @@ from typing import Any
 
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.json_values import object_of, short_members, value_end, value_of
+from distprof.merge.scan.repair import is_in_ns
 from distprof.merge.scan.text_window import TextFeed
-from distprof.merge.scan.time_unit import is_in_ns
 from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys
 
 NODES = "nodes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from distprof.errors import DataError, OutputError
 from distprof.merge.chrome.split import split
 from distprof.merge.run.open_run import open_run
 from distprof.merge.scan.trace_file import TraceFile
-from support.jobs import distprof
+from support.jobs import called, distprof
 from support.kineto_files import files_of, kineto, write
 from support.rank_traces import slice_of
 
@@ -68,6 +69,21 @@ def test_what_distprof_merged_comes_apart_and_together_again(tmp_path):
     assert one == two and len(one) == 3
     origins = [read(tmp_path / name / "trace.json.gz")["metadata"]["distprof"]["origin_ns"] for name in ("one", "two")]
     assert origins[0] == origins[1]
+
+
+def test_what_is_lost_is_said_and_many_ranks_need_few_open_files(tmp_path):
+    names = [f"rank {rank}" for rank in range(60)]
+    file = merged(tmp_path / "trace.json", *names)
+    file.write_bytes(file.read_bytes()[:-60])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 30, hard))
+    try:
+        done = called("split", file, "--out", tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert done.returncode == 0 and "of ranks 0-59" in done.stdout, done
+    assert "incomplete: trace.json is cut off after 120 whole events" in done.stdout
+    assert len(read(tmp_path / "out" / "rank59.json.gz")["traceEvents"]) == 2
 
 
 def test_what_cannot_be_split_is_one_line(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan.time_unit import LATEST_US, in_microseconds, is_in_ns
+from distprof.merge.scan.repair import LATEST_US, in_microseconds, is_in_ns
 from support.jobs import distprof
 from support.rank_traces import slice_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from distprof.process.identity import git_commit
 from distprof.recording import run_directory
-from distprof.recording.git_commit import git_commit
 
 
 def git(folder: Path, *words: str) -> str:
