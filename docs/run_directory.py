@@ -118,7 +118,7 @@ In `clock` of summary.json:
 | `reason` | why ranks are not aligned, null if all are: `asked` (`--align none`), `hosts_unknown`, `no_samples`, `samples_do_not_join`, `too_few_collectives` |
 | `num_samples`, `num_collectives` | clock comparisons and collectives that the method is based on |
 | `aligned` | true if every rank is on the common clock, within `uncertainty_ns` |
-| `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples contradict that |
+| `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples contradict that; 0 hosts: unknown |
 | `uncertainty_ns` | largest over all ranks; null if any is not aligned |
 | `excess_ns` | by how much the bounds contradict clocks of constant drift; included in the uncertainty |
 | `residual_ns` | last minus first end of a collective on the common clock: `p50`, `p95`, `max` |

@@ -56,6 +56,18 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
         for axis in GIVEN_AXES])
 
 
+def _on_one_host(context: click.Context, _: click.Parameter, value: Any) -> None:
+    if value:
+        from distprof.merge.clock.recorded_clock import on_one_host
+
+        context.with_resource(on_one_host())
+
+
+SAME_HOST = click.option("--same-host", is_flag=True, expose_value=False, callback=_on_one_host,
+                         help="For foreign traces whose ranks ran on one host, but that do not name it or that name "
+                              "containers: compare times directly.")
+
+
 def worker_options(command: Callable[..., None]) -> Any:
     """--workers and --scheduler; see `given_workers`."""
     return _with(command, _WORKERS)

@@ -11,6 +11,7 @@ from distprof.launch.options import (
     EXACT,
     JSON,
     RUNS,
+    SAME_HOST,
     STRICT,
     given_sizes,
     given_workers,
@@ -32,6 +33,7 @@ from distprof.terminal import show
 @click.option("--matrix", is_flag=True, help="Show the bytes exchanged by each pair of ranks.")
 @worker_options
 @mesh_sizes
+@SAME_HOST
 @ATTEMPT
 @EXACT
 @JSON

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, STRICT, given_sizes, mesh_sizes
 from distprof.terminal import show
 
 
@@ -18,6 +18,7 @@ from distprof.terminal import show
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Rows of each table.  [default: 15; all with --json]")
 @mesh_sizes
+@SAME_HOST
 @ATTEMPT
 @JSON
 @STRICT

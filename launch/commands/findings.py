@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, SAME_HOST, given_sizes, mesh_sizes
 from distprof.terminal import show
 
 
@@ -14,6 +14,7 @@ from distprof.terminal import show
 @RUNS
 @JSON
 @mesh_sizes
+@SAME_HOST
 @ATTEMPT
 @EXACT
 def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, exact: bool, **sizes: int | None) -> None:

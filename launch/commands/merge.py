@@ -14,6 +14,7 @@ from distprof.launch.options import (
     ATTEMPT,
     PLACE,
     RUNS,
+    SAME_HOST,
     STRICT,
     given_sizes,
     given_workers,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @worker_options
 @mesh_sizes
+@SAME_HOST
 @ATTEMPT
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, rank_map: Path | None,

@@ -12,6 +12,7 @@ from distprof.launch.options import (
     EXACT,
     PLACE,
     RUNS,
+    SAME_HOST,
     given_sizes,
     given_workers,
     mesh_sizes,
@@ -36,6 +37,7 @@ from distprof.terminal import show
               help="Memory bandwidth of that device.  [default: the published one]")
 @worker_options
 @mesh_sizes
+@SAME_HOST
 @ATTEMPT
 @EXACT
 def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,

@@ -15,8 +15,9 @@ from distprof.contract.collective_ops import BOUNDING_CLOCKS, WITHOUT_DATA
 from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 
-ENOUGH = 20
-"""Collectives of two hosts from which on their clocks are compared."""
+ENOUGH = 3
+"""Collectives of two hosts from which on their clocks are compared. The bounds of each hold by themselves; the median of
+three is not moved by one that ranks left far apart."""
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")
 
 
@@ -87,7 +88,8 @@ def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, 
     if len(order) == 1:
         return Clock(method="shared", ranks=clocks, num_hosts=1)
     return Clock(method="collectives" if len(reached) > 1 else "none", reason="too_few_collectives" if lost else None,
-                 num_collectives=table["collective"].n_unique(), ranks=clocks, num_hosts=len(order),
+                 num_collectives=table["collective"].n_unique(), ranks=clocks,
+                 num_hosts=0 if None in hosts.values() else len(order),
                  excess_ns=excess_ns)
 
 

@@ -98,6 +98,7 @@ class Clock:
     method: Method
     ranks: Mapping[int, Alignment]
     num_hosts: int
+    """0: estimated for ranks whose hosts are unknown."""
     num_samples: int = 0
     """Comparisons of two clocks that it rests on."""
     num_collectives: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,19 @@ from distprof.contract.rank_json import ClockPair
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.run.run_model import Rank, Run
+
+_TOLD: list[bool] = [False]
+"""The last one counts. A command asks for hosts in many places, some of them in threads of their own."""
+
+
+@contextmanager
+def on_one_host() -> Iterator[None]:
+    """Ranks whose kernels are not known are taken for ranks of one host in here; of the whole process."""
+    _TOLD.append(True)
+    try:
+        yield
+    finally:
+        _TOLD.pop()
 
 
 def recorded_clock(run: Run) -> Clock:
@@ -28,9 +42,11 @@ def hosts_of(run: Run) -> dict[int, Hashable]:
 
 
 def _host(rank: Rank) -> Hashable:
-    """A trace of another program has the name of its host only."""
+    """A trace of another program has the name of its host only; of containers, names differ on one host."""
     boot_id = rank.recorded.boot_id if rank.recorded is not None else ""
     is_name = bool(rank.host) and not rank.host.startswith("localhost")
+    if not boot_id and _TOLD[-1]:
+        return "told"
     return (rank.host, boot_id) if boot_id or (rank.recorded is None and is_name) else None
 
 

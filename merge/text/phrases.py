@@ -115,7 +115,8 @@ def clock_line(clock: Mapping[str, Any]) -> str:
         return "clock: each rank's own, not aligned"
     parts = [_basis(clock)]
     if clock["method"] != "shared":
-        clocks = f"{counted(clock['num_clocks'], 'clock')} on {counted(clock['num_hosts'], 'host')}"
+        hosts = f" on {counted(clock['num_hosts'], 'host')}" if clock["num_hosts"] else ""
+        clocks = f"{counted(clock['num_clocks'], 'clock')}{hosts}"
         parts = [f"{clocks} aligned within {duration(clock['uncertainty_ns'])}", *parts]
         if clock["excess_ns"]:
             parts.append(f"drift uneven by {duration(clock['excess_ns'])}")

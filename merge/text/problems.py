@@ -126,7 +126,7 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "hosts_unknown": "the ranks' hosts are unknown, and no clock offsets were measured",
     "no_samples": "the ranks ran on several hosts, and no clock offsets were measured",
     "samples_do_not_join": "no clock samples connect them to the common clock",
-    "too_few_collectives": "fewer than 20 synchronising collectives connect them to the common clock",
+    "too_few_collectives": "fewer than 3 collectives that synchronise ranks connect them to the common clock",
     None: "the reason is not known",
 }
 NAMED = 8

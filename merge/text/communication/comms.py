@@ -10,6 +10,7 @@ import polars as pl
 from distprof.contract.problems import Problem, RankFailed, Unfinished
 from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.blame.analysis import Analysis
+from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
@@ -191,11 +192,14 @@ def doubts(found: Findings) -> Iterator[str]:
     unsure_ns = clock.pair_uncertainty_ns()
     yield clock_line(clock.to_json())
     counts = found.coverage
+    settled = "; --same-host settles it, if there was one" if not clock.num_hosts or None in hosts_of(
+        found.run).values() else ""
     if unsure_ns and counts.num_unsure:
         yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
-               "arrival spreads are smaller than that, so their last rank is unknown")
+               f"arrival spreads are smaller than that, so their last rank is unknown{settled}")
     elif unsure_ns is None and counts.num_spreads:
-        yield "clocks were never compared, so waits and late ranks marked with ? may only reflect clock offsets"
+        yield ("clocks were never compared, so waits and late ranks marked with ? may only reflect clock "
+               f"offsets{settled}")
     if counts.num_disagreeing:
         yield (f"{some(counts.num_disagreeing)}: waits measured by clocks and by durations differ by more than their "
                "combined uncertainty")

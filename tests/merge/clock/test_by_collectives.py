@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives, synchronising
-from support.jobs import ROOT
+from support.jobs import ROOT, called
 from support.true_clock import NOW, SECOND, TrueClock, clocks, error
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"
@@ -31,7 +31,7 @@ def table_of(seed: int, each: dict[int, TrueClock], *, num: int, held_ns: int, l
     return pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
 
 
-@given(st.integers(0, 2**32), clocks, clocks, clocks, st.integers(20, 200), st.integers(1, 10**6),
+@given(st.integers(0, 2**32), clocks, clocks, clocks, st.integers(3, 200), st.integers(1, 10**6),
        st.integers(1, 10**7))
 @example(0, TrueClock(0, 0), TrueClock(3 * SECOND, 100_000), TrueClock(-7 * SECOND, -50_000), 100, 20_000, 2_000_000)
 def test_collectives_give_back_the_offsets(seed, one, two, three, num, held_ns, late_ns):
@@ -67,7 +67,7 @@ def test_collectives_show_a_clock_that_is_wrong():
 
 
 def test_too_few_collectives_align_nothing():
-    table = table_of(1, {0: TrueClock(0, 0), 1: TrueClock(9, 0)}, num=19, held_ns=10, late_ns=10)
+    table = table_of(1, {0: TrueClock(0, 0), 1: TrueClock(9, 0)}, num=2, held_ns=10, late_ns=10)
     found = clock_by_collectives(table, {0: "a", 1: "b"})
     assert (found.method, found.aligned) == ("none", False) and found.reason == "too_few_collectives"
     assert check_clock(table, found).num_collectives == 0
@@ -84,7 +84,7 @@ def test_hosts_that_meet_only_over_a_third_are_aligned_through_it():
 
 
 @pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
-def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
+def test_eight_gpus_of_one_host_are_found_to_read_one_clock():
     """NCCL kernels of a real job, each rank taken for a host of its own."""
     rows = []
     for rank, path in enumerate(sorted(DLRM.glob("*.json.gz"))):
@@ -93,7 +93,6 @@ def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
                          if event["ph"] == "X" and event.get("cat") == "kernel" and "nccl" in event["name"].lower())
         rows += [(number, rank, start, end) for number, (start, end) in enumerate(kernels)]
     table = pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
-    monkeypatch.setattr("distprof.merge.clock.by_collectives.ENOUGH", 8)
     found = clock_by_collectives(table, dict.fromkeys(range(8)), precision_ns=1000)  # times in whole us
     assert found.aligned and found.num_clocks == 8 and found.excess_ns == 0
     middle = sum(table["start_ns"].unique()) // len(table["start_ns"].unique())
@@ -101,6 +100,31 @@ def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
         wrong = abs(found.line(rank).shift(middle) - middle)
         assert wrong <= found.ranks[rank].uncertainty_ns < 200_000 and wrong < 10_000
     assert not check_clock(table, found).violations
+
+
+@pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
+def test_the_latest_of_ranks_without_hosts_is_the_one_that_their_common_host_shows():
+    estimated, told = (json.loads(called("comms", "--json", *flag, DLRM).stdout) for flag in ([], ["--same-host"]))
+    assert (estimated["clock"]["method"], told["clock"]["method"]) == ("collectives", "shared")
+    assert (estimated["clock"]["num_hosts"], told["clock"]["num_hosts"]) == (0, 1)
+    first, again = (one["culprits"][0] for one in (estimated, told))
+    assert (first["rank"], first["causes"][0]["kind"]) == (again["rank"], again["causes"][0]["kind"]) == (7, "forward")
+    assert abs(first["gain_ns"] - again["gain_ns"]) < 20_000
+    assert "--same-host settles it" in called("comms", DLRM).stdout
+    assert "--same-host" not in called("comms", "--same-host", DLRM).stdout
+
+
+@pytest.mark.job
+def test_ranks_in_containers_are_compared_as_on_the_host_that_they_share(profiled, tmp_path):
+    for path in profiled.iterdir():
+        read = gzip.decompress if path.suffix == ".gz" else bytes
+        trace = json.loads(read(path.read_bytes())) | {"host_name": f"pod-{path.stem}"}
+        (tmp_path / path.name.removesuffix(".gz")).write_text(json.dumps(trace))
+    known, told, apart = (json.loads(called("comms", "--json", *words).stdout) for words in (
+        [profiled], ["--same-host", tmp_path], [tmp_path]))
+    for key in ("breakdown", "culprits", "kinds"):
+        assert known[key] == told[key], key
+    assert (apart["clock"]["method"], told["clock"]["method"]) == ("none", "shared")
 
 
 def test_collectives_of_which_a_rank_has_neither_start_nor_call_bound_nothing():
