@@ -180,11 +180,12 @@ class TraceDamaged(Problem, frozen=True):
 
     rank: int
     file: str
-    what: Literal["all", "container", "end", "places", "events", "keys"]
+    what: Literal["all", "container", "end", "places", "events", "keys", "durations"]
     """What is lost; container: bytes of a compressed file; places: text between events that is no JSON; events: those
-    that have no phase, or a time that is not a number; keys: values beside the events, `detail` names them."""
+    that have no phase, or a time that is not a number; keys: values beside the events, `detail` names them;
+    durations: see `cut_overlong`."""
     num_events: int = 0
-    """Events that are lost, and of `end` those that are whole."""
+    """Events that are lost, of `end` those that are whole, and of `durations` those that were cut."""
     places: int = 0
     lost_bytes: int = 0
     detail: str = ""

@@ -23,6 +23,7 @@ from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.overlong import cut_overlong, has_overlong
 from distprof.merge.scan.scanned_columns import NONE
 
 CATEGORIES = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
@@ -77,6 +78,9 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
     words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(
         (names, categories, threads), columns, strict=False)]
     start, duration, *integers = columns[3:]
+    if has_overlong(scanner.names.texts()):
+        on_device = np.flatnonzero((words[1] == "kernel").to_numpy())
+        duration[on_device], _ = cut_overlong(*(column[on_device] for column in (columns[2], start, duration)))
     frame = pl.DataFrame({"name": words[0], "category": words[1], "start_ns": start + base_ns_of(file.metadata),
                           "duration_ns": duration, "thread": words[2], **dict(zip(INTEGERS, integers, strict=True))})
     unknown = [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in INTEGERS]

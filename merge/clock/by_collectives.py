@@ -16,8 +16,8 @@ from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 
 ENOUGH = 3
-"""Collectives of two hosts from which on their clocks are compared. The bounds of each hold by themselves; the median of
-three is not moved by one that ranks left far apart."""
+"""Collectives of two hosts from which on their clocks are compared. The bounds of each hold by themselves; the median
+of three is not moved by one that ranks left far apart."""
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")
 
 

@@ -18,6 +18,7 @@ from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.overlong import ON_DEVICE, cut_overlong, has_overlong
 from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.scan.trace_file import TraceFile
 
@@ -92,6 +93,8 @@ class CommEvents:
     losses: Losses = field(default_factory=Losses)
     num_events: int = 0
     """Of all kinds."""
+    num_overlong: int = 0
+    """Slices of devices that were cut, communication or not."""
 
 
 def read_events(trace: TraceFile) -> CommEvents:
@@ -103,7 +106,7 @@ def read_events(trace: TraceFile) -> CommEvents:
     scanner = ENGINE.new_scanner(integers=INTEGERS, texts=TEXTS)
     reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file, num_events = ChromeFile(trace.name, reader, scanner), 0
-    found, launches = list[tuple[EventKind, Any]](), list[Any]()
+    found, launches, on_device = list[tuple[EventKind, Any]](), list[Any](), list[Any]()
     kinds, sides = np.empty(0, np.uint8), np.zeros((len(EventKind), 0), bool)
     for _ in file.scanned():
         num_events += scanner.num_rows
@@ -112,6 +115,7 @@ def read_events(trace: TraceFile) -> CommEvents:
         kind = kinds[scanner.column("name")]
         start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
         wanted = (kind != EventKind.NONE) & (scanner.column("phase") == SLICE) & (start != NONE) & (duration >= 0)
+        on_device.append(_on_device(scanner))
         rows = np.flatnonzero(wanted)
         rows = rows[sides[kind[rows], scanner.column("category")[rows]]]
         is_launch = kind[rows] == EventKind.LAUNCH
@@ -121,14 +125,17 @@ def read_events(trace: TraceFile) -> CommEvents:
     base_ns = base_ns_of(file.metadata)
     names, texts = (list(map(string_of, interner.texts())) for interner in (scanner.names, scanner.texts))
     events: dict[EventKind, list[CommEvent]] = {kind: [] for kind in EventKind}
-    for kind_of_row, raw in found:
-        events[kind_of_row].append(_event(raw, base_ns, names, texts))
+    cut = _cut(on_device) if has_overlong(scanner.names.texts()) else {}
+    for kind_of_row, (name, thread, start_ns, duration_ns, *more) in found:
+        if kind_of_row is EventKind.KERNEL:
+            duration_ns = cut.get((thread, start_ns), duration_ns)
+        events[kind_of_row].append(_event((name, thread, start_ns, duration_ns, *more), base_ns, names, texts))
     for some in events.values():
         some.sort(key=lambda event: (event.start_ns, event.end_ns))
     wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]}
     return CommEvents(identity=identity_of(file.metadata), events=events,
                       launches=dict(_launches(launches, base_ns, wanted_ids)),
-                      damage=reader.damage, losses=file.losses, num_events=num_events)
+                      damage=reader.damage, losses=file.losses, num_events=num_events, num_overlong=len(cut))
 
 
 def _kind_of(name: bytes) -> EventKind:
@@ -141,6 +148,22 @@ def _sides(categories: Interner) -> Any:
     """By kind and category: whether the event is that of the kind. The last column is of events without one."""
     texts = [text.decode("utf-8", "replace").lower() for text in categories.texts()]
     return np.array([[text in _CATEGORIES.get(kind, ()) for text in texts] + [False] for kind in EventKind], bool)
+
+
+def _on_device(scanner: Scanner) -> Any:
+    """Thread, start and duration of what devices did in the last scan."""
+    is_device = np.array([text.lower() in ON_DEVICE for text in scanner.categories.texts()] + [False], bool)
+    start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
+    rows = is_device[scanner.column("category")] & (scanner.column("phase") == SLICE) & (start != NONE)
+    return np.stack([column[rows & (duration >= 0)] for column in (scanner.column("thread"), start, duration)])
+
+
+def _cut(parts: list[Any]) -> dict[tuple[int, int], int]:
+    """Thread and start of what was cut -> its duration."""
+    thread, start, duration = np.concatenate(parts, axis=1)
+    found, places = cut_overlong(thread, start, duration)
+    return dict(zip(zip(thread[places].tolist(), start[places].tolist(), strict=True), found[places].tolist(),
+                    strict=True))
 
 
 def _raw(scanner: Scanner, row: int) -> tuple[Any, ...]:

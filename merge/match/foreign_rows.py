@@ -63,7 +63,8 @@ def _rows(rank: Rank) -> tuple[list[dict[str, Any]] | None, list[TraceDamaged]]:
     streams = sorted({row[LANE] for row in rows if _is_lane(row)})
     numbered = [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
                 for row in rows]
-    return numbered, [*damages_of(rank.number, rank.trace, found.damage, found.losses, found.num_events)]
+    return numbered, [*damages_of(rank.number, rank.trace, found.damage, found.losses, found.num_events,
+                                   found.num_overlong)]
 
 
 def _is_lane(row: Mapping[str, Any]) -> bool:

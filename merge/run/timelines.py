@@ -39,9 +39,11 @@ def _of_memory(rank: Rank) -> Rank:
     return replace(rank, trace=TraceFile(path=path)) if path.is_file() else rank
 
 
-def damages_of(rank: int, trace: TraceFile, damage: Damage | None, losses: Losses, num_events: int) -> (
-        Iterator[TraceDamaged]):
-    """What is lost of the file and of its text, once it was read to its end."""
+def damages_of(rank: int, trace: TraceFile, damage: Damage | None, losses: Losses, num_events: int,
+               num_overlong: int = 0) -> Iterator[TraceDamaged]:
+    """What is lost of the file and of its text, once it was read to its end; and how many durations were cut."""
+    if num_overlong:
+        yield TraceDamaged(rank=rank, file=trace.name, what="durations", num_events=num_overlong)
     if damage is not None:
         yield TraceDamaged(rank=rank, file=trace.name, what="container", detail=str(damage))
     yield from losses_of(rank, trace, losses, num_events)

@@ -5,13 +5,14 @@ Memory is that of a few chunks, however long the file is. Damage is counted and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from distprof.errors import DataError
 from distprof.merge.scan.damage import AHEAD_BYTES, element_bytes
 from distprof.merge.scan.engine import Scanner
+from distprof.merge.scan.loose_json import mended
 from distprof.merge.scan.repair import repaired, valid_utf8
 from distprof.merge.scan.scanned_columns import LATEST_NS, NON_ASCII, REPAIR, Status, Text
 from distprof.merge.scan.text_window import TextFeed, TextWindow
@@ -32,7 +33,7 @@ class Losses:
     """Bytes in such places, and behind the last whole event of a file that was cut."""
     repaired_events: int = 0
     """Events that were no strict JSON and were made so: NaN, control characters, integers above 64 bits, half
-    surrogates, bytes that are no UTF-8."""
+    surrogates, bytes that are no UTF-8, quotes within strings, words and hexadecimal numbers, values left out."""
     is_cut: bool = False
     """True where the file ends inside of the events."""
     damaged_keys: tuple[str, ...] = ()
@@ -82,8 +83,8 @@ class ChromeFile:
             status, behind = self.scanner.scan(window.text, at, window.end)
             self.losses.damaged_events += self.scanner.num_damaged
             self.losses.lost_bytes += self.scanner.lost_bytes
-            if self.scanner.num_rows:
-                yield self._strict(window.text, at, behind)
+            if self.scanner.num_damaged or self.scanner.num_rows:
+                yield from self._strict(window.text, at, behind)
             at = behind
             if status is Status.FULL:
                 continue
@@ -105,7 +106,8 @@ class ChromeFile:
                     self.losses.is_cut = window.end > 0 or not self._keys.is_array
                     self.losses.lost_bytes += window.end
                     return
-            at = self._behind_damage(window, at, source)
+            at, lost = self._behind_damage(window, at, source)
+            yield from self._scanned_again(*self._mended([lost], 1, len(lost))) if lost else ()
 
     def _first_event(self) -> bytes:
         text = self._keys.read_until(self.list_key)
@@ -124,53 +126,80 @@ class ChromeFile:
         losses.is_cut |= keys.is_cut
         losses.damaged_keys, losses.lost_key_bytes = tuple(keys.damaged), keys.lost_bytes
 
-    def _strict(self, text: Text, at: int, behind: int) -> Text:
+    def _strict(self, text: Text, at: int, behind: int) -> Iterator[Text]:
         """The text that was scanned, as strict JSON in UTF-8; scanned again where it was not."""
         scanner = self.scanner
-        flags = scanner.column("flags")
-        if not (flags & (REPAIR | NON_ASCII)).any():
-            return text
-        if not (flags & REPAIR).any() and valid_utf8(bytes(text[at:behind])):
-            return text
-        pieces = []
-        for start, end, odd in zip(scanner.column("start").tolist(), scanner.column("end").tolist(),
-                                   (flags & (REPAIR | NON_ASCII)).tolist(), strict=True):
-            event = bytes(text[start:end])
-            fixed = repaired(event) if odd else event
-            self.losses.repaired_events += fixed is not event
-            pieces.append(fixed)
-        fresh = b",".join(pieces) + b"]"
-        scanner.scan(fresh, 0, len(fresh))
-        return fresh
+        odd, num_damaged, lost_bytes = scanner.column("flags"), scanner.num_damaged, scanner.lost_bytes
+        odd = odd & (REPAIR | NON_ASCII)
+        is_strict = not odd.any() or (not (odd & REPAIR).any() and valid_utf8(bytes(text[at:behind])))
+        if is_strict and not num_damaged:
+            yield text
+            return
+        starts, ends = scanner.column("start").tolist(), scanner.column("end").tolist()
+        events = [bytes(text[start:end]) for start, end in zip(starts, ends, strict=True)]
+        strict = [repaired(event) if is_odd else event for event, is_odd in zip(events, odd.tolist(), strict=True)]
+        self.losses.repaired_events += sum(one is not other for one, other in zip(events, strict, strict=True))
+        if num_damaged:
+            gaps = [bytes(text[end:start]) for end, start in zip([at, *ends], [*starts, behind], strict=True)]
+            first, *between = self._mended(gaps, num_damaged, lost_bytes)
+            strict = [*first, *(event for one, behind_it in zip(strict, between, strict=True)
+                                for event in (one, *behind_it))]
+        yield from self._scanned_again(strict)
+
+    def _mended(self, texts: Sequence[bytes], num_damaged: int, lost_bytes: int) -> list[list[bytes]]:
+        """Events in each text between others, which were counted as damage: they are none where they are all of it.
+
+        Args:
+            texts: What stands there; blanks and commas where nothing is damaged.
+            num_damaged: Places in all of them.
+            lost_bytes: Of these.
+        """
+        each = [(*mended(text), len(text)) for text in texts]
+        self.losses.repaired_events += sum(len(found) for found, *_ in each)
+        if not all(is_all for _, is_all, _ in each):  # how many places each has is not known
+            num_damaged = min(num_damaged - 1, sum(len(found) for found, is_all, _ in each if is_all))
+            lost_bytes = min(lost_bytes, sum(size for found, is_all, size in each if is_all and found))
+        self.losses.damaged_events -= num_damaged
+        self.losses.lost_bytes -= lost_bytes
+        return [list(map(repaired, found)) for found, *_ in each]
+
+    def _scanned_again(self, events: Sequence[bytes]) -> Iterator[Text]:
+        """Their text, while the scanner holds its rows; there may be more than it has room for."""
+        text, at, status = b",".join(events) + b"]", 0, Status.FULL
+        while events and status is Status.FULL:
+            status, at = self.scanner.scan(text, at, len(text))
+            if self.scanner.num_rows:
+                yield text
 
     def _is_end(self, window: TextWindow, at: int) -> bool:
         """False where more events come: for a bracket that damage made, or that reading fell into behind it."""
         follows = window.cut(at + 1, at + AHEAD_BYTES)
         return ends_keys(follows) or self.scanner.next_event(window.text, at, window.end) is None
 
-    def _behind_damage(self, window: TextWindow, at: int, source: TextFeed) -> int:
-        """Where the next event begins behind what is none; the end of the text where none does."""
+    def _behind_damage(self, window: TextWindow, at: int, source: TextFeed) -> tuple[int, bytes]:
+        """Where the next event begins behind what is none, or the text ends; and the text up to there, if short."""
         self.losses.damaged_events += 1
         at = window.look_ahead(at, source)
         num_bytes = element_bytes(window.cut(at, at + AHEAD_BYTES))
         if num_bytes:
             self.losses.lost_bytes += num_bytes
-            return at + num_bytes
+            return at + num_bytes, b""
+        is_short = True
         while True:
             found = self.scanner.next_event(window.text, at, window.end)
+            if found is None:
+                ended = end_of_events(window.cut(at, window.end), is_array=self._keys.is_array)
+                found = None if ended is None else at + ended
             if found is not None:
                 self.losses.lost_bytes += found - at
-                return found
-            ended = end_of_events(window.cut(at, window.end), is_array=self._keys.is_array)
-            if ended is not None:
-                self.losses.lost_bytes += ended
-                return at + ended
+                return found, window.cut(at, found) if is_short else b""
             passed = max(at, window.end - AHEAD_BYTES)  # the next event may begin before the end of the window
             self.losses.lost_bytes += passed - at
-            at = 0
+            rest = window.cut(at, window.end) if is_short else b""
+            at, is_short = 0, False
             if not window.slide(passed, source):
                 self.losses.lost_bytes += window.end
-                return window.end
+                return window.end, rest
 
 
 def base_ns_of(metadata: Mapping[str, Any]) -> int:

@@ -18,6 +18,7 @@ from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.overlong import cut_overlong, has_overlong
 from distprof.merge.scan.scanned_columns import NONE
 
 OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)
@@ -138,8 +139,9 @@ def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOT
         if also is not None:
             also.take(scanner)
         parts.take()
-    problems = [*damages_of(rank.number, rank.trace, reader.damage, file.losses, num_events)]
-    return replace(parts.timeline(base_ns_of(file.metadata), file.metadata), problems=problems)
+    found = parts.timeline(base_ns_of(file.metadata), file.metadata)
+    return replace(found, problems=[*damages_of(rank.number, rank.trace, reader.damage, file.losses, num_events,
+                                                parts.num_overlong)])
 
 
 class TimelineParts:
@@ -153,6 +155,8 @@ class TimelineParts:
         self._kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python else {})
         self._parts = [[np.empty(0, np.int64)] * (5 + len(self._integers) + len(self._texts))]
         self._num_bad = 0
+        self.num_overlong = 0
+        """Slices of devices that `timeline` cut."""
 
     def take(self) -> None:
         """Takes in the slices of the last scan."""
@@ -168,6 +172,10 @@ class TimelineParts:
             metadata: Its keys beside the events.
         """
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        if has_overlong(self._scanner.names.texts()):
+            on_device = np.flatnonzero(columns[1] >= NUM_HOST)
+            columns[4][on_device], cut = cut_overlong(*(columns[place][on_device] for place in (2, 3, 4)))
+            self.num_overlong = len(cut)
         place = in_order(*columns[2:5])
         names = ("name", "type", "thread", "start_ns", "duration_ns", *self._integers, *self._texts)
         found = {name: column[place] for name, column in zip(names, columns, strict=True)}

@@ -112,9 +112,10 @@ def test_damage_costs_the_events_it_is_in(engine, damages, lines, tail, chunk):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("literal", "is_value"), [
     (b"NaN", True), (b"+nan", True), (b"-Infinity", True), (b"01", True), (b"+1", True), (b".5", True), (b"5.", True),
-    (b"+null", False), (b"-true", False), (b"Null", False), (b"abc", False), (b"nulll", False), (b"1e", False),
-    (b"+", False), (b".", False), (b".e3", False), (b"..5", False), (b"+-1", False), (b"0x5", False)])
-def test_words_that_are_no_values_are_damage(engine, literal, is_value):
+    (b"Null", True), (b"abc", True), (b"nulll", True), (b"0x5", True), (b"", True), (b'"a"b"', True),
+    (b"+null", False), (b"-true", False), (b"1e", False), (b"+", False), (b".", False), (b".e3", False),
+    (b"..5", False), (b"+-1", False), (b"0x", False), (b"a b", False), (b"[}", False)])
+def test_what_is_no_value_and_is_no_word_either_is_damage(engine, literal, is_value):
     odd = b'{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2,"args":{"e":%s}}' % literal
     file, found = read(engine, HEAD + odd + b"," + event(1) + b" " * 5000 + TAIL)
     assert (len(found), file.losses.repaired_events) == ((2, 1) if is_value else (1, 0))

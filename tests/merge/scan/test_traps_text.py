@@ -108,16 +108,17 @@ def test_integers_beyond_64_bits_keep_their_digits(tmp_path):
     assert values["args.Addr"] == str(2**63 - 1)
 
 
-def test_bytes_that_are_no_text_and_quotes_in_names_cost_little(tmp_path):
+def test_bytes_that_are_no_text_and_quotes_in_names_cost_nothing(tmp_path):
     """Other encodings, and quotes that old versions of Kineto did not escape."""
     event = b'{"ph":"X","pid":7,"tid":7,"dur":5,"ts":%d,"name":"%s"}'
     texts = [event % (10, b"a"), event % (20, b"caf\xe9"), event % (30, b'call("x")'), event % (40, "中文".encode()),
              event % (50, b"z")]
     found = merge(tmp_path, b'{"traceEvents":[' + b",\n".join(texts) + b"]}")
     answer = ask(found.path, ERRORS, PLACES)
-    assert answer.results[0] == [] and [row["slice"] for row in answer.results[1]] == ["a", "caf\ufffd", "中文", "z"]
+    assert answer.results[0] == [] and [row["slice"] for row in answer.results[1]] == [
+        "a", "caf\ufffd", 'call("x")', "中文", "z"]
     losses = found.found.counts[0].losses
-    assert (losses.damaged_events, losses.repaired_events) == (1, 1) and losses.lost_bytes >= len(texts[2])
+    assert (losses.damaged_events, losses.repaired_events, losses.lost_bytes) == (0, 2, 0)
     with pytest.raises(ValueError, match=r"codec|delimiter"):
         usual_merge(files(tmp_path / "run"), tmp_path / "usual.json")
 
@@ -182,7 +183,7 @@ MISREAD = '"a\n  }, b",\n "t": 1'
 def test_damage_in_args_that_only_the_second_pass_sees(tmp_path, thread):
     """The first pass skims args, and may lose other events than the second: what overlaps is looked at again."""
     lines = [PLAIN % ("a", 10, 1), HIDDEN % (200, thread, "raw newline", MISREAD), PLAIN % ("A", 300, 1),
-             PLAIN % ("B", 350, 1), HIDDEN % (210, 2, "damaged", "tru"), PLAIN % ("C", 500, 1), PLAIN % ("D", 700, 2)]
+             PLAIN % ("B", 350, 1), HIDDEN % (210, 2, "damaged", "+true"), PLAIN % ("C", 500, 1), PLAIN % ("D", 700, 2)]
     found = merge(tmp_path, '{"traceEvents":[\n' + ",\n".join(lines) + "\n]}")
     answer = ask(found.path, ERRORS, PLACES)
     lost = found.found.counts[0].losses.damaged_events

@@ -1,0 +1,46 @@
+"""Kernels that ROCm records as lasting far into those behind them, which one stream runs one after the other.
+
+AMD-AGI/TraceLens issue 669 has a kernel of 1.6 s on a stream of 2 ms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+_OF_HIP = re.compile(rb"hip[A-Z]")
+ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
+"""Categories of what a stream does, in lower case."""
+
+
+def has_overlong(names: Iterable[bytes]) -> bool:
+    """Whether a trace may have such kernels: it has calls of HIP. CUDA lets kernels of a stream overlap on purpose."""
+    return any(map(_OF_HIP.match, names))
+
+
+def cut_overlong(stream: Any, start: Any, duration: Any) -> tuple[Any, Any]:
+    """Cuts what is still there when a second one behind it begins, or has ended where there is no second one.
+
+    Args:
+        stream: Number of the stream of each slice.
+        start: When it began, int64; any order.
+        duration: How long it took, in the same unit.
+
+    Returns:
+        Durations of which those are up to the start of the next one on the stream; and the places of these.
+    """
+    order = np.lexsort((start, stream))
+    stream, begin, end = stream[order], start[order], (start + duration)[order]
+    follows = stream[1:] == stream[:-1]
+    # what begins with another one at the same time shows nothing
+    limit = np.full(len(order), np.iinfo(np.int64).max)
+    limit[:-1][follows] = end[1:][follows]
+    limit[:-2][stream[2:] == stream[:-2]] = begin[2:][stream[2:] == stream[:-2]]
+    following = np.append(begin[1:], 0)
+    is_over = (end > limit) & (following > begin)
+    found = duration.copy()
+    found[order[is_over]] = (following - begin)[is_over]
+    return found, order[is_over]
