@@ -25,9 +25,9 @@ _SCHEME = r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/+)"
 _PASSWORD = re.compile(rf"{_SCHEME}([^\s/?#:\"'<>]*):([^\s/\"'<>]+)@")
 PASSWORD_WITH_SLASH = re.compile(rf"{_SCHEME}((?!\[)[^\s/?#@:\"'<>]*):(?!\d*(?:[/?#\s]|$))([^\s\"'<>]+)@")
 """A password that has a slash, which belongs into no URL; a port may stand there as well."""
-_PARAMETER = re.compile(r"([?&;]([\w.%-]+)=)([^&;\s\"'<>#]+)")
+_PARAMETER = re.compile(r"([?&;]([\w.%*-]+)=)([^&;\s\"'<>#]+)")
 _USER = re.compile(r"(?<![^\s:/@,;=\"'])([^\s:/@,;=\"']*):([^\s/]+)@")
-_NAME = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*[\"']?")
+_NAME = re.compile(r"(?<![\w.*-])([\w.*-]+)[\"']?\s*[=:]\s*[\"']?")
 _VALUE = re.compile(r"[^,;&\"'}\]\n]+")
 _FLAG = re.compile(r"[\w.+/-]+")
 _LEAST = 6
@@ -62,7 +62,9 @@ def hidden(text: str, arguments: Sequence[str] = ()) -> str:
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Whether what has this name should be seen by nobody else."""
+    """Whether what has this name should be seen by nobody else; a name that is hidden itself may be any."""
+    if MARK in name:
+        return True
     words = [word.lower() for word in _WORD.findall(name)]
     if _NUMBER.fullmatch(value) and not _QUANTITIES.isdisjoint(words):
         return False

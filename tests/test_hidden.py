@@ -81,11 +81,21 @@ def test_a_password_that_was_learnt_is_hidden_in_all_its_forms(monkeypatch: pyte
     assert hidden("run") == "run"
 
 
+@given(NAMES, st.text("abcXYZ0189", min_size=1).map(lambda text: f"Zq{text}qZ"))
+def test_a_password_that_is_a_name_too_does_not_show_what_has_that_name(name: str, value: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rooms, "_KNOWN", set())
+        learn("alice", name)
+        for word in (f"--env=A=1,{name}={value}", json.dumps({"lr": 1, name: value}), f"http://h/run?a=1&{name}={value}"):
+            assert value not in without_secrets([word])[0] and value not in hidden(f"?{name}={value}")
+
+
 def test_secrets_of_the_arguments_are_hidden_in_what_an_exception_says() -> None:
     said = hidden(f"bad token {SECRET} of 8", ["train.py", "--token", SECRET, "--key", "8"])
     assert said == f"bad token {MARK} of 8"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", ["a", ":", "=", "@", "a:", "a=", "a@:", ":/", "?a="])
 def test_a_long_argument_takes_no_time(letter: str) -> None:
     began = time.process_time()

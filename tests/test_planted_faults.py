@@ -49,6 +49,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_planted_fault_fails_its_test_and_is_gone_afterwards(tree):
     fault = Fault(id="sign", room="sums", file="rooms/sums.py", before="a + b", after="a - b", shows="", near=())
     with copy_of(tree) as copied:

@@ -179,6 +179,7 @@ def test_names_are_cut_in_the_middle_to_the_width_and_numbers_never(names, width
         assert shown == name or ("..." in shown and name[:4] == shown[:4] and shown[-1] == name[-1])
 
 
+@pytest.mark.long
 def test_a_terminal_that_is_too_narrow_gets_the_table_all_the_same():
     assert fitted(("module", "time"), [["x" * 100, "1.00 ms"]], 1, 10) == [["xxxxx...xxxx", "1.00 ms"]]
     assert middle("abcdefghij", 7) == "ab...ij"

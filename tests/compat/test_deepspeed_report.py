@@ -29,6 +29,7 @@ def layout(text: str) -> list[str]:
     return ["REMARK" if line.startswith(("Note: 1. ", "2. ", "3. ")) else line for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else [])
                                   for name in CASES])
 def test_equal_to_the_package(deepspeed_package, name: str) -> None:
@@ -41,6 +42,7 @@ def test_equal_to_the_package(deepspeed_package, name: str) -> None:
     assert layout(same[2]) == layout(theirs[2])
 
 
+@pytest.mark.long
 @given(num=st.one_of(st.floats(0, 1e18), st.integers(0, 10**18)), precision=st.integers(0, 6),
        units=st.sampled_from([None, "T", "G", "M", "K", "m", "u", "B", ""]))
 def test_strings(deepspeed_package, num: float, units: str | None, precision: int) -> None:

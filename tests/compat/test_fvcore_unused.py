@@ -62,6 +62,7 @@ STEP = st.tuples(st.sampled_from(["product", "alone", "view", "changed", "part",
                  st.integers(0, 20), st.integers(0, 20))
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.lists(STEP, min_size=1, max_size=7), st.lists(st.integers(0, 20), min_size=1, max_size=3))
 def test_what_is_dropped_is_what_the_package_drops(fvcore_package, steps, returned):

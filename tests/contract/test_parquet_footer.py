@@ -40,6 +40,7 @@ def test_it_says_what_arrow_says(kinds, groups, compression, statistics):
     assert found.page_bytes == sum(truth.row_group(at).total_byte_size for at in range(truth.num_row_groups))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_nonsense_is_refused_or_read_and_ends_soon(seed):
     chance, content = random.Random(seed), written(list(VALUES), 3)

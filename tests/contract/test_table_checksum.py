@@ -45,6 +45,7 @@ def is_found(content: bytes) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_every_flipped_bit_is_found_but_those_that_change_nothing(tmp_path):
     content = written(tmp_path, STEPS).read_bytes()
     mark = range(content.index(MARK), content.index(MARK) + len(MARK))
@@ -55,6 +56,7 @@ def test_every_flipped_bit_is_found_but_those_that_change_nothing(tmp_path):
     assert not is_found(content)
 
 
+@pytest.mark.long
 def test_what_is_cut_overwritten_or_grown_is_not_read(tmp_path):
     content = written(tmp_path, COLLECTIVES).read_bytes()
     chance = random.Random(1)

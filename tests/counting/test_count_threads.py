@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from torch import nn
 
@@ -25,6 +26,7 @@ class Fork(nn.Module):
         return self.here(x) + found.result()
 
 
+@pytest.mark.long
 def test_two_threads_count_at_once():
     def work(width: int) -> set[tuple[int, int]]:
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(20)))

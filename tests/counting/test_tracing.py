@@ -65,6 +65,7 @@ def test_a_trace_in_a_model_is_no_work(way):
     assert distprof.count(lambda x: network(x) * 2, rows()).flops == FORWARD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", [way for way in WAYS if way is not by_torchscript])  # hooks of a job are silent there
 @pytest.mark.filterwarnings("ignore")
 def test_a_trace_in_a_job_is_no_work(tmp_path, monkeypatch, way):

@@ -32,6 +32,7 @@ def _build(folder: Path) -> subprocess.CompletedProcess:
                           timeout=PATIENCE_S, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_site_stands_alone(folder):
     done = _build(folder)
     assert done.returncode == 0, done.stderr
@@ -42,6 +43,7 @@ def test_the_site_stands_alone(folder):
     assert 'href="recording.html#passes"' in (folder / "build" / "site" / "tutorial.html").read_text()
 
 
+@pytest.mark.long
 def test_links_that_lead_nowhere_and_pages_that_are_not_listed_fail(folder):
     said = {"[a](recording.md#nothing)": "does not contain an anchor '#nothing'",
             "[a](nothing.md)": "'nothing.md', but the target is not found",

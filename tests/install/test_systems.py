@@ -101,6 +101,7 @@ def test_a_script_that_would_be_recorded_runs_on(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 @needs_stubs
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_what_reads_asks_one_file_for_what_a_system_lacks(system):

@@ -25,6 +25,7 @@ def started(monkeypatch) -> list[list[str]]:
     return found
 
 
+@pytest.mark.long
 def test_sides_take_turns_and_are_compared(started, tmp_path):
     done = called("bench", "--nproc-per-node 2 a.py", "slow.py --x '1 2'", "--rounds", 3, "--out", tmp_path / "runs")
     assert done.returncode == 0, done.stderr
@@ -34,6 +35,7 @@ def test_sides_take_turns_and_are_compared(started, tmp_path):
     assert "slower: +" in done.stdout and "3 + 3 runs" in done.stdout
 
 
+@pytest.mark.long
 def test_a_limit_is_judged(started, tmp_path):
     done = called("bench", "a.py", "slow.py", "--rounds", 2, "--out", tmp_path, "--fail-if", "step_time > 10 %")
     assert done.returncode == 1 and "exceeding the limit step_time > 10 %" in done.stderr

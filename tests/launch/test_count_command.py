@@ -299,6 +299,7 @@ def test_a_terminal_gets_its_width_and_colours_unless_it_refuses_them(environ, c
     assert max(map(len, plain)) <= 72 and any("omitted" in line and "input" in line for line in plain)
 
 
+@pytest.mark.long
 def test_a_torchvision_model_is_counted_by_its_name(run):
     torchvision_model("resnet18")  # names the operators a CPU build lacks, or skips
     found = counted(run("torchvision.models:resnet50", "--input-shape", "1,3,224,224", "--json"))

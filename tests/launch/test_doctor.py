@@ -94,6 +94,7 @@ def test_peaks_beside_the_published_ones():
     assert "not measured" in told["float8"] and "NVIDIA H100 whitepaper, 2022" in page.text()
 
 
+@pytest.mark.long
 def test_a_rate_is_work_over_the_median_time(monkeypatch):
     times = [40_000_000, 10_000_000, 20_000_000]
     monkeypatch.setattr(measured_peak, "durations", lambda call, runs, device: times[:runs])

@@ -72,6 +72,7 @@ def test_a_merge_without_a_report_and_with_one(tmp_path):
     assert what_next(Path()) == ["distprof merge --force runs/a    the merge is older than the recording"]
 
 
+@pytest.mark.long
 def test_of_older_runs_there_is_one_line(tmp_path):
     for number in range(3):
         run = run_in(tmp_path, f"run{number}", start_ns=number)

@@ -158,6 +158,7 @@ def test_bytes_of_a_tensor_made_of_others_are_theirs(weight, num_bytes):
 # --- the libraries themselves -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_transformers_experts_in_mxfp4():
     mxfp4 = pytest.importorskip("transformers.integrations.mxfp4")
     experts, inner, hidden = 4, 16, 32
@@ -168,6 +169,7 @@ def test_transformers_experts_in_mxfp4():
     assert found.param_bytes == tensors_in(layer)
 
 
+@pytest.mark.long
 def test_transformers_bitnet():
     bitnet = pytest.importorskip("transformers.integrations.bitnet")
     layer = bitnet.BitLinear(IN, OUT, bias=True, dtype=torch.float32)

@@ -37,6 +37,7 @@ class Mixed(nn.Module):
         return self.head(torch.matmul(scores, attended))
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(width=st.sampled_from([2, 4, 6]), groups=st.sampled_from([1, 2]), size=st.integers(3, 6),
        peer=st.sampled_from(sorted(PEERS)))

@@ -63,6 +63,7 @@ def losses_and_gradients(record) -> list[torch.Tensor]:
     return seen
 
 
+@pytest.mark.long
 def test_losses_and_gradients_are_bitwise_equal(tmp_path):
     from contextlib import nullcontext
 
@@ -115,6 +116,7 @@ def train_and_raise(run: Path, steps: str) -> None:
             optimizer.step()
 
 
+@pytest.mark.long
 def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatch, capfd):
     before = traces_of_us()
     monkeypatch.setattr("distprof.counting.count_pass.formulas.cost", lambda *_: 1 / 0)

@@ -93,6 +93,7 @@ def layers() -> nn.Sequential:
     return model
 
 
+@pytest.mark.long
 def test_modules_of_any_name_are_seen_under_it(tmp_path):
     recorded = train(tmp_path / "run", layers(), lambda: torch.randn(2, 4), steps="wait=1,count=1,trace=2,memory=1",
                      num_steps=8)
@@ -131,6 +132,7 @@ def test_quotation_marks_in_names_of_groups_modules_and_slices_cost_nothing(tmp_
         assert 'data "parallel"' in set(pl.read_parquet(folder / "collectives.parquet")["group_description"])
 
 
+@pytest.mark.long
 def test_a_timeline_that_cannot_be_read_is_said_to_be_that_and_kept(tmp_path, monkeypatch):
     def fails(text: bytes) -> None:
         raise msgspec.DecodeError("JSON is malformed: odd (byte 7)")

@@ -39,6 +39,7 @@ def model() -> nn.Module:
     return nn.Sequential(*(nn.Linear(8, 8) for _ in range(30)))
 
 
+@pytest.mark.long
 def test_a_rank_keeps_its_limit_and_what_is_left_are_its_longest_events(tmp_path, monkeypatch):
     whole = train(tmp_path / "whole", model(), lambda: torch.randn(2, 8), steps=STEPS, num_steps=6)
     size = bytes_in(whole.folder)

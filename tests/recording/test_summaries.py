@@ -64,6 +64,7 @@ def test_what_ended_the_script_is_added(tmp_path):
     assert "too late to be missed" in failure.what
 
 
+@pytest.mark.long
 def test_of_a_restarted_job_the_last_attempt_counts(tmp_path, monkeypatch):
     run = tmp_path / "run"
     monkeypatch.setenv("DISTPROF_RUN_ID", "elastic")
@@ -76,6 +77,7 @@ def test_of_a_restarted_job_the_last_attempt_counts(tmp_path, monkeypatch):
     assert {rank: about.attempt for rank, about in found.abouts.items()} == {0: 1}
 
 
+@pytest.mark.long
 def test_force_replaces_them(tmp_path):
     run = tmp_path / "run"
     a_training(run)

@@ -87,6 +87,7 @@ def recorded(path):
             del waste
 
 
+@pytest.mark.long
 def test_a_planted_tensor_is_the_first_of_those_kept_for_nothing(tmp_path):
     recorded(tmp_path / "run")
     found = json.loads(called("memory", "--lifetimes", "--json", tmp_path / "run").stdout)

@@ -54,6 +54,7 @@ def run(here: Path, storage: Storage) -> str:
     return storage.put(here, f"{storage.url}/my runs é/#1 100%/run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [("stats",), ("stats", "--json"), ("comms",), ("ops", "--csv"),
                                      ("report", "--json")], ids=" ".join)
 def test_a_command_prints_the_same(command: tuple[str, ...], run: str, here: Path) -> None:
@@ -63,6 +64,7 @@ def test_a_command_prints_the_same(command: tuple[str, ...], run: str, here: Pat
     assert there.stdout.replace(run, str(here)).replace(f"'{here}'", str(here)) == local.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", KINDS, indirect=True)
 def test_a_merge_there_is_that_here(run: str, here: Path, storage: Storage, tmp_path: Path) -> None:
     local, there = called("merge", here), called("merge", run)

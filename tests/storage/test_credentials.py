@@ -150,6 +150,7 @@ def test_a_trace_at_a_presigned_url_is_read_and_its_signature_not_shown(
     assert "Mark4Secret" not in done.stdout + done.stderr + failed.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("url", ["http://alice:Mark4Secret@127.0.0.1:9/run", "https://Mark4Secret@127.0.0.1:9/run",
                                  "ftp://alice:Mark4Secret@127.0.0.1:9/run", "sftp://alice:Mark4Secret@127.0.0.1:9/run",
                                  "webhdfs://alice:Mark4Secret@127.0.0.1:9/run", "no-such://a:Mark4Secret@127.0.0.1/run"])

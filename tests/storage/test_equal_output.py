@@ -80,6 +80,7 @@ def test_runs_are_compared_wherever_they_lie(ddp: Path, server: S3Server, bucket
     assert server.objects(f"{bucket}/page.html")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
 def test_workers_of_a_merge_open_what_lies_elsewhere(engine: str, server: S3Server, bucket: str,
                                                      tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def _one_line(done: object, code: int = 1) -> str:
     return line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_bursts_of_errors_are_overcome(status: int, run: str, truth: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
     faults = [proxy.add(answers(status, "SlowDown" if status == 503 else "InternalError"), after=after, times=4)
@@ -86,12 +87,14 @@ def test_bursts_of_errors_are_overcome(status: int, run: str, truth: Path, proxy
     assert [fault.done for fault in faults] == [4, 4, 4]
 
 
+@pytest.mark.long
 def test_a_connection_that_ends_is_made_again(run: str, truth: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
     fault = proxy.add(hangs_up, after=2, times=3)
     _merge_is_equal(run, truth, tmp_path)
     assert fault.done == 3
 
 
+@pytest.mark.long
 def test_a_stream_that_is_cut_goes_on_at_the_byte_that_comes_next(run: str, truth: Path, proxy: FaultyProxy,
                                                                   tmp_path: Path) -> None:
     fault = proxy.add(cuts(1000), method="GET", path=TRACE_1, after=1, times=2)
@@ -101,6 +104,7 @@ def test_a_stream_that_is_cut_goes_on_at_the_byte_that_comes_next(run: str, trut
     assert max(starts) > 1 << 13
 
 
+@pytest.mark.long
 def test_a_flipped_bit_in_a_table_is_named(here: Path, server: S3Server, bucket: str, tmp_path: Path) -> None:
     flipped = Path(shutil.copytree(here, tmp_path / "flipped"))
     for rank in range(NUM_RANKS):
@@ -115,6 +119,7 @@ def test_a_flipped_bit_in_a_table_is_named(here: Path, server: S3Server, bucket:
     assert done.returncode == 0 and f"rank 1: {STEPS.file} cannot be read: its checksum" in done.stdout, done.stdout
 
 
+@pytest.mark.long
 def test_a_slow_answer_is_waited_for(run: str, truth: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
     proxy.add(waits(1.0), method="GET", path=TRACE_1, times=2)
     _merge_is_equal(run, truth, tmp_path)
@@ -127,6 +132,7 @@ def test_errors_that_do_not_end_are_said(run: str, proxy: FaultyProxy, monkeypat
         f"distprof: cannot reach {run}/rank00001/rank.json: the server answered 503 SlowDown  hint: is the network up")
 
 
+@pytest.mark.long
 def test_that_it_takes_long_is_said_once(run: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distprof.storage.retrying.LONG_S", 0.2)
     proxy.add(answers(503, "SlowDown"), times=5)
@@ -135,6 +141,7 @@ def test_that_it_takes_long_is_said_once(run: str, proxy: FaultyProxy, monkeypat
     assert done.stderr == f"distprof: {run}: the server answered 503 SlowDown; retrying for up to 30 s\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId"])
 def test_keys_that_expire_end_the_merge(code: str, run: str, proxy: FaultyProxy, tmp_path: Path) -> None:
     fault = proxy.add(answers(400 if code == "ExpiredToken" else 403, code), method="GET", path=TRACE_1, after=1)
@@ -153,6 +160,7 @@ def test_a_bucket_that_may_not_be_listed_is_said(run: str, proxy: FaultyProxy) -
     assert fault.done == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "code", "words"), [
     (403, "AccessDenied", "access was denied (403 AccessDenied)"), (404, "NoSuchKey", "it does not exist (any more)")])
 def test_an_object_that_cannot_be_read_is_damage_of_its_rank(
@@ -164,6 +172,7 @@ def test_an_object_that_cannot_be_read_is_damage_of_its_rank(
     assert _merged_ranks(tmp_path / "m") == {"rank 0", "rank 2"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_an_object_that_is_replaced_while_it_is_read_is_damage_of_its_rank(
         after: int, run: str, server: S3Server, proxy: FaultyProxy, tmp_path: Path) -> None:
@@ -198,6 +207,7 @@ def test_without_keys_a_line_says_where_they_are_looked_for(bucket: str, server:
     assert "hint: are credentials set" in _one_line(called("stats", f"{bucket}/run"))
 
 
+@pytest.mark.long
 def test_a_bucket_that_turns_read_only_is_said(run: str, proxy: FaultyProxy, server: S3Server, bucket: str) -> None:
     proxy.add(answers(403, "AccessDenied"), method="PUT|POST|DELETE", path=r".*/m/(?!\.).*")
     line = _one_line(called("merge", run, "--out", f"{bucket}/m"))
@@ -211,6 +221,7 @@ def test_a_read_only_bucket_is_noticed_before_the_work(run: str, proxy: FaultyPr
     assert proxy.num_seen("GET", r".*trace\.json\.gz.*") < 2 * NUM_RANKS
 
 
+@pytest.mark.long
 def test_half_an_upload_of_parts_is_aborted(run: str, proxy: FaultyProxy, server: S3Server, bucket: str,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distprof.storage.writing.writable.PART_BYTES", 1 << 13)
@@ -220,6 +231,7 @@ def test_half_an_upload_of_parts_is_aborted(run: str, proxy: FaultyProxy, server
     assert "Uploads" not in server.client().list_multipart_uploads(Bucket="jobs")
 
 
+@pytest.mark.long
 def test_what_is_written_arrives_through_bursts_and_cuts(run: str, truth: Path, proxy: FaultyProxy,
                                                          server: S3Server, bucket: str) -> None:
     faults = [proxy.add(answers(500, "InternalError"), method="PUT|POST", after=2, times=2),

@@ -160,6 +160,7 @@ def _tell(case: tuple[str, str, str], request: pytest.FixtureRequest, monkeypatc
         assert not SECRETS.search(done.stdout + done.stderr + page), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", SAMPLE, ids=": ".join)
 def test_a_lie_is_survived(case: tuple[str, str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
                            tmp_path: Path, truth: bytes) -> None:

@@ -32,6 +32,7 @@ def _trace(server: S3Server, key: str) -> bytes:
     return gzip.decompress(server.client().get_object(Bucket="jobs", Key=key)["Body"].read())
 
 
+@pytest.mark.long
 def test_a_merge_beside_a_run_is_that_of_the_same_run_here(run: str, tmp_path: Path, server: S3Server) -> None:
     here, there = called("merge", tmp_path / "run"), called("merge", run)
     assert (there.returncode, here.returncode) == (0, 0), there.stderr
@@ -44,6 +45,7 @@ def test_a_merge_beside_a_run_is_that_of_the_same_run_here(run: str, tmp_path: P
     assert _trace(server, "runs/a b/merged/trace.json.gz") == gzip.decompress((merged / "trace.json.gz").read_bytes())
 
 
+@pytest.mark.long
 def test_a_merge_is_replaced_with_force_alone(run: str, server: S3Server, bucket: str) -> None:
     assert called("merge", run, "--out", f"{bucket}/m", "--operators").returncode == 0
     again = called("merge", run, "--out", f"{bucket}/m")
@@ -64,6 +66,7 @@ def test_what_is_no_merge_is_never_replaced(run: str, server: S3Server, bucket: 
     assert server.objects(f"{bucket}/m") == {"thesis.tex": 1}
 
 
+@pytest.mark.long
 def test_what_a_killed_merge_left_is_replaced(run: str, server: S3Server, bucket: str) -> None:
     server.client().put_object(Bucket="jobs", Key="m/modules.parquet", Body=b"half")
     put_part(begin(f"{bucket}/m/trace.json.gz"), 1, b"half")
@@ -72,6 +75,7 @@ def test_what_a_killed_merge_left_is_replaced(run: str, server: S3Server, bucket
     assert "Uploads" not in server.client().list_multipart_uploads(Bucket="jobs")
 
 
+@pytest.mark.long
 def test_a_claim_that_nobody_renews_ends(run: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     claims.Claim(f"{bucket}/m", "m")._put(only_new=True)
     refused = called("merge", run, "--out", f"{bucket}/m")
@@ -81,6 +85,7 @@ def test_a_claim_that_nobody_renews_ends(run: str, bucket: str, monkeypatch: pyt
     assert called("merge", run, "--out", f"{bucket}/m").returncode == 0
 
 
+@pytest.mark.long
 def test_one_of_two_merges_into_one_place_wins_whole(run: str, server: S3Server, bucket: str,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges
@@ -112,6 +117,7 @@ def test_one_of_two_merges_into_one_place_wins_whole(run: str, server: S3Server,
     assert claims.NAME not in server.objects(f"{bucket}/m")
 
 
+@pytest.mark.long
 def test_reports_and_tables_are_written_to_urls(run: str, server: S3Server, bucket: str) -> None:
     assert called("merge", run).returncode == 0
     page = called("report", run)

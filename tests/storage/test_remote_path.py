@@ -70,6 +70,7 @@ def _about(root: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_a_tree_in_a_bucket_is_that_on_disk(tree: Path, server: S3Server, bucket: str) -> None:
     url = server.put(tree, f"{bucket}/a tree/é")
     assert _about(place(url)) == _about(tree)
@@ -95,6 +96,7 @@ def test_questions_are_answered_by_one_listing(tree: Path, server: S3Server, buc
     assert len(proxy.seen) == seen
 
 
+@pytest.mark.long
 def test_files_are_read_in_blocks_and_where_one_seeks(server: S3Server, bucket: str, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "FIRST_BYTES", 1000)
@@ -110,6 +112,7 @@ def test_files_are_read_in_blocks_and_where_one_seeks(server: S3Server, bucket: 
     assert b"".join(iter(lambda: file.read(777), b"")) == content
 
 
+@pytest.mark.long
 def test_few_blocks_are_in_memory(server: S3Server, bucket: str, tmp_path: Path,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "FIRST_BYTES", 1000)
@@ -162,6 +165,7 @@ def test_a_password_is_not_shown() -> None:
     assert str(RemotePath("sftp://me:secret@host/run") / "rank00000") == "sftp://me@host/run/rank00000"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("url", "words"), [
     ("nothing://x/y", "distprof: nothing:// is not a usable URL like s3://bucket/run"),
     ("gs://x/y", "distprof: no installed package reads gs:// URLs"),
@@ -201,6 +205,7 @@ def web(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.long
 def test_a_run_on_the_web_is_read(web: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", *([slice_of("op", 10 * number, 5) for number in range(9)] for _ in range(2)))
     for command in ("stats", "merge"):

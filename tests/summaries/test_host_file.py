@@ -79,6 +79,7 @@ def _append_many(run, first):
         append(run, summary(rank))
 
 
+@pytest.mark.long
 def test_processes_that_write_at_once_lose_nothing(tmp_path):
     spawn = multiprocessing.get_context("fork")
     processes = [spawn.Process(target=_append_many, args=(tmp_path, first)) for first in range(0, 200, 25)]

@@ -131,6 +131,7 @@ def test_a_table_of_other_columns_is_damaged(tmp_path):
     assert summarise(folder).damaged == [COLLECTIVES.file]
 
 
+@pytest.mark.long
 def test_a_large_job_stays_small(tmp_path):
     """Hundreds of layers, whose calls and modules there is no room for."""
     job = PipelinedJob(pp=2, dp=1, tp=2, layers=60, microbatches=4)

@@ -109,6 +109,7 @@ PATCHED = [(torch.Tensor, "tolist"), (threading.Thread, "join"), (threading.Cond
 """Functions that have one of ours in front of them in some pass."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("owner", "name"), PATCHED)
 def test_a_function_that_the_script_wraps_stays_wrapped_and_one_that_it_puts_back_stays_back(tmp_path, owner, name):
     own = getattr(owner, name)

@@ -92,6 +92,7 @@ def keys(value: object) -> set[str]:
     return {key for key in value if not key.isdecimal()} | set().union(*map(keys, value.values()))
 
 
+@pytest.mark.long
 def test_keys_of_the_dump():
     @trace(profiling=True)
     def function(x):

@@ -191,6 +191,7 @@ def test_names_of_operators_may_be_hidden(tmp_path):
     assert set(names(found, category="cpu_op")) == {"Operator"} and names(found)["mine"] == 1
 
 
+@pytest.mark.long
 def test_the_newer_constructor(tmp_path, monkeypatch):
     import os
 

@@ -43,6 +43,7 @@ def _objects(server: S3Server, url: str) -> dict[str, int]:
     return {name: size for name, size in server.objects(url).items() if not name.endswith(".upload.json")}
 
 
+@pytest.mark.long
 def test_all_of_a_run_arrives_with_checksums(run: Path, server: S3Server, bucket: str) -> None:
     done = called("upload", run, f"{bucket}/a b")
     assert done.returncode == 0, done.stderr
@@ -54,6 +55,7 @@ def test_all_of_a_run_arrives_with_checksums(run: Path, server: S3Server, bucket
         for file in (run / "rank00001").iterdir()}
 
 
+@pytest.mark.long
 def test_what_is_there_is_not_moved_again(run: Path, server: S3Server, bucket: str,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     with faulty_proxy(server.address) as proxy:
@@ -74,6 +76,7 @@ def test_what_is_there_is_not_moved_again(run: Path, server: S3Server, bucket: s
             assert there == content
 
 
+@pytest.mark.long
 def test_files_of_a_rank_that_was_cut_off_are_not_moved_again(run: Path, server: S3Server, bucket: str,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no manifest yet is known by its etag, an object of several parts as well."""

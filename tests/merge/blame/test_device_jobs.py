@@ -62,6 +62,7 @@ def check(job: DeviceJob, found: Analysis) -> str:
     return "vague"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_a_late_rank_is_named_with_its_layer_and_what_it_costs(tmp_path, seed):
     job = random_job(seed)

@@ -59,6 +59,7 @@ def named(culprits: Iterable[Culprit]) -> list[tuple[int, str, str | None]]:
     return [(one.rank, one.causes[0].kind, one.causes[0].where) for one in culprits if one.certain]
 
 
+@pytest.mark.long
 def test_ranks_that_take_turns_are_late_by_chance():
     """Without what the kernel tells, many of the same jobs have a rank that is late again and again."""
     told, untold = ([bool(named(shared(seed, 1.5, tells=tells).culprits())) for seed in range(16)]
@@ -66,6 +67,7 @@ def test_ranks_that_take_turns_are_late_by_chance():
     assert sum(told) <= 1 and sum(untold) >= 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queued", [0.0, 0.5, 1.5])
 def test_a_rank_that_sleeps_or_computes_more_stays_a_culprit(queued):
     ran = sum(RUNS.values())

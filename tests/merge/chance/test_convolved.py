@@ -36,6 +36,7 @@ def test_it_is_the_chance_that_deals_show(by):
     assert dealt / 2 - 0.002 <= found <= 2 * dealt + 0.002
 
 
+@pytest.mark.long
 def test_of_many_equal_ranks_with_heavy_tails_none_stands_out():
     named = 0
     for seed in range(100):

@@ -40,6 +40,7 @@ def test_equal_ranks_rarely_stand_out(noise, num_ranks, num_steps, tries, most):
     assert np.mean([least_chance(work) <= 0.01 for work in works]) <= most
 
 
+@pytest.mark.long
 def test_a_late_rank_stands_out_of_noise_and_no_other_does():
     random = np.random.default_rng(2)
     others = 0

@@ -63,6 +63,7 @@ def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last()
     assert [arrow.phase for arrow in mine.arrows] == ["f"] and short.arrows == ()
 
 
+@pytest.mark.long
 @given(late=st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_arrows_lead_from_whoever_was_late_to_all_others_of_the_same_collective(late):
     """Whether one rank is late each time, as those of a slow host are, or another one each time."""
@@ -94,6 +95,7 @@ def test_waits_that_clocks_do_not_know_have_no_arrow():
     assert mine.parts[0].name == "waiting" and not mine.arrows
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_nothing_on_a_thread_overlaps(spans):
     rows = frame(*(collective(number, {0: (came, came + wait + moves), 1: (came + wait, came + wait + moves)})
@@ -138,6 +140,7 @@ def test_an_arrow_leads_to_each_that_waited_from_the_last_to_come(some):
     assert all(end["s"][1] == end["f"][1] for end in ends.values())
 
 
+@pytest.mark.long
 @given(SOME)
 def test_counters_are_what_one_counts(some):
     rows = rows_of(some)

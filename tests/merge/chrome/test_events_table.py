@@ -33,6 +33,7 @@ def row(event: dict[str, Any]) -> dict[str, Any]:
     return found | {column: event.get("args", {}).get(key) for key, column in ARGS.items()}
 
 
+@pytest.mark.long
 @given(scans=st.lists(st.lists(EVENTS, min_size=1, max_size=12), max_size=6), rows_per_group=st.integers(1, 30),
        ascii_only=st.booleans())
 def test_rows_are_what_events_say(scans, rows_per_group, ascii_only, tmp_path_factory):

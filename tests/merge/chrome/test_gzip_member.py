@@ -26,6 +26,7 @@ print(len({id(member._packer) >> 16 for member in kept[::2]}), len(found))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("_", range(3))
 def test_bytes_do_not_depend_on_where_the_compressor_lies(_):
     done = subprocess.run([sys.executable, "-c", MANY_ADDRESSES], capture_output=True, text=True, check=True)

@@ -60,6 +60,7 @@ def test_the_last_of_many_ranks_has_numbers_of_31_bits(tmp_path, highest):
     assert max(map(max, numbers.values())) < 2**31
 
 
+@pytest.mark.long
 def test_metadata_of_many_ranks_is_compressed_in_pieces(tmp_path, monkeypatch):
     traces = write_traces(tmp_path / "traces", [*range(20)])
     merge(traces, out=tmp_path / "whole")

@@ -100,6 +100,7 @@ def test_every_tensor_above_a_size_is_a_slice_as_long_as_it_lived(traces, tmp_pa
         assert {row["depth"] for row in mine} == {0} and {row["module"] for row in mine} == {"net"}
 
 
+@pytest.mark.long
 def test_options_choose_memory_as_well(traces, tmp_path):
     answer = ask(merged(traces, tmp_path / "a", "--categories", "cpu_op", "--tensors", "1"), COUNTERS, TENSORS)
     assert answer.results == [[], []]
@@ -111,6 +112,7 @@ def test_options_choose_memory_as_well(traces, tmp_path):
     assert Counter((row["name"], row["ts"], row["value"]) for row in answer.results[0]) <= values
 
 
+@pytest.mark.long
 def test_the_memory_pass_is_a_timeline_too(tmp_path):
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 4))
     optimizer = optim.Adam(model.parameters())

@@ -118,6 +118,7 @@ def test_a_damaged_trace_is_named(tmp_path, content):
         member(path, tmp_path / "o.gz")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the traces of ../shared")
 def test_real_gpu_ranks_merge_without_errors(tmp_path):
     """Eight NCCL ranks of another program's job; only the parts are joined here, reading such folders comes later."""

@@ -102,6 +102,7 @@ def test_python_functions_and_short_slices(run):
     assert arrows == 0
 
 
+@pytest.mark.long
 def test_a_size_keeps_what_tells_most(run):
     size = sum(len(gzip.decompress(path.read_bytes())) for path in run.glob("rank*/trace.json.gz"))
     told, names, _ = kept(run, "--max-size", f"{size * 3 // 4 + 100}")

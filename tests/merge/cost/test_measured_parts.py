@@ -88,6 +88,7 @@ def in_parts(world: int, rows: Sequence[Mapping[str, Any]], clock: Clock, hosts:
     return measured_parts(parts, clock, hosts, folder)
 
 
+@pytest.mark.long
 @given(jobs(), st.integers(1, 12), st.integers(1, 3), st.booleans())
 def test_parts_are_the_whole(job, held, at_once, several_clocks):
     world, rows = job

@@ -52,6 +52,7 @@ def test_by_hand():
     assert found["busbw"].to_list() == [pytest.approx(3000 / 220e-9 * 4 / 3)] * 3
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=2, max_size=6),
        st.sampled_from(WAITING_FOR_ALL))
 def test_waiting_and_moving_add_up_and_both_ways_agree_where_all_leave_at_once(times, op):

@@ -54,6 +54,7 @@ def diff(*arguments: object) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_what_became_slower_is_named_first(base, slow):
     found = diff(base, slow)
     assert found["step_time"]["verdict"] == "changed"
@@ -74,6 +75,7 @@ def test_a_limit_is_read_in_its_unit(text, value):
     assert limit_of(text).value == value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [20, pytest.param(range(21, 30), marks=pytest.mark.stress)])
 def test_a_module_that_takes_a_fifth_longer_is_named_first(tmp_path, seed):
     """By its time alone: nothing is counted here."""
@@ -87,6 +89,7 @@ def test_a_module_that_takes_a_fifth_longer_is_named_first(tmp_path, seed):
         assert {row["beyond_common"]["verdict"] for row in found["modules"]["rows"][1:]} == {"noise"}
 
 
+@pytest.mark.long
 def test_the_same_job_did_not_change(base, same):
     found = diff(base, same)
     assert found["step_time"]["verdict"] == "noise"
@@ -109,12 +112,14 @@ def test_parts_add_up_to_the_change_of_the_step(base, other, request):
     assert found["modules"]["difference_ns"] == pytest.approx(of_modules)
 
 
+@pytest.mark.long
 def test_both_directions_agree(base, slow):
     there, back = diff(base, slow), diff(slow, base)
     assert there["step_time"]["difference"] == pytest.approx(-back["step_time"]["difference"])
     assert "faster: -" in called("diff", slow, base).stdout and "slower: +" in called("diff", base, slow).stdout
 
 
+@pytest.mark.long
 def test_what_all_modules_have_in_common_is_told_apart(folder, base):
     """A machine on which all takes a quarter longer."""
     other = simulated(folder / "elsewhere", 4)
@@ -136,6 +141,7 @@ def _stretch(run: Path, factor: float) -> None:
                            for name, ns in later.items()).write_parquet(file)
 
 
+@pytest.mark.long
 def test_several_runs_a_side_measure_the_noise(folder, base, same, slow):
     more = simulated(folder / "slow2", 5, slow=SLOW, ns=3_000_000)
     found = diff("--base", base, same, "--new", slow, more)
@@ -145,6 +151,7 @@ def test_several_runs_a_side_measure_the_noise(folder, base, same, slow):
     assert "the 2 + 2 runs differ within each side" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "limits"), [
     (1, {"step_time > 5 %": "step_time changed by +14", "step_time > 2 ms": "step_time changed by +2.98 ms [+2.",
          "forward > 40 %": "forward changed by +50 % [+4", "backward > 20 %": "",
@@ -174,6 +181,7 @@ def test_limits(base, slow, code, limits):
             limit for limit, outcome in outcomes.items() if (outcome == "beyond") == (code == 1)}
 
 
+@pytest.mark.long
 def test_an_interval_that_is_too_wide_is_not_judged(base, same):
     """With 1 % between runs, nobody can tell a tenth of a percent."""
     done = called("diff", "--fail-if", "step_time > 0.1 %", base, same)
@@ -228,6 +236,7 @@ def hostile(folder) -> list[Path]:
             for seed in (7, 8)]
 
 
+@pytest.mark.long
 def test_the_page_needs_nothing_else_and_escapes_names(hostile, tmp_path):
     done = called("diff", "--html", tmp_path / "page.html", "--fail-if", "step_time > 50 %", *hostile)
     assert done.returncode == 0, done.stderr
@@ -256,6 +265,7 @@ def test_markdown_has_no_table_without_rows():
     assert "equal: parameters" in said and "counted" not in said and "| ranks | 2 | 3 |" in said
 
 
+@pytest.mark.long
 def test_names_of_modules_are_text(folder, tmp_path):
     runs = [simulated(folder / f"named{seed}", seed, ranks=2) for seed in (9, 10)]
     for file in (file for run in runs for file in run.glob("rank*/events.parquet")):
@@ -269,12 +279,14 @@ def test_names_of_modules_are_text(folder, tmp_path):
     assert "&#60;img src=x onerror=y&#62;&#124;" in called("diff", "--markdown", *runs).stdout
 
 
+@pytest.mark.long
 def test_a_run_and_itself(base):
     done = called("diff", base, base)
     assert done.stdout.splitlines()[2] == "both sides are the same run, so no change to the job can show here"
     assert called("diff", base, base, "--fail-if", "step_time > 5 %").returncode == 0
 
 
+@pytest.mark.long
 def test_another_folder_and_plan_of_recording_are_no_difference_of_the_job(base, same, tmp_path):
     command = "distprof run --out {} --steps trace=6,time=3 --no-merge --nproc-per-node 4 train.py --out mine --lr {}"
     sides = [_launched(run, tmp_path / run.name, command.format(run, lr)) for run, lr in ((base, 1), (same, 2))]
@@ -290,6 +302,7 @@ def _launched(run: Path, folder: Path, command: str) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_modules_that_changed_alike_are_named_together(base, tmp_path):
     other = tmp_path / "both"
     plants = [Plant(rank, "forward", f"layers.{layer}", 3_000_000) for rank in range(4) for layer in (1, 3)]
@@ -300,6 +313,7 @@ def test_modules_that_changed_alike_are_named_together(base, tmp_path):
     assert found is not None and 2.7 < float(found[1]) < float(found[2]) < 3.3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("queued", "verdict"), [((0.10, 0.12), "changed"), ((0.10, 0.30), "unknown")])
 def test_time_on_a_processor_is_not_judged_where_processors_were_short_to_different_degrees(base, same, tmp_path,
                                                                                           queued, verdict):

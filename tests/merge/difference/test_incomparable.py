@@ -32,6 +32,7 @@ def codes(found: dict) -> dict[str, set]:
             for code in {note["code"] for note in found["notes"]}}
 
 
+@pytest.mark.long
 def test_another_world_size(base, tmp_path):
     other = simulated(tmp_path / "other", 2, ranks=2)
     found = diff(base, other)
@@ -46,6 +47,7 @@ def test_one_rank(base, tmp_path):
     assert codes(found)["one_rank"] == {"new"} and found["step_time"] and found["modules"]
 
 
+@pytest.mark.long
 def test_missing_ranks(base, tmp_path):
     other = shutil.copytree(base, tmp_path / "other")
     shutil.rmtree(other / "rank00002")
@@ -57,6 +59,7 @@ def test_missing_ranks(base, tmp_path):
     assert called("diff", "--strict", base, other).returncode == 3
 
 
+@pytest.mark.long
 def test_a_job_that_hung(base, tmp_path):
     other = shutil.copytree(base, tmp_path / "other")
     about = other / "rank00001" / "rank.json"
@@ -65,6 +68,7 @@ def test_a_job_that_hung(base, tmp_path):
     assert diff(base, other)["step_time"]
 
 
+@pytest.mark.long
 def test_ranks_without_a_timeline(base, tmp_path):
     other = shutil.copytree(base, tmp_path / "other")
     for events in other.glob("rank*/events.parquet"):
@@ -77,6 +81,7 @@ def test_ranks_without_a_timeline(base, tmp_path):
     assert done.returncode == 3 and "exposed is unknown on at least one side" in done.stderr
 
 
+@pytest.mark.long
 def test_some_ranks_without_a_timeline(base, tmp_path):
     other = shutil.copytree(base, tmp_path / "other")
     (other / "rank00003" / "events.parquet").unlink()
@@ -94,6 +99,7 @@ def _traces(path: Path, steps: int, us: int) -> Path:
     return traces(path, *events)
 
 
+@pytest.mark.long
 def test_traces_of_another_program(base, tmp_path):
     one, other = _traces(tmp_path / "one", 12, 0), _traces(tmp_path / "other", 12, 80)
     found = diff("--noise", 1, one, other)

@@ -68,6 +68,7 @@ def test_a_typical_step_leaves_out_what_happens_now_and_then():
     assert typical(values) == pytest.approx([12]) and mean(values) == pytest.approx([189.2])
 
 
+@pytest.mark.long
 def test_identical_jobs_do_not_differ():
     assert changed_ratio(150, **QUIET) <= 0.02
 
@@ -83,6 +84,7 @@ def test_a_tenth_more_is_found():
     assert changed_ratio(100, level=1.1, **QUIET) >= 0.9
 
 
+@pytest.mark.long
 def test_the_interval_holds_what_is_true():
     random, inside = np.random.default_rng(5), 0
     for _ in range(150):

@@ -31,6 +31,7 @@ def trained(path: Path, batch: int, dtype: torch.dtype = torch.float32) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_gate_on_flops_compares_per_sample(tmp_path):
     base, new = trained(tmp_path / "base", 80), trained(tmp_path / "new", 96)
     done = called("diff", "--fail-if", "flops > 1 %", base, new)
@@ -39,12 +40,14 @@ def test_the_gate_on_flops_compares_per_sample(tmp_path):
     assert "these are two different jobs: samples per step of a rank 80 -> 96" in done.stdout
 
 
+@pytest.mark.long
 def test_other_types_are_another_job(tmp_path):
     done = called("diff", trained(tmp_path / "base", 8), trained(tmp_path / "new", 8, torch.float64))
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("these are"))
     assert "parameter types float32 -> float64" in line and "types of products float32 -> float64" in line
 
 
+@pytest.mark.long
 def test_another_world_size_and_more_collectives_are_the_headline(tmp_path):
     base, new = simulated(tmp_path / "a", 1, ranks=2), simulated(tmp_path / "b", 1, ranks=4, shape="fsdp")
     first = called("diff", base, new).stdout.splitlines()[2]
@@ -70,6 +73,7 @@ def run(tmp_path_factory) -> Path:
     return simulated(tmp_path_factory.mktemp("run") / "run", 1, ranks=2, steps=20)
 
 
+@pytest.mark.long
 def test_both_sides_are_from_equal_passes(run, tmp_path):
     base = recorded_by(run, tmp_path / "base", ["time"] * 5)
     new = recorded_by(run, tmp_path / "new", ["arrivals"] * 5 + ["time"] * 5)
@@ -82,6 +86,7 @@ def test_both_sides_are_from_equal_passes(run, tmp_path):
     assert "with the profiler on, as a side has no others)" in called("diff", run, base).stdout
 
 
+@pytest.mark.long
 def test_an_interval_that_is_wider_than_what_is_measured_is_unknown(run, tmp_path):
     sides = [recorded_by(run, tmp_path / name, ["time"] * 2) for name in ("base", "new")]
     for number, side in enumerate(sides):

@@ -99,6 +99,7 @@ def test_names_of_groups_that_are_no_numbers_get_one(tmp_path):
     assert attributes["pg_name"] == "1" and attributes["comm_size"] == 32
 
 
+@pytest.mark.long
 def test_calls_may_lie_deep_in_each_other(tmp_path):
     depth = 3000
     nodes = [call(number, f"call {number}", parent=number - 1) for number in range(2, depth)]

@@ -46,6 +46,7 @@ def test_rows_come_back_in_order(parts, room):
     assert len(rows) == 0
 
 
+@pytest.mark.long
 @given(parts=parts, room=st.sampled_from([2, 1000]))
 def test_without_keys_rows_have_no_order(parts, room):
     rows, wanted = filled(parts, 0, room)

@@ -53,6 +53,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
 def test_totals(runs, shape):
@@ -70,6 +71,7 @@ def test_tables_are_read_of_one_rank_of_each_place(runs, shape):
     assert tables == [rank for rank in range(job.num_ranks) if job.place(rank)[1] == 0]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_a_merge_of_many_ranks_tells_what_summaries_do(runs, tmp_path):
     run = tmp_path / "run"
@@ -139,6 +141,7 @@ def test_an_inferred_topology(tmp_path, shape):
     assert [rank.coordinates for rank in found[0].ranks] == [rank.coordinates for rank in found[1].ranks]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_a_rank_without_summary_is_read_from_its_tables(runs, tmp_path):
     run = _copy(runs / "tp x pp x dp", tmp_path)
@@ -167,6 +170,7 @@ def test_a_missing_rank_is_missing_in_both(runs, tmp_path):
     assert by_summaries["per_gpu"] == exact["per_gpu"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_folders_are_not_needed(runs, tmp_path):
     """But for those of one rank of each place."""
@@ -247,6 +251,7 @@ def test_up_to_64_ranks_all_is_as_it_was(runs):
     assert open_run(runs / "tp x pp x dp", exact=False).summaries is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_report(runs, tmp_path):
     document = told("report", "--json", runs / "tp x pp x dp")

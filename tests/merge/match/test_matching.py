@@ -39,6 +39,7 @@ def jobs(draw):
     return num_ranks, rows
 
 
+@pytest.mark.long
 @given(jobs())
 def test_sequence_numbers_find_them_whatever_is_lost(job):
     num_ranks, rows = job

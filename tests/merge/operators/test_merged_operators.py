@@ -129,6 +129,7 @@ def test_the_table_is_as_the_contract_says(merged):
     assert all(field.metadata[b"doc"] for field in schema)
 
 
+@pytest.mark.long
 @needs_shared
 def test_a_foreign_job_on_gpus_has_the_same_rows(tmp_path, monkeypatch):
     assert called("merge", "--operators", "--out", tmp_path / "m", DLRM / "kineto").returncode == 0

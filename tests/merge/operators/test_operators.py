@@ -127,6 +127,7 @@ def test_torch_takes_what_its_table_takes(profiled, flags, told):
     assert done.returncode == 2 and told in done.stderr
 
 
+@pytest.mark.long
 @needs_shared
 def test_kernels_count_for_the_operators_that_launched_them():
     """By the launches of the trace, one after the other: eight ranks of a job that distprof did not record."""

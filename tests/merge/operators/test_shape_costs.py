@@ -291,6 +291,7 @@ def test_a_trace_without_shapes_says_so(tmp_path):
     assert "there is no count pass, and the trace has no shapes" in text
 
 
+@pytest.mark.long
 @needs_shared
 def test_products_of_a_foreign_job_have_the_flops_of_their_shapes():
     """Eight ranks of a job on GPUs, of torch 2.0: without strides and values."""

@@ -140,6 +140,7 @@ def test_the_longest_chain_is_the_one_of_an_exhaustive_search(programs):
         assert found in [chain for chain in chains if length(chain) == longest]
 
 
+@pytest.mark.long
 @given(schedules(), st.integers(1, 2), st.integers(0, 200))
 def test_a_chain_since_an_instant_lasts_from_then_on(programs, lanes, since):
     graph, order = ordered(graph_of(Simulation(programs, lanes=lanes)))

@@ -67,6 +67,7 @@ def test_a_run_without_timeline(tmp_path):
     assert set(found["heat_map"]["by"]["waiting_ns"]) == {None}
 
 
+@pytest.mark.long
 def test_a_run_without_time_pass(tmp_path):
     found = document(simulated(tmp_path))
     assert found["step"]["passes"] == ["trace"] and found["step"]["mfu"] is None
@@ -105,6 +106,7 @@ def test_ranks_that_are_missing(tmp_path):
     assert not any("moving data" in text for text in texts(found)), "what others waited for it seems moving"
 
 
+@pytest.mark.long
 def test_where_no_collective_is_known_from_two_ranks_waiting_is_unknown_and_not_0(tmp_path):
     step = slice_of("ProfilerStep#1", 0, 1000, cat="user_annotation")
     compute, reduce = (slice_of(name, ts, 400, cat="kernel", tid=9, device=0) for name, ts in (
@@ -120,6 +122,7 @@ def test_where_no_collective_is_known_from_two_ranks_waiting_is_unknown_and_not_
         found["communication"] | {"blind": "no collective"})
 
 
+@pytest.mark.long
 def test_what_the_one_rank_that_is_left_waits_for_is_unknown(tmp_path):
     run = simulated(tmp_path, ranks=2)
     shutil.rmtree(run / rank_folder(1))
@@ -166,6 +169,7 @@ def test_a_damaged_rank_is_called_damaged_and_not_only_missing(tmp_path):
     assert any(text.startswith("Rank 2 of 4 missing") for text in bad)
 
 
+@pytest.mark.long
 def test_traces_of_another_program_get_no_flags_of_recording_as_advice(tmp_path):
     found = document(folder(tmp_path, [op("aten::mm", 10, 400)], [op("aten::mm", 10, 400)]))
     said = json.dumps([found["absent"], found["findings"], found["missing"]])
@@ -210,6 +214,7 @@ def test_a_rank_that_was_killed(tmp_path):
     assert found["findings"][0]["rank"] == 1
 
 
+@pytest.mark.long
 def test_a_rank_that_lost_its_connection_to_a_host_that_died_did_not_fail_first(tmp_path):
     run = simulated(tmp_path, ranks=4)
     lost = RankFailure(what="DistBackendError: Connection reset by peer", at_ns=5, of_communication=True)
@@ -262,6 +267,7 @@ def test_real_traces_of_another_program(profiled):
         call for step in found["collectives"]["steps"] for call in step["calls"]["collective"]]
 
 
+@pytest.mark.long
 @needs_shared
 def test_traces_of_eight_gpus():
     found = document(DLRM)
@@ -274,6 +280,7 @@ def test_a_folder_without_a_run(tmp_path):
     assert done.returncode == 1 and "hint" in done.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.sep != "/", reason="file names of other systems")
 @pytest.mark.parametrize("form", ["--json", "--markdown"])
 def test_hostile_names_are_text(tmp_path, form):

@@ -29,6 +29,7 @@ def written(*arguments):
     return done.stdout.rstrip("\n")
 
 
+@pytest.mark.long
 def test_the_page_goes_into_the_run_or_its_merge(run):
     assert written(run) == f"{run}/report.html"
     page = (run / "report.html").read_text()
@@ -51,6 +52,7 @@ def test_the_page_of_traces_of_another_program_goes_where_one_is(tmp_path, monke
     assert (tmp_path / "report.html").is_file() and len(list(traces.iterdir())) == 1
 
 
+@pytest.mark.long
 def test_what_is_no_page_of_ours_is_replaced_only_where_asked(run, tmp_path):
     (run / "report.html").write_text("mine")
     assert called("report", run).returncode == 1 and (run / "report.html").read_text() == "mine"
@@ -88,6 +90,7 @@ def test_a_lone_merge_is_refused(run, tmp_path):
     assert done.returncode == 1 and "pass the run directory" in done.stderr
 
 
+@pytest.mark.long
 def test_a_fresh_merge_changes_no_number(run):
     before = json.loads(written("--json", run))
     assert called("merge", run).returncode == 0

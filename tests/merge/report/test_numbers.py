@@ -56,6 +56,7 @@ def document(run):
     return printed("report", run)
 
 
+@pytest.mark.long
 def test_totals_and_step_are_those_of_stats(run, document):
     stats = printed("stats", run)
     for name in ("world_size", "mp_size", "dp_size", "topology", "topology_source", "topology_certain", "ranks",

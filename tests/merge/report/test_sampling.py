@@ -29,6 +29,7 @@ def run(tmp_path_factory):
     return Recorder(mp_size=4).write(Simulation(job, lanes=1), tmp_path_factory.mktemp("sampled") / "run")
 
 
+@pytest.mark.long
 def test_of_many_ranks_those_that_matter_are_shown_and_it_is_said(run, monkeypatch):
     whole = document(run)
     monkeypatch.setattr(sampling, "MOST_RANKS", 6)
@@ -46,6 +47,7 @@ def test_of_many_ranks_those_that_matter_are_shown_and_it_is_said(run, monkeypat
     assert {by_time[0]["rank"], by_time[-1]["rank"]} <= set(shown)
 
 
+@pytest.mark.long
 def test_steps_are_shown_in_full_as_far_as_there_is_room(run, monkeypatch):
     whole = document(run)["collectives"]
     each = [len(step["parts"]["rank"]) for step in whole["steps"]]
@@ -61,6 +63,7 @@ def test_steps_are_shown_in_full_as_far_as_there_is_room(run, monkeypatch):
         "collectives are shown for 3 steps of 9: the median step, the slowest, and others as space allows"]
 
 
+@pytest.mark.long
 def test_of_a_step_that_does_not_fit_the_longest_waits_are_shown(run, monkeypatch):
     whole = {step["step"]: step for step in document(run)["collectives"]["steps"]}
     monkeypatch.setattr(collectives, "MOST_PARTS", 60)

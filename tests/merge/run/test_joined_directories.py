@@ -40,6 +40,7 @@ def edit(path: Path, **values: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+@pytest.mark.long
 def test_directories_of_one_run_are_joined_by_every_command(tmp_path):
     a, b = apart(tmp_path, [0, 3], [1, 2])
     done = distprof("merge", a, b)

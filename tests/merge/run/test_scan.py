@@ -52,6 +52,7 @@ def test_a_query_reads_only_its_columns_and_rows(run):
     assert "SELECTION: " in plan.split("PROJECT")[1] and "FILTER" not in plan, plan
 
 
+@pytest.mark.long
 def test_no_file_is_opened_before_a_result_is_asked_for(tmp_path):
     """Files that nobody can read: 3,000 of them make a plan all the same."""
     run = tmp_path / "run"

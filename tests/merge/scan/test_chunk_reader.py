@@ -84,6 +84,7 @@ def test_of_a_cut_file_everything_that_can_be_decompressed_arrives(folder, cut):
         assert reader.damage is not None and str(reader.damage).startswith(f"is cut at byte {cut}:")
 
 
+@pytest.mark.long
 @given(st.integers(200, len(PACKED) - 1), st.integers(0, 7))
 def test_of_a_damaged_file_nothing_before_the_damage_is_lost(folder, at, bit):
     content = bytearray(PACKED)
@@ -123,6 +124,7 @@ def test_other_encodings_become_utf_8(tmp_path, encoding, pack):
 PACKERS = {"zstd": partial(pyarrow.compress, codec="zstd", asbytes=True), "bzip2": bz2.compress, "xz": lzma.compress}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PACKERS)
 def test_other_compressions_are_read_as_far_as_they_go(tmp_path, name):
     pack = PACKERS[name]
@@ -174,6 +176,7 @@ def test_blanks_before_the_text_are_kept(tmp_path):
     assert text == b"\n" * 500_000 + b"[]"
 
 
+@pytest.mark.long
 def test_a_bomb_takes_no_memory_and_ends_where_it_is_told(tmp_path):
     size = 200 << 20
     with gzip.open(tmp_path / "a.json.gz", "wb", compresslevel=1) as file:
@@ -226,6 +229,7 @@ def test_members_of_archives_are_read_and_unpacked(tmp_path, mode):
         assert b"".join(ChunkReader(file)) == TEXT and file.name == trace.name
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.floats(0.01, 0.99), st.sampled_from(["w", "w:gz"]))
 def test_of_a_cut_archive_whole_members_arrive_and_the_rest_is_said(folder, share, mode):

@@ -75,6 +75,7 @@ def in_chunks(text: bytes, ends: list[int]) -> list[bytes]:
     return [text[begin:end] for begin, end in pairwise(places)]
 
 
+@pytest.mark.long
 @needs_compiled
 @settings(deadline=None, max_examples=40)
 @given(traces | repetitive_traces() | loose_traces, st.lists(st.integers(0, 4000), max_size=4), OPTIONS)
@@ -85,6 +86,7 @@ def test_both_engines_read_the_same(text, ends, options):
     assert events == others and losses == other_losses and not losses.damaged_events
 
 
+@pytest.mark.long
 @needs_compiled
 @settings(deadline=None, max_examples=40)
 @given(damaged_traces(), OPTIONS)
@@ -94,6 +96,7 @@ def test_both_engines_read_the_same_of_what_neither_finds_damaged(text, options)
         assert events == others
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=8)
 @given(text=traces, options=OPTIONS)
@@ -165,6 +168,7 @@ def test_parts_that_are_not_there_are_refused(engine):
         scanner.rewrite(b"{", first_id=0, **numbers)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize(("wheel", "how"), [(None, "by cc"), ("manylinux_2_17_m68k", "manylinux_2_17_m68k wheel")])
 def test_a_library_says_how_it_was_compiled(tmp_path, monkeypatch, wheel, how):
@@ -192,6 +196,7 @@ def test_it_is_said_why_no_library_is_used(tmp_path, monkeypatch, content, said)
     assert loaded is None and said in why
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_it_compiles_without_a_warning(tmp_path):
     command = ["cc", *build.FLAGS, "-O1", "-Werror", "-c", "-o", tmp_path / "engine.o", build.FOLDER / "engine.c"]

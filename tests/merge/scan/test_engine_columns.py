@@ -112,6 +112,7 @@ def test_columns_are_what_json_says(engine, text):
     assert scanner.num_rows == len(json.loads(b"[" + rest + b"]"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @given(text=damaged_traces())
 def test_what_is_taken_for_an_event_can_be_made_strict_json(engine, text):
@@ -175,6 +176,7 @@ def test_ids_are_equal_only_where_they_are_the_same(engine):
     assert scanner.links(text).tolist() == links
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @given(found_events=st.lists(events, max_size=4), seed=st.integers(0, 99))
 def test_only_numbers_are_rewritten(engine, found_events, seed):

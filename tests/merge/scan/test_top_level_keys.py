@@ -138,6 +138,7 @@ def test_text_before_the_events_is_looked_at_a_few_times(monkeypatch):
     assert sum(seen) < 12 * len(value)
 
 
+@pytest.mark.long
 def test_many_keys_that_are_never_closed_are_no_work():
     chance = random.Random(0)
     keys = [b'"metadata": [' if chance.random() < 0.5 else b'"host_name": {' for _ in range(20_000)]

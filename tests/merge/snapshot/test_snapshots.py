@@ -361,6 +361,7 @@ def test_lists_that_hold_each_other_without_end_are_refused_at_once(tmp_path, pl
         assert "hint:" in fails(path)
 
 
+@pytest.mark.long
 def test_bytes_changed_at_random_are_read_or_refused(tmp_path):
     one = Allocator()
     trained(one, steps=1, layers=2)

@@ -44,6 +44,7 @@ def test_functions_around_an_operator(tmp_path):
     assert f"< {TRAIN}(12): main" in called("ops", "--by", "stack", "--markdown", run).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
 def test_strokes_that_old_profilers_did_not_escape(tmp_path, monkeypatch, engine):
     r"""Kineto wrote C:\Users as it is, which is no JSON."""

@@ -63,6 +63,7 @@ def modules_of(pieces: Sequence[Sequence[TableRow]]) -> pl.DataFrame:
     return sums.frame()
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(pieces=of_ranks(MODULE, ["module_path"]))
 def test_modules(pieces):
@@ -105,6 +106,7 @@ OPERATOR = st.fixed_dictionaries({
     **dict.fromkeys(SUMS, AMOUNTS)})
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(pieces=of_ranks(OPERATOR, ["shapes", *KEYS]))
 def test_operators(pieces):
@@ -169,6 +171,7 @@ def expected_stored(rows: Sequence[TableRow]) -> int:
                      for params, stored in sums.values() if stored))
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(pieces=of_ranks(PARAMETER, ["module_path", "name"], min_rows=1))
 def test_parameters(pieces):
@@ -185,6 +188,7 @@ def test_parameters(pieces):
             for row in held.sums.to_dicts()} == first
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(pieces=of_ranks(PARAMETER, ["module_path", "name"]))
 def test_parameters_of_some_ranks_alone_are_not_those_of_the_model(pieces):

@@ -86,6 +86,7 @@ def printed(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_every_number_that_is_called_a_step_time_is_equal(run):
     """Over all outputs, texts and data."""
     stats, comms, path, change, both, report, answer = (json.loads(printed(*words, "--json", run)) for words in (
@@ -113,6 +114,7 @@ def test_every_number_that_is_called_a_step_time_is_equal(run):
     assert f" {ns / MS:.2f} " in next(line for line in texts[2].splitlines() if line.startswith("mean of"))
 
 
+@pytest.mark.long
 def test_gains_are_parts_of_it(run):
     stats, comms = (json.loads(printed(name, "--json", run)) for name in ("stats", "comms"))
     (late,) = (one for one in comms["culprits"] if one["certain"])

@@ -56,6 +56,7 @@ def by_hand(events):
                                  if not deep and not work)}
 
 
+@pytest.mark.long
 @needs_shared
 def test_queues_of_eight_gpus_are_those_of_a_computation_by_hand():
     found = queues(DLRM / "kineto")

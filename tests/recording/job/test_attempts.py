@@ -32,6 +32,7 @@ def test_jobs_without_a_name_are_told_apart_by_where_they_meet(job):
     assert run_id_of(one, Path("run")) != run_id_of(other, Path("run"))
 
 
+@pytest.mark.long
 def test_an_attempt_with_fewer_ranks_sets_all_ranks_of_the_earlier_one_aside(tmp_path, monkeypatch):
     """An elastic job goes on without the node that died."""
     run = tmp_path / "run"

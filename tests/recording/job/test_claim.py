@@ -31,6 +31,7 @@ def old_run(run: Path, key: str = "", *, ended: bool = True) -> Path:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exists", [False, True])
 def test_ranks_at_once_make_one_directory_and_nobody_s_folder_is_lost(tmp_path, exists):
     for number in range(TIMES):

@@ -47,6 +47,7 @@ def _one_line(*words: object) -> str:
     return line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_host_whose_key_is_not_known_is_not_trusted(changed: bool, run: str, server: SshServer,
                                                           tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ def test_what_is_no_folder_is_said(run: str, server: SshServer, tmp_path: Path) 
     assert "cannot write" in _one_line("merge", run, "--out", f"ssh://{server.host}{tmp_path}/file/m")
 
 
+@pytest.mark.long
 def test_half_of_what_is_written_never_has_its_name(server: SshServer, tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     from distprof.storage.backend import backend_of
@@ -136,6 +138,7 @@ def _wait_for_part(folder: Path) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.long
 def test_links_are_followed_and_go_in_no_circles(run: str, tmp_path: Path) -> None:
     local = called("stats", tmp_path / "run").stdout
     shutil.move(tmp_path / "run" / "rank00001", tmp_path / "elsewhere")

@@ -79,6 +79,7 @@ class _Storage:
         return b"".join(self.parts[number] for number in sorted(self.parts))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(200))
 def test_pieces_of_all_lengths_become_parts_that_s3_takes(seed: int, monkeypatch: pytest.MonkeyPatch,
                                                           tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_pieces_of_all_lengths_become_parts_that_s3_takes(seed: int, monkeypatch
     assert all(len(storage.parts[number]) >= least for number in some)
 
 
+@pytest.mark.long
 def test_as_many_pieces_as_there_are_numbers_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     storage = _Storage(monkeypatch)
     monkeypatch.setattr(joined, "LEAST_BYTES", 50)
@@ -109,12 +111,14 @@ def test_as_many_pieces_as_there_are_numbers_for(monkeypatch: pytest.MonkeyPatch
     assert storage.content() == expected
 
 
+@pytest.mark.long
 def test_storages_that_join_no_parts_and_too_many_pieces_are_not_taken(bucket: str) -> None:
     assert Joined.takes(f"{bucket}/x", joined.MOST_PIECES)
     assert not Joined.takes(f"{bucket}/x", joined.MOST_PIECES + 1)
     assert not Joined.takes("memory://x", 1)
 
 
+@pytest.mark.long
 def test_a_part_that_another_attempt_changed_never_gets_into_the_object(bucket: str, tmp_path: Path) -> None:
     """Equal bytes do no harm; others, which a worker with another library might write, end it."""
     (tmp_path / "piece").write_bytes(content := os.urandom(LEAST_BYTES))
@@ -137,6 +141,7 @@ def test_a_part_that_another_attempt_changed_never_gets_into_the_object(bucket: 
             made.abort()
 
 
+@pytest.mark.long
 def test_a_worker_without_the_right_to_write_says_where(server: S3Server, bucket: str, tmp_path: Path,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     made = Joined(f"{bucket}/m/x", f"{bucket}/m")

@@ -23,6 +23,7 @@ def folder(request: pytest.FixtureRequest, bucket: str) -> str:
     return f"{bucket}/made" if request.param == "s3" else f"memory://{os.urandom(4).hex()}/made"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", SCHEMES, indirect=True)
 def test_parts_are_put_together_in_the_order_of_their_numbers(folder: str, tmp_path: Path) -> None:
     first, second, last = os.urandom(LEAST_BYTES), os.urandom(LEAST_BYTES + 1), b"end"
@@ -53,6 +54,7 @@ def test_what_was_left_of_an_upload_is_removed(server: S3Server, bucket: str) ->
     assert [one["Key"] for one in left] == ["run/merged-too"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1, 5 * PART_BYTES + 3])
 def test_a_file_of_any_size_arrives_as_it_is(size: int, tmp_path: Path, server: S3Server, bucket: str) -> None:
     content = os.urandom(1 << 20) * (size // (1 << 20) + 1)

@@ -16,6 +16,7 @@ from support.s3_server import use
 MIB = 1 << 20
 
 
+@pytest.mark.long
 def test_they_are_there_when_their_owner_says_so(bucket, server, monkeypatch):
     monkeypatch.setattr(writable, "PART_BYTES", 5 * MIB)
     contents = {"a/one": b"x" * (12 * MIB), "a/two": b"", "three": b"abc"}

@@ -169,6 +169,7 @@ def test_other_formats_hold_the_same_nodes(tmp_path, form):
     assert {"outer", "inner", "reader"} <= {name.partition('"')[0] for name in names}
 
 
+@pytest.mark.long
 @needs_shared
 def test_all_ranks_of_a_real_job_are_exported(tmp_path):
     done = called("export", DLRM, "--out", tmp_path, "--prefix", "dlrm")

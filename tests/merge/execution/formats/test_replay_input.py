@@ -64,6 +64,7 @@ def test_calls_of_a_job_with_rare_kinds(tmp_path):
     assert [one["op"] for one in alone] == ["all_reduce", "broadcast"] and all(one["group"] > 0 for one in alone)
 
 
+@pytest.mark.long
 @needs_shared
 def test_calls_of_a_real_job_of_nccl_are_those_that_torch_noted(tmp_path):
     found, said = exported(DLRM, tmp_path, 8)

@@ -91,6 +91,7 @@ def judge(row, own, names, there, busy):
     assert row["roofline_ratio"] == (pytest.approx(float(least / limited), rel=1e-12) if limited and least else None)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(ranks, by, st.integers(1, 4))
 def test_every_number_is_that_of_all_rows(of_ranks, names, at_once):

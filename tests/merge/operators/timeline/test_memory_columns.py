@@ -114,6 +114,7 @@ def of_memory(tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_a_run_with_the_memory_pass_alone_has_operators(of_memory):
     """Every byte, by looking through all slices for each change."""
     events = json.loads(gzip.decompress((of_memory / "rank00000" / "memory.json.gz").read_bytes()))["traceEvents"]

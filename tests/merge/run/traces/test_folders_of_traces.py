@@ -234,6 +234,7 @@ def test_the_key_of_the_events_may_stand_in_other_places(tmp_path):
     assert files_of(open_run(write(tmp_path / "y.json", late))).keys() == {2}
 
 
+@pytest.mark.long
 def test_a_head_of_megabytes_and_bytes_that_are_no_text_are_read(tmp_path):
     groups = [{"pg_name": str(index), "pg_desc": "undefined", "pg_size": 4096, "ranks": list(range(4096))}
               for index in range(200)]

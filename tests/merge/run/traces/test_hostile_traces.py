@@ -81,6 +81,7 @@ def test_what_is_odd_costs_nothing(folder, text):
     assert slices[1] == 2 and problems == [] and "3 of 3 ranks" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "lost"), [
     (trace(head=ABOUT + b'"deep":' + b"[" * 10**5 + b"]" * 10**5 + b","), "values of deep"),
     (trace(tail=b',"deep":' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "values of deep"),

@@ -127,6 +127,7 @@ def test_a_real_gpu_job_of_eight_ranks(tmp_path):
     assert distprof("merge", "--strict", DLRM, "--out", tmp_path / "strict").returncode == 3, "hosts are not known"
 
 
+@pytest.mark.long
 @needs_shared
 def test_a_real_gpu_job_in_an_archive_is_the_same(tmp_path):
     with tarfile.open(tmp_path / "dlrm.tar.gz", "w:gz") as tar:
