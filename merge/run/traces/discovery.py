@@ -32,6 +32,9 @@ MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace")
 """Suffixes of files, beside none, that are traces if they begin like one."""
 HEAD_CHUNK_BYTES = 1 << 16
 _MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks)(?![a-z])", re.IGNORECASE)
+OF_TORCH = frozenset(("distributedInfo", "deviceProperties"))
+"""Keys that every version of Kineto writes beside the events, one of them at least."""
+LEFTOVER = "a leftover of merging that cannot be read"
 NAMED = 3
 """Files that a line names of those it is about."""
 
@@ -45,6 +48,8 @@ class Candidate:
     """Its path from the folder, or in the archive, that was given: what names can be read from."""
     identity: TraceIdentity
     modified_ns: int
+    of_torch: bool = True
+    """torch.profiler has written it, as what stands around its events says."""
     has_several: bool = False
     """Another tool has put the traces of several ranks into it, as its first events say."""
 
@@ -72,15 +77,28 @@ class Discovery:
     skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What files are instead of traces -> their names."""
     execution_traces: list[ExecutionTrace] = field(default_factory=list)
+    leftovers: dict[str, Unreadable] = field(default_factory=dict)
+    """Files that cannot be read, and that are called like what a script makes of the traces of ranks."""
+
+    def cannot_read(self, name: str, why: Unreadable, where: PurePosixPath, *, asked: bool) -> None:
+        """Notes that a file cannot be read, which lies there; `asked` where the user named it."""
+        if not asked and _is_called_merged(where.name):
+            self.leftovers[name] = why
+        else:
+            self.problems.append(why)
 
     def leave_out_merged(self) -> None:
         """Beside traces of ranks one that another tool merged has the same events again."""
         ranks = [one for one in self.candidates if not one.is_merged]
-        if ranks:
+        if not ranks:
+            self.problems.extend(self.leftovers.values())
+        else:
+            self.skipped[LEFTOVER] += self.leftovers
             self.skipped[MERGED_TRACE] += [one.trace.name for one in self.candidates if one.is_merged]
             self.candidates[:] = ranks
-        if not self.skipped[MERGED_TRACE]:
-            del self.skipped[MERGED_TRACE]
+        for instead in (MERGED_TRACE, LEFTOVER):
+            if not self.skipped[instead]:
+                del self.skipped[instead]
 
     def remarks(self) -> Iterator[Remark]:
         """One for each sort of file that was left out and is not paired with a timeline; what times were taken for."""
@@ -232,7 +250,7 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
             reader = ChunkReader(TraceFile(path=path, label=label), chunk_bytes=HEAD_CHUNK_BYTES)
             _read(reader, where, found, named=named, asked=asked)
     except DataError as error:
-        found.problems.append(_unreadable(error))
+        found.cannot_read(printable(label), _unreadable(error), where, asked=asked)
 
 
 def _unreadable(error: DataError) -> Unreadable:
@@ -240,7 +258,8 @@ def _unreadable(error: DataError) -> Unreadable:
 
 
 def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
-    inside = Discovery(problems=found.problems, skipped=found.skipped, execution_traces=found.execution_traces)
+    inside = Discovery(problems=found.problems, skipped=found.skipped, execution_traces=found.execution_traces,
+                       leftovers=found.leftovers)
     for reader in archive:
         _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
     if archive.damage is not None:
@@ -255,18 +274,18 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
     try:
         head = read_head(reader, through=not named and rank_in(where) is None)
     except DataError as error:
-        found.problems.append(_unreadable(error))
+        found.cannot_read(name, _unreadable(error), where, asked=asked)
         return
     if head.instead is None:
         identity = _with_rank_beside(identity_of(head.values), reader.trace.path)
         found.candidates.append(Candidate(
             trace=replace(reader.trace, in_ns=head.in_ns), where=where, identity=identity,
             modified_ns=reader.trace.path.stat().st_mtime_ns,
-            has_several=head.has_several))
+            of_torch=not OF_TORCH.isdisjoint(head.values), has_several=head.has_several))
     elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
-        found.problems.append(Unreadable(
-            detail=f"{name} is not a Chrome trace but {head.instead}{damage}"))
+        found.cannot_read(name, Unreadable(detail=f"{name} is not a Chrome trace but {head.instead}{damage}"), where,
+                          asked=asked)
     else:
         found.skipped[head.instead].append(name)
         if head.instead == EXECUTION_TRACE:

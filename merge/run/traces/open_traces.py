@@ -24,7 +24,14 @@ from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.traces.discovery import NAMED, Candidate, Discovery, discover, first_few
 from distprof.merge.run.traces.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.traces.rank_from_name import suggested_pattern
-from distprof.merge.run.traces.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
+from distprof.merge.run.traces.ranking import (
+    SHOWN_FILES,
+    Naming,
+    check_one_folder,
+    numbered,
+    of_one_program,
+    one_each,
+)
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
 from distprof.merge.run.traces.trace_identity import TraceIdentity
 from distprof.merge.scan.trace_file import TraceFile, printable
@@ -46,16 +53,16 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
     """
     by = naming or Naming()
     found = discover(paths, named=bool(by))
+    found.leave_out_merged()
     if not found.candidates and found.execution_traces and untimed:
         return _untimed(paths, found)
     if not found.candidates:
         raise DataError(_nothing(paths, found), hint="distprof export reads execution traces without timelines"
                         if found.execution_traces else
                         "Chrome traces are *.json, compressed or not, or archives of them (tar, zip)")
-    found.leave_out_merged()
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []
-    files = numbered(found.candidates, by, problems, remarks)
+    files = of_one_program(numbered(found.candidates, by, problems, remarks), remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     chosen = one_each(files, problems)
     paired = _paired(found, chosen)

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from distprof.contract.problems import Problem, RanksFromNames, Remark, SeveralTraces, TraceWithoutRank
+from distprof.contract.problems import (
+    FilesLeftOut,
+    Problem,
+    RanksFromNames,
+    Remark,
+    SeveralTraces,
+    TraceWithoutRank,
+)
 from distprof.contract.rank_json import MOST_RANKS
 from distprof.errors import DataError, UsageError
-from distprof.merge.run.traces.discovery import Candidate, first_few
+from distprof.merge.run.traces.discovery import NAMED, Candidate, first_few
 from distprof.merge.run.traces.rank_from_name import (
     STEP_FOLDER,
     natural,
@@ -28,6 +35,7 @@ from distprof.units import counted
 from distprof.units import numbered as named
 
 SHOWN_FILES = 8
+OTHER_PROGRAM = "traces of another program beside those of torch.profiler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +227,15 @@ def _folder(one: Candidate, within: Path | None) -> str:
     if one.trace.member is not None:
         return f"{one.trace.path}: {one.where.parent}"
     return str(one.trace.path.parent if within is None else within / one.where.parent)
+
+
+def of_one_program(files: Numbered, remarks: list[Remark]) -> Numbered:
+    """Without the traces of other programs where torch.profiler has written one of the same rank."""
+    ranks = {rank for rank, one in files if one.of_torch}
+    left_out = [one.trace.name for rank, one in files if rank in ranks and not one.of_torch]
+    if left_out:
+        remarks.append(FilesLeftOut(num_files=len(left_out), files=tuple(left_out[:NAMED]), instead=OTHER_PROGRAM))
+    return [(rank, one) for rank, one in files if one.of_torch or rank not in ranks]
 
 
 def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:

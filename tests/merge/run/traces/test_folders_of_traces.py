@@ -67,6 +67,32 @@ def test_what_another_tool_merged_is_left_out_beside_the_ranks_and_read_alone(tm
     assert (SeveralRanksInFile(file=f"{tmp_path}/{name}") in alone.remarks) == bool(of_several)
 
 
+@pytest.mark.parametrize("left", ["", "{", "[", '{"a": 1', "no JSON"])
+def test_what_a_script_left_of_merging_is_no_loss_where_the_ranks_are_there(tmp_path, left):
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", kineto(rank, 2))
+    (tmp_path / "merge_trace.json").write_text(left)
+    run = open_run(tmp_path)
+    assert len(files_of(run)) == 2 and list(run.problems) == []
+    (said,) = sentences(run.remarks)
+    assert said.startswith("1 file skipped: ") and said.endswith(" (merge_trace.json)")
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").unlink()
+    assert "merge_trace.json" in refused(tmp_path), "alone it is what was asked for"
+
+
+@pytest.mark.parametrize("folder", ["", "viztracer/"])
+def test_beside_traces_of_torch_those_of_other_programs_are_left_out_by_name(tmp_path, folder):
+    for rank in range(2):
+        write(tmp_path / f"worker_{rank}.pt.trace.json", kineto(rank, 2))
+    theirs = json.dumps({"traceEvents": events(0), "viztracer_metadata": {"version": "1.0.4"}})
+    write(tmp_path / f"{folder}result_rank0.json", theirs)
+    run = open_run(tmp_path)
+    assert files_of(run) == {rank: f"worker_{rank}.pt.trace.json" for rank in range(2)} and list(run.problems) == []
+    assert list(sentences(run.remarks)) == [
+        f"1 file skipped: traces of another program beside those of torch.profiler ({folder}result_rank0.json)"]
+
+
 def test_a_merged_model_in_the_names_of_ranks_makes_no_merged_trace(tmp_path):
     plain(tmp_path, ["rank0.json", "merged_rank1.json", "combined-TP-1.json"])
     run = open_run(tmp_path)
