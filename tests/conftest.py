@@ -22,8 +22,8 @@ from support.recordings import Recordings
 from support.s3_server import S3Server, s3_server, use
 from support.slurm import slurm, why_not
 
-# workers of pytest share the processors; torch reads this when it is imported
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+# workers of pytest share the processors; libraries read this when they are imported
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"):
     os.environ.setdefault(name, "1")
 
 # some tests become another user, who is to read what they wrote

@@ -45,9 +45,10 @@ def expected(everything: Path, ddp: Path, written: Path) -> list[subprocess.Comp
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("system", ["linux", *ELSEWHERE])
+@pytest.mark.parametrize("system", [
+    "linux", pytest.param("win32", marks=needs_stubs), pytest.param("darwin", marks=[needs_stubs, pytest.mark.stress])])
 def test_every_reading_command_says_what_it_says_here_with_torch(system, bare, expected, tmp_path):
-    """In each form here, and elsewhere in the first one."""
+    """In each form here, and elsewhere in the first one; Windows lacks almost all that macOS lacks."""
     environ = {} if system == "linux" else environ_of(system, tmp_path)
     chosen = expected if system == "linux" else [*{one.args[0]: one for one in reversed(expected)}.values()][::-1]
     commands = [*(known.args for known in chosen), ["stats", "s3://bucket/run"]]

@@ -53,8 +53,6 @@ CASES = {
 }
 FORKED = ("srun -n 2 python", "mpirun -n 2 python", "accelerate launch --multi_gpu --num_processes 2")
 """To our ranks, the other launchers are like one of these."""
-REAL = ("Lightning: python",)
-"""It starts Pythons by itself."""
 
 
 def documented() -> list[str]:
@@ -72,7 +70,7 @@ def test_the_table_names_what_is_tested():
 
 @pytest.mark.parametrize(("command", "real"), [
     *((command, False) for command in FORKED),
-    *(pytest.param(command, True, marks=() if command in REAL else pytest.mark.stress) for command in CASES)])
+    *(pytest.param(command, True, marks=pytest.mark.stress) for command in CASES)])
 def test_a_documented_command_is_one_run(python, tmp_path, monkeypatch, request, command, real):
     case = CASES[command]
     if find_spec(case.needs) is None:

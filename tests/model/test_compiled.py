@@ -113,9 +113,10 @@ def forgets_without_hooks() -> bool:
     return counter.frame_count > 1
 
 
-@pytest.mark.parametrize("breaks", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("warmup", [0, 1], ids=["compiled under recording", "compiled before"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "breaks"), [
+    *((way, False) for way in WAYS), pytest.param(next(iter(WAYS)), True, marks=pytest.mark.long),
+    *(pytest.param(way, True, marks=pytest.mark.stress) for way in [*WAYS][1:])])
 def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, way, warmup, breaks):
     if way is parts and forgets_without_hooks():
         pytest.skip("this torch compiles parts that were compiled in place again where there are hooks")
