@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 @click.option("--no-python-functions", "without_python", is_flag=True,
               help="Drop the Python frames that torch.profiler records with with_stack=True.")
 @click.option("--min-duration", metavar="5us", help="Drop shorter slices.")
+@click.option("--keep", multiple=True, metavar="PATTERN",
+              help="Keep only slices whose name matches, like 'nccl*' or '*gemm*'; repeat for several patterns.")
+@click.option("--drop", multiple=True, metavar="PATTERN",
+              help="Drop slices whose name matches, like 'aten::empty*'; repeat for several patterns.")
 @click.option("--max-size", metavar="1GB",
               help="Limit the uncompressed size of the trace. Keeps the slowest, the most often late, the median and "
                    "the fastest ranks and steps, and lists what was dropped.")
@@ -68,6 +72,9 @@ if TYPE_CHECKING:
                    "are read a second time for this. Put it after RUN.  [SIZE: 1MB]")
 @click.option("--operators", is_flag=True,
               help="Also write a table of each rank's operators, which makes `distprof ops` more than twice as fast.")
+@click.option("--anonymise", is_flag=True,
+              help="Take folders and host names out of the merged trace, so that it can be shared. Files keep their "
+                   "names.")
 @click.option("--answer", is_flag=True,
               help="Print a ten-line summary instead of the files written: step time, MFU, communication, late ranks, "
                    "missing data.")
@@ -104,9 +111,10 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
 
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
-                   without_python: bool, min_duration: str | None, max_size: str | None,
+                   without_python: bool, min_duration: str | None, keep: tuple[str, ...], drop: tuple[str, ...],
+                   max_size: str | None,
                    format_: Any, align: Any, collectives: bool | None, tensors: str | None, operators: bool,
-                   critical_path: bool) -> MergeOptions:
+                   critical_path: bool, anonymise: bool) -> MergeOptions:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, window_ns
 
     return MergeOptions(
@@ -116,6 +124,7 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         categories=frozenset(map(str.strip, categories.split(","))) if categories is not None else None,
         without_python=without_python,
         min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
+        keep=keep, drop=drop,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
         align=align, collectives=collectives, operators=operators, critical_path=critical_path,
-        tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)
+        anonymise=anonymise, tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)

@@ -52,6 +52,9 @@ class MergeOptions:
     categories: frozenset[str] | None = None
     without_python: bool = False
     min_duration_ns: int = 0
+    keep: tuple[str, ...] = ()
+    """Patterns of names of slices, see `EventSelection`."""
+    drop: tuple[str, ...] = ()
     max_bytes: int | None = None
     """Of the merged trace as text, which is what a viewer has to read."""
     format: str = "chrome"
@@ -65,6 +68,8 @@ class MergeOptions:
     operators: bool = False
     """Whether operators are tabled, for `distprof ops`."""
 
+    anonymise: bool = False
+    """Whether folders and hosts are taken out of the trace."""
     critical_path: bool = False
     """Whether the longest chain of each step is drawn."""
 
@@ -72,7 +77,7 @@ class MergeOptions:
     def choose_events(self) -> bool:
         """True where events of a rank are left out."""
         return bool(self.steps or self.window_ns or self.categories is not None or self.without_python
-                    or self.min_duration_ns)
+                    or self.min_duration_ns or self.keep or self.drop)
 
 
 def duration_ns(text: str, flag: str) -> int:

@@ -196,7 +196,7 @@ class RankEvents:
         if not selection.is_all:
             keep &= is_meta | FLOWS[phase] | PAIRED[phase] | selection.kept(
                 scanner.column("ts_ns") + self.plan.survey.base_ns, scanner.column("dur_ns"),
-                scanner.column("category"), is_slice, scanner.categories)
+                scanner.column("category"), scanner.column("name"), is_slice, scanner)
         keep[self._mine(layout.left_out_rows)] = False
         keep, hanging = keep.astype(np.uint8), self._mine(layout.hanging_rows)
         keep[hanging] = np.where(FLOWS[phase[hanging]], 0, 2)

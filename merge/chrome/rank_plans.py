@@ -122,6 +122,8 @@ def _check(options: MergeOptions) -> None:
                          hint="only --ranks can be used: the files are packed unchanged")
     if options.operators and not FORMATS[options.format].chooses_events:
         raise UsageError(f"--operators needs --format chrome, not {options.format}")
+    if options.anonymise and not FORMATS[options.format].chooses_events:
+        raise UsageError(f"--anonymise needs --format chrome, not {options.format}, which packs the files unchanged")
     if options.critical_path and not FORMATS[options.format].chooses_events:
         raise UsageError(f"--critical-path needs --format chrome, not {options.format}",
                          hint="the files are packed unchanged, so nothing can be drawn into them")

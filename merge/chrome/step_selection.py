@@ -68,4 +68,5 @@ def selection_of(options: MergeOptions, steps: list[tuple[int, int]] | None, clo
         windows = [(max(start, first), min(end, last)) for first, last in (steps if steps is not None else [
             (start, end)]) if max(start, first) < min(end, last)]
     return EventSelection(windows_ns=None if windows is None else Windows(windows), categories=options.categories,
-                     without_python=options.without_python, min_duration_ns=options.min_duration_ns)
+                     without_python=options.without_python, min_duration_ns=options.min_duration_ns,
+                     keep=options.keep, drop=options.drop)

@@ -22,6 +22,7 @@ from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
 from distprof.merge.run.traces.ranking import Naming
+from distprof.merge.scan.anonymous import Anonymiser
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import described, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
@@ -60,6 +61,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
     run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
+    run = anonymous(run) if options.anonymise else run
     if brief and run.kind != "distprof":
         raise DataError(f"--answer needs a run recorded by distprof, but {run.path} has foreign "
                         "traces", hint="merge them without --answer")
@@ -86,6 +88,16 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         written = writing.write_merge(unpacked, reading, folder, options, progress, by_workers)
     fail_if_incomplete(written.problems, strict=strict)
     return writing.answer_text(written) if brief else writing.summary_text(written, merged)
+
+
+def anonymous(run: Run) -> Run:
+    """The run with hosts called `host0` and so on, and traces that are read without them and without folders."""
+    hosts = {host: f"host{number}" for number, host in enumerate(dict.fromkeys(
+        rank.host for rank in run.ranks if rank.host))}
+    anonymiser = Anonymiser.of(hosts)
+    return replace(run, ranks=[
+        replace(rank, host=hosts.get(rank.host, ""), trace=rank.trace and replace(rank.trace, anonymiser=anonymiser))
+        for rank in run.ranks])
 
 
 def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> ByWorkers | None:

@@ -1,14 +1,17 @@
-"""Which events of a rank are merged: by time, category and duration."""
+"""Which events of a rank are merged: by time, category, name and duration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from distprof.merge.layout.windows import Windows
-from distprof.merge.scan.engine import Interner
+from distprof.merge.scan.engine import Scanner
+from distprof.merge.scan.json_values import string_of
 from distprof.merge.scan.scanned_columns import NONE
 
 
@@ -24,27 +27,34 @@ class EventSelection:
     """Leaves the Python frames out that torch.profiler records `with_stack`."""
     min_duration_ns: int = 0
     """Shorter slices are left out."""
+    keep: tuple[str, ...] = ()
+    """Slices stay whose names match one of these, as the shell matches names of files; all, without one."""
+    drop: tuple[str, ...] = ()
+    """Of those, slices are left out whose names match one of these."""
 
     @property
     def is_all(self) -> bool:
         """True where nothing is left out."""
         return self == EventSelection()
 
-    def kept(self, start_ns: Any, duration_ns: Any, category: Any, is_slice: Any, categories: Interner) -> Any:
+    def kept(self, start_ns: Any, duration_ns: Any, category: Any, name: Any, is_slice: Any, scanner: Scanner) -> Any:
         """True a row for what stays.
 
         Args:
             start_ns: int64 a row, the rank's own clock.
             duration_ns: int64 a row, `NONE` where there is none.
             category: Number a row, -1 where there is none.
+            name: Likewise.
             is_slice: bool a row.
-            categories: Texts of the numbers.
+            scanner: Has the texts of the numbers.
         """
         keep = ~(is_slice & (np.maximum(duration_ns, 0) < self.min_duration_ns))
         if self.categories is not None or self.without_python:
-            unwanted = np.array([not self._wants(text.decode("utf-8", "replace")) for text in categories.texts()]
-                                + [False])  # the last one is for -1
-            keep &= ~unwanted[category]
+            wanted = [self._wants(text.decode("utf-8", "replace")) for text in scanner.categories.texts()]
+            keep &= np.array([*wanted, True])[category]  # the last one is for -1
+        if self.keep or self.drop:
+            named = [_is_named(self.keep, self.drop, text) for text in scanner.names.texts()]
+            keep &= np.array([*named, not self.keep])[name] | ~is_slice
         if self.windows_ns is not None:
             end_ns = start_ns + np.where(duration_ns == NONE, 0, np.maximum(duration_ns, 0))
             keep &= self.windows_ns.meets(start_ns, end_ns)
@@ -53,3 +63,10 @@ class EventSelection:
     def _wants(self, category: str) -> bool:
         return (self.categories is None or category in self.categories) and not (
             self.without_python and category == "python_function")
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_named(keep: tuple[str, ...], drop: tuple[str, ...], text: bytes) -> bool:
+    name = string_of(text)
+    return (not keep or any(fnmatchcase(name, pattern) for pattern in keep)) and not any(
+        fnmatchcase(name, pattern) for pattern in drop)

@@ -63,7 +63,7 @@ class LayoutFinder:
         timed = (start != NONE) & (phase != META) & (phase != 0)
         is_slice, is_half = timed & (phase == SLICE), timed & PAIRED.take(phase)
         if not self._selection.is_all:
-            keep = self._kept(start, duration, scanner.column("category"), is_slice)
+            keep = self._kept(start, duration, scanner.column("category"), scanner.column("name"), is_slice)
             self._num_left_out += int((timed & ~keep & ~FLOWS[phase] & ~is_half).sum())
             is_slice &= keep
         self._add_slices(np.flatnonzero(is_slice), first, start, duration)
@@ -111,8 +111,8 @@ class LayoutFinder:
         self._rows.add(self.threads.same(thread[asks]), at[asks], np.where(binds_next[asks], END_BEFORE, END_WITHIN),
                        number[asks])
 
-    def _kept(self, start: Any, duration: Any, category: Any, is_slice: Any) -> Any:
-        return self._selection.kept(start + self._base_ns, duration, category, is_slice, self._scanner.categories)
+    def _kept(self, start: Any, duration: Any, category: Any, name: Any, is_slice: Any) -> Any:
+        return self._selection.kept(start + self._base_ns, duration, category, name, is_slice, self._scanner)
 
     def span(self) -> tuple[int, int] | None:
         """First and last time, without those that are a day or more away from the middle one; None without any."""
@@ -170,8 +170,9 @@ class LayoutFinder:
         has_end, alone = end >= 0, np.setdiff1d(np.arange(len(row)), np.concatenate([begin, end]))
         left_out = nothing
         if not self._selection.is_all:
-            keep = self._kept(at[begin], duration, category[begin], np.ones(len(begin), bool))
-            keep_alone = self._kept(at[alone], np.full(len(alone), NONE), category[alone], np.zeros(len(alone), bool))
+            keep = self._kept(at[begin], duration, category[begin], name[begin], np.ones(len(begin), bool))
+            keep_alone = self._kept(at[alone], np.full(len(alone), NONE), category[alone], name[alone],
+                                    np.zeros(len(alone), bool))
             left_out = np.sort(row[np.concatenate([begin[~keep], end[~keep & has_end], alone[~keep_alone]])])
             begin, end, duration = begin[keep], end[keep], duration[keep]
         stays = np.flatnonzero(phase[begin] == BEGIN)  # asynchronous ones are in nobody's way

@@ -66,6 +66,7 @@ class ChunkReader:
         with self._readable(), ExitStack() as stack:
             text = _as_utf8(self._pieces(stack))
             text = in_microseconds(text) if self.trace.in_ns else text
+            text = text if self.trace.anonymiser is None else self.trace.anonymiser.pieces(text)
             for chunk in self._limited(_chunked(self._checked(text), self._chunk_bytes)):
                 self.num_bytes += len(chunk)
                 yield chunk
@@ -110,7 +111,8 @@ class ChunkReader:
             self.damage = file.damage
         else:
             self.encoding = _encoding(first)
-            if isinstance(raw, FileIO) and self._max_bytes is None and self.encoding is None and not self.trace.in_ns:
+            is_plain = self.encoding is None and not self.trace.is_changed
+            if isinstance(raw, FileIO) and self._max_bytes is None and is_plain:
                 self._plain = raw
             yield from chain([first], iter(lambda: raw.read(READ_BYTES), b""))
         if isinstance(raw, Part) and raw.missing:

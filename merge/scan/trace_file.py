@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from distprof.merge.scan.anonymous import Anonymiser
 from distprof.merge.scan.gunzip import MAGIC, Gunzip, Readable
 
 ZIP = b"PK\x03\x04"
@@ -30,6 +31,13 @@ class TraceFile:
     """What to call it, if not by its file name."""
     in_ns: bool = False
     """Its times are nanoseconds, though the format asks for microseconds."""
+    anonymiser: Anonymiser | None = None
+    """What its text goes through."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether its text is not read as it lies there."""
+        return self.in_ns or self.anonymiser is not None
 
     @property
     def name(self) -> str:

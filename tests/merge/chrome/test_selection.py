@@ -102,6 +102,17 @@ def test_python_functions_and_short_slices(run):
     assert arrows == 0
 
 
+def test_names(run):
+    told, names, arrows = kept(run, "--keep", "op *", "--keep", "kernel [0-9]", "--drop", "* 1")
+    assert all(mine == {"op 0", "op 2", "kernel 0", "kernel 2"} for mine in names.values())
+    assert arrows == 8 and "events dropped" in told
+    _, names, arrows = kept(run, "--drop", "kernel*")
+    assert all(mine == {name for name in ALL if not name.startswith("kernel")} for mine in names.values())
+    assert arrows == 0
+    told, names, _ = kept(run, "--keep", "KERNEL*")
+    assert not any(names.values()), "as it is written"
+
+
 @pytest.mark.long
 def test_a_size_keeps_what_tells_most(run):
     size = sum(len(gzip.decompress(path.read_bytes())) for path in run.glob("rank*/trace.json.gz"))

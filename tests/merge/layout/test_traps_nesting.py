@@ -132,7 +132,8 @@ def test_an_end_that_sticks_out_by_rounding_is_moved(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    {"window_ns": (45_000, 70_000)}, {"min_duration_ns": 11_000}, {"categories": frozenset(["kept"])}],
+    {"window_ns": (45_000, 70_000)}, {"min_duration_ns": 11_000}, {"categories": frozenset(["kept"])},
+    {"keep": ("l*g", "with?n")}, {"drop": ("early", "async*", "late")}],
     ids=lambda options: next(iter(options)))
 def test_begins_and_ends_are_left_out_together(tmp_path, options):
     """An end alone would end another slice."""
