@@ -13,8 +13,8 @@ BENCH  ?= overhead short_job merge ops comms commands
 # the variable, unlike the flag, also pins what the package is built with
 PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-# three workers for two processors: many tests wait; one that has nothing left takes tests of the others
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+# four workers for two processors: many tests wait; one that has nothing left takes tests of the others
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
 # every process of the tests would compile our modules anew
 unexport PYTHONDONTWRITEBYTECODE

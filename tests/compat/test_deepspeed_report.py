@@ -30,7 +30,7 @@ def layout(text: str) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else [])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.stress] if name in LARGE else [])
                                   for name in CASES])
 def test_equal_to_the_package(deepspeed_package, name: str) -> None:
     case = CASES[name]

@@ -105,8 +105,8 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
     assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
-@pytest.mark.parametrize(("how", "ranks"), [("fork", 2), ("spawn-one", 1),
-                                            pytest.param("spawn", 2, marks=pytest.mark.stress)])
+@pytest.mark.parametrize(("how", "ranks"), [
+    ("fork", 2), *(pytest.param(*case, marks=pytest.mark.stress) for case in (("spawn-one", 1), ("spawn", 2)))])
 def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(tmp_path, how, ranks):
     out = tmp_path / "run"
     done = run_hooked(sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB,

@@ -257,7 +257,7 @@ def test_an_exception_in_a_compiled_module_is_the_script_s(tmp_path):
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("how", ["stance", "config"])
+@pytest.mark.parametrize("how", ["stance", pytest.param("config", marks=pytest.mark.stress)])
 def test_a_job_that_refuses_to_compile_again_ends_as_without_us(tmp_path, how):
     script = SCRIPTS / "compiled_strictly.py"
     plain = torchrun(1, script, how)

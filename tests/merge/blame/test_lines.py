@@ -33,7 +33,7 @@ def is_right(kind: str, slow: int, said: dict | None) -> bool:
         slow - (1 if kind in NEAR else 0) <= said["line"] <= slow)
 
 
-@pytest.mark.parametrize("kind", ["dataset", "regex"])
+@pytest.mark.parametrize("kind", ["dataset", pytest.param("regex", marks=pytest.mark.stress)])
 def test_the_line_is_named(tmp_path, kind):
     """That its rank is called late, a busy machine may prevent; the line is seen all the same."""
     slow, late = named(tmp_path, kind)

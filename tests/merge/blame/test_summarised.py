@@ -115,7 +115,7 @@ def said(one: Culprit) -> tuple[Any, ...]:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "plants"), [
     ("ddp", [Plant(2, "data", None, 4_000_000)]),
-    ("ddp", [Plant(22, "forward", "layers.3", 4_000_000)]),
+    pytest.param("ddp", [Plant(22, "forward", "layers.3", 4_000_000)], marks=pytest.mark.stress),
     ("fsdp", [Plant(5, "backward", "layers.1", 4_000_000)]),
     ("tp_dp", [Plant(9, "backward", "layers.2", 3_000_000), Plant(20, "data", None, 3_000_000)])])
 def test_summaries_and_a_second_look_say_what_all_tables_say(tmp_path, name, plants):

@@ -116,7 +116,7 @@ def test_the_latest_of_ranks_without_hosts_is_the_one_that_their_common_host_sho
 
 @pytest.mark.job
 def test_ranks_in_containers_are_compared_as_on_the_host_that_they_share(profiled, tmp_path):
-    for path in profiled.iterdir():
+    for path in profiled.glob("*.json*"):
         read = gzip.decompress if path.suffix == ".gz" else bytes
         trace = json.loads(read(path.read_bytes())) | {"host_name": f"pod-{path.stem}"}
         (tmp_path / path.name.removesuffix(".gz")).write_text(json.dumps(trace))

@@ -22,7 +22,8 @@ def pipeline(recordings):
     return recordings.get("timed_pipeline", lambda out: record_run(out, 4, script, "1f1b", "1", flags=PASSES))
 
 
-@pytest.fixture(params=["everything", "tp", "two_late_ranks", "pipeline"])
+@pytest.fixture(params=[
+    "everything", "pipeline", *(pytest.param(name, marks=pytest.mark.stress) for name in ("tp", "two_late_ranks"))])
 def document(request) -> dict[str, Any]:
     done = called("report", "--json", request.getfixturevalue(request.param))
     assert done.returncode == 0, done.stderr

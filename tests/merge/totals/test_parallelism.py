@@ -33,7 +33,8 @@ HAND, FRAMEWORK = (rows(part) for part in PAGE.split("## With torch's own wrappe
 
 
 @pytest.mark.job
-@pytest.mark.parametrize(("example", "written"), [("by_hand", HAND), ("by_framework", FRAMEWORK)])
+@pytest.mark.parametrize(("example", "written"), [
+    ("by_hand", HAND), pytest.param("by_framework", FRAMEWORK, marks=pytest.mark.stress)])
 def test_jobs_give_what_the_page_says(example, written):
     assert rows(made(example, *QUICK[example])) == {job: written[job] for job in QUICK[example]}
 

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.job, pytest.mark.skipif(why_not() is not None, reason=
 AHEAD_S = 3.25
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.stress)])
+@pytest.mark.stress
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
     """With so many ranks on each."""
     first, second = ("rank 0", "rank 1") if ranks == 1 else ("ranks 0 and 1", "ranks 2-3")

@@ -52,7 +52,8 @@ def exported(run, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", ["DDP", *JOBS])
+@pytest.mark.parametrize("kind", [
+    "DDP", *[*JOBS][:2], *(pytest.param(kind, marks=pytest.mark.stress) for kind in [*JOBS][2:])])
 def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(request, tmp_path, kind):
     run = record(tmp_path / "run", *JOBS[kind]) if kind in JOBS else request.getfixturevalue("ddp")
     exported(run, tmp_path / "et")

@@ -119,7 +119,8 @@ def test_what_is_kept_for_backward_is_what_autograd_saved(tmp_path, name):
 @pytest.mark.parametrize(("job", "categories", "missed"), [
     ((EXAMPLES / "train_ddp.py", "--steps", 5), {"gradient", "activation", "temporary"}, False),
     # threads of gloo free buffers of FSDP unseen: torch counts them for ever
-    ((SCRIPTS / "sharded.py",), {"gradient", "activation", "temporary", "communication"}, True)])
+    pytest.param((SCRIPTS / "sharded.py",), {"gradient", "activation", "temporary", "communication"}, True,
+                 marks=pytest.mark.stress)])
 def test_jobs_of_two_ranks_add_up_as_well(tmp_path, job, categories, missed):
     done = command("run", "--nproc-per-node", 2, "--out", tmp_path / "run", "--steps", STEPS, *job)
     assert done.returncode == 0, done.stderr
@@ -146,7 +147,8 @@ def bounded(tmp_path, limit, *arguments):
 
 
 @pytest.mark.job
-@pytest.mark.parametrize(("times", "steps"), [(30, 60), (3000, 2)], ids=["between steps", "within a step"])
+@pytest.mark.parametrize(("times", "steps"), [
+    pytest.param(30, 60, id="between steps"), pytest.param(3000, 2, id="within a step", marks=pytest.mark.stress)])
 def test_a_pass_that_would_take_too_much_memory_ends_early_and_says_so(tmp_path, times, steps):
     """Unbounded it would take some 2 GB."""
     ran, grew, said = bounded(tmp_path, "200MB", times, steps)

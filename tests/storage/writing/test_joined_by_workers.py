@@ -101,7 +101,7 @@ def _left(server: S3Server) -> list[dict]:
     return server.client().list_multipart_uploads(Bucket="jobs").get("Uploads", [])
 
 
-@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize("is_apart", [pytest.param(False, marks=pytest.mark.stress), True])
 def test_members_do_not_pass_through_the_client(many: Path, expected_of_many: dict[str, bytes], tmp_path: Path,
                                                 bucket: str, server: S3Server, cluster: DaskCluster,
                                                 proxy: FaultyProxy, is_apart: bool) -> None:
