@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.passes import PASS_NAMES
-from distprof.contract.problems import Remark, Unreadable
+from distprof.contract.problems import Remark, SeveralRanksInFile, Unreadable
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
@@ -150,6 +150,8 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
 
 def _missing(run: Run, blind: Blind | None) -> Blind | None:
     """With one rank left of several, that waits for nobody as far as is known; likewise with one that communicated."""
+    if blind == "one rank" and any(isinstance(one, SeveralRanksInFile) for one in run.remarks):
+        return "one file"
     if blind != "one rank" or run.world_size < 2:
         return blind
     return "others missing" if run.missing else "no collective"

@@ -16,7 +16,7 @@ NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
 
-Blind = Literal["one rank", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven"]
+Blind = Literal["one rank", "one file", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven"]
 """Why delays cannot be seen."""
 
 

@@ -88,12 +88,13 @@ def grows() -> None:
 
 
 def threads() -> None:
-    allowed = Semaphore(0)
+    allowed, done = Semaphore(0), Semaphore(0)  # on a busy machine one would be through before the other begins
 
     def often() -> None:
         for index in steps(net(), 60):
             if index % 2:
                 allowed.release()
+                done.acquire()
 
     def seldom() -> None:
         model = nn.Linear(WIDTH, WIDTH)
@@ -101,6 +102,7 @@ def threads() -> None:
         for _ in range(30):
             allowed.acquire()
             iteration(model, optimizer)
+            done.release()
 
     both = [Thread(target=often), Thread(target=seldom)]
     for one in both:

@@ -27,6 +27,7 @@ HOSTS = 3
 UNKNOWN = "cause unknown: these steps have no timeline"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
+    "one file": "several ranks in one file: whether one delays others is unknown until distprof split takes it apart",
     "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
     "no collective": "no collective of several ranks with known times was recorded: whether a rank delays others is "
                      "unknown",

@@ -67,6 +67,13 @@ def test_what_another_tool_merged_is_left_out_beside_the_ranks_and_read_alone(tm
     assert (SeveralRanksInFile(file=f"{tmp_path}/{name}") in alone.remarks) == bool(of_several)
 
 
+def test_of_several_ranks_in_one_file_nobody_is_said_not_to_wait(tmp_path):
+    calls = [{"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": pid, "tid": 1, "ts": 10, "dur": 5}
+             for pid in (7, 8)]
+    write(tmp_path / "all.json", json.dumps({"deviceProperties": [], "traceEvents": [*TWO_CPUS, *calls, *events(7)]}))
+    assert json.loads(distprof("comms", "--json", tmp_path / "all.json").stdout)["blind"] == "one file"
+
+
 @pytest.mark.parametrize("left", ["", "{", "[", '{"a": 1', "no JSON"])
 def test_what_a_script_left_of_merging_is_no_loss_where_the_ranks_are_there(tmp_path, left):
     for rank in range(2):

@@ -71,6 +71,12 @@ NAMES = {
     "HTA": {"rank-34.json.gz": 34}, "Composer": {"ep0-ba3-rank2.json": 2},
     "ranks of other groups than the world": {f"{word}_rank_2.json": None for word in (
         "local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")},
+    "SGLang": {"1760000000-TP-3.trace.json.gz": None, "1760000000-TP-1-DP-0-EP-1.trace.json.gz": None},
+    "TensorRT-LLM and scripts": {"trace_rank_3.json": 3, "profile_rank7.json": 7, "trace-rank-0.json.gz": 0},
+    "verl": {"prof_start_2_end_3_rank_5.json.gz": 5}, "DeepSpeed's example": {"log/rank_6/host_1.17.pt.trace.json": 6},
+    "VizTracer": {"result_4711.json": None, "viztracer_rank2.json": 2},
+    "Ascend": {"host_4711_2026_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json": None},
+    "JAX": {"plugins/profile/2026_07_25_18_01_04/host0.trace.json.gz": None},
     "a folder for each rank": {"rank3/host7_4711.169412.pt.trace.json": 3, "rank_4/trace.json": 4,
                                "rank5/profile_3.json": 5},
     "nothing": {"host7_4711.1694128201545.pt.trace.json": None, "trace.json": None, "frank3.json": None,
@@ -81,6 +87,10 @@ NAMES = {
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 def test_ranks_in_names(names):
     assert {name: rank_in(PurePosixPath(name)) for name in names} == names
+
+
+def test_there_are_forty_names_of_fifteen_producers():
+    assert sum(map(len, NAMES.values())) >= 40 and len(NAMES) >= 15
 
 
 def test_places_in_names():
