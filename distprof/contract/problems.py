@@ -176,7 +176,7 @@ class WorldSizesDiffer(Problem, frozen=True):
 
 
 class TraceDamaged(Problem, frozen=True):
-    """All or part of a rank's trace is missing from the merged trace."""
+    """All or part of a rank's trace cannot be read."""
 
     rank: int
     file: str

@@ -55,8 +55,8 @@ def _rows(rank: Rank) -> tuple[list[dict[str, Any]] | None, list[TraceDamaged]]:
     assert rank.trace is not None
     try:
         found = read_events(rank.trace)
-    except DataError:
-        return None, []  # merging reports it
+    except DataError as error:
+        return None, [TraceDamaged(rank=rank.number, file=rank.trace.name, what="all", detail=str(error.args[0]))]
     rows_of = _RowsOf(found)
     rows = [*rows_of.kernels(), *rows_of.gloo()]
     rows.sort(key=lambda row: row["start_ns"])

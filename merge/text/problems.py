@@ -57,7 +57,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.WorldSizesDiffer: "the world size is unclear from the traces: {ranks_by_size:sizes}; the highest rank is "
                             "{highest_rank}",
     codes.TraceDamaged: {
-        "all": "rank {rank} is not in the merged trace: {detail}",
+        "all": "rank {rank} is left out: {detail}",
         "container": "rank {rank}: {file} {detail}",
         "end": "rank {rank}: {file} is cut off after {num_events:# whole event}: {lost_bytes:# byte} lost",
         "places": "rank {rank}: {file} is damaged at {places:# place}: {lost_bytes:# byte} lost",

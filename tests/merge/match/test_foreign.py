@@ -22,6 +22,7 @@ from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from support.jobs import ROOT, distprof
+from support.kineto_files import kineto, write
 
 SHARED = ROOT.parent / "shared" / "traces"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the traces of ../shared")
@@ -323,3 +324,13 @@ def test_names_of_ops_and_types():
                                 "Bool": ("bool", 1), "UInt16": ("uint16", 2), "unsigned char": ("uint8", 1)}.items():
         assert dtype_of(name) == dtype and item_bytes(dtype) == size
     assert dtype_of("TensorList") is None and dtype_of(None) is None and item_bytes(None) is None
+
+
+def test_a_rank_whose_trace_cannot_be_read_any_more_is_said(tmp_path):
+    for rank in range(3):
+        write(tmp_path / f"rank{rank}.json", kineto(rank, 3))
+    run = open_run(tmp_path)
+    write(tmp_path / "rank1.json", "no trace any more")
+    (problem,) = measured_run(run).run.problems
+    assert isinstance(problem, TraceDamaged) and (problem.rank, problem.what) == (1, "all")
+    assert "rank1.json is not a Chrome trace" in problem.detail
