@@ -220,10 +220,19 @@ def _all_of(one: Candidate) -> str:
 
 
 def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
-    """The scenario that gains most; one kind of work, where that gains nearly as much and no other is a cause."""
+    """The scenario that gains most; one kind of work, where that gains nearly as much and no other is a cause.
+
+    Beside another late rank little is gained at first, whatever is fixed: there one kind is the cause that is almost
+    all by which the rank exceeds its peers.
+    """
     most = max(means, key=lambda kind: means[kind])
     causes = [kind for kind in one.kinds if means[kind] >= NOTICEABLE * means[most]]
-    return causes[0] if len(causes) == 1 and means[causes[0]] >= ALMOST_ALL * means[most] else most
+    if len(causes) == 1 and means[causes[0]] >= ALMOST_ALL * means[most]:
+        return causes[0]
+    beyond = dict(zip(one.excess.kinds, one.excess.beyond[one.row].mean(axis=0).tolist(), strict=True))
+    main = max(causes, key=lambda kind: beyond[kind], default=most)
+    is_main = main in one.kinds and main != "unknown" and beyond[main] >= ALMOST_ALL * beyond[WHOLE]
+    return main if is_main and means[main] >= HALF * means[most] else most
 
 
 def late_steps_of(steps: Any, late: Any, material_ns: float) -> list[int]:
