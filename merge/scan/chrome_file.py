@@ -20,6 +20,8 @@ from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys, end_of_even
 
 MOST_EVENT_BYTES = 64 << 20
 """A longer event is damage: a bracket that is never closed takes in all that follows."""
+MOST_MENDED_BYTES = 1 << 20
+"""Longer damage is passed over as it comes."""
 SHOWN_KEYS = 4
 
 
@@ -154,13 +156,12 @@ class ChromeFile:
             num_damaged: Places in all of them.
             lost_bytes: Of these.
         """
-        each = [(*mended(text), len(text)) for text in texts]
-        self.losses.repaired_events += sum(len(found) for found, *_ in each)
-        if not all(is_all for _, is_all, _ in each):  # how many places each has is not known
-            num_damaged = min(num_damaged - 1, sum(len(found) for found, is_all, _ in each if is_all))
-            lost_bytes = min(lost_bytes, sum(size for found, is_all, size in each if is_all and found))
-        self.losses.damaged_events -= num_damaged
-        self.losses.lost_bytes -= lost_bytes
+        each = [mended(text) for text in texts]
+        num_mended = sum(len(found) for found, *_ in each)
+        if num_mended:  # else the scanner has counted
+            self.losses.repaired_events += num_mended
+            self.losses.damaged_events += sum(places for _, places, _ in each) - num_damaged
+            self.losses.lost_bytes += sum(size for *_, size in each) - lost_bytes
         return [list(map(repaired, found)) for found, *_ in each]
 
     def _scanned_again(self, events: Sequence[bytes]) -> Iterator[Text]:
@@ -187,6 +188,10 @@ class ChromeFile:
         is_short = True
         while True:
             found = self.scanner.next_event(window.text, at, window.end)
+            if found is None and is_short and window.end - at < MOST_MENDED_BYTES:
+                has_more, at = window.slide(at, source), 0  # all of what is damaged may show what was meant
+                if has_more:
+                    continue
             if found is None:
                 ended = end_of_events(window.cut(at, window.end), is_array=self._keys.is_array)
                 found = None if ended is None else at + ended

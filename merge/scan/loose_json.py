@@ -15,13 +15,17 @@ _BLANK = rb"[ \t\r\n]*+"
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 _NEXT = re.compile(rb"\}" + _BLANK + rb",?" + _BLANK + rb'(?=\{' + _BLANK + rb'")')
 """Behind it an object follows another one."""
-_KEY = re.compile(rb"(" + _STRING + rb"|[A-Za-z_][\w.]*+)" + _BLANK + rb":" + _BLANK, re.DOTALL)
+_QUOTED = re.compile(rb"(" + _STRING + rb")" + _BLANK + rb":" + _BLANK, re.DOTALL)
+_BARE = re.compile(rb"([A-Za-z_][\w.]*+)" + _BLANK + rb":" + _BLANK)
 _SKIPPED = re.compile(rb"[ \t\r\n,]*+")
 _NUMBER = re.compile(rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?=" + _BLANK + rb"[,}\]])")
 _HEX = re.compile(rb"0[xX][0-9a-fA-F]{1,16}(?=" + _BLANK + rb"[,}\]])")
 _WORD = re.compile(rb"[A-Za-z_][\w.:<>*-]*+(?=" + _BLANK + rb"[,}\]])")
 _NOTHING = re.compile(rb"(?=[,}])")
-_ENDS_IN_OBJECT = re.compile(rb'"(?=' + _BLANK + rb"(?:\}|," + _BLANK + rb"(?:\}|" + _KEY.pattern + rb")))", re.DOTALL)
+_ENDS_BEFORE = {
+    key: re.compile(rb'"(?=' + _BLANK + rb"(?:\}|," + _BLANK + rb"(?:\}|" + key.pattern + rb")))", re.DOTALL)
+    for key in (_QUOTED, _BARE)}
+"""How keys of an object are written -> where a string ends in it."""
 _ENDS_IN_ARRAY = re.compile(rb'"(?=' + _BLANK + rb"[,\]])")
 _STRUCTURE = re.compile(rb'"' + _BLANK + rb':|[{,]' + _BLANK + rb'"ph"')
 """What no string holds, unless damage swallowed the end of one event and the beginning of another."""
@@ -29,28 +33,29 @@ _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _VALUES = frozenset((b"true", b"false", b"null"))
 
 
-def mended(text: bytes) -> tuple[list[bytes], bool]:
+def mended(text: bytes) -> tuple[list[bytes], int, int]:
     """The events that damaged text was meant to be.
 
     Args:
         text: What stands between two events that can be read.
 
     Returns:
-        Objects that have a phase, their numbers as they were; and whether that is all there is in the text.
+        Objects that have a phase, their numbers as they were; at how many places something else stands, and its bytes.
     """
-    found, reader, is_all = list[bytes](), _Reader(text), True
+    found, reader, places, lost_bytes = list[bytes](), _Reader(text), 0, 0
     while not reader.is_at_end():
         first = reader.at
         try:
             fields = reader.fields(DEEPEST)
         except (ValueError, IndexError):
             fields = {}
-        if b'"ph"' in fields:
+        if b'"ph"' in fields and reader.is_between():
             found.append(_joined(fields))
             continue
-        is_all, behind = False, _NEXT.search(text, first + 1)
+        behind = _NEXT.search(text, first + 1)
         reader.at = len(text) if behind is None else behind.end()
-    return found, is_all
+        places, lost_bytes = places + 1, lost_bytes + reader.at - first
+    return found, places, lost_bytes
 
 
 class _Reader:
@@ -64,17 +69,26 @@ class _Reader:
         self._skip()
         return self.at == len(self._text)
 
+    def is_between(self) -> bool:
+        """Whether the text ends here, or a comma or another object follows: else more belongs to what was read."""
+        self.at = _behind_blanks(self._text, self.at)
+        return self._text[self.at:self.at + 1] in (b"", b",", b"{")
+
     def fields(self, depth: int) -> dict[bytes, bytes]:
-        """Those of the object that begins here: text of a key -> text of its value."""
+        """Those of the object that begins here: text of a key -> text of its value. All keys have quotes, or none."""
         self._expect(b"{", depth)
         found: dict[bytes, bytes] = {}
+        written = _BARE if _BARE.match(self._text, _behind_blanks(self._text, self.at)) else _QUOTED
         while not self._ends(b"}"):
-            key = _KEY.match(self._text, self.at)
+            key = written.match(self._text, self.at)
             if key is None:
                 raise ValueError("no key")
             self.at = key.end()
-            name = key[1] if key[1].startswith(b'"') else b'"%s"' % key[1]
-            found[name] = self._value(depth, _ENDS_IN_OBJECT)
+            name = key[1] if written is _QUOTED else b'"%s"' % key[1]
+            if name in found:
+                raise ValueError("a key that is there already")
+            found[name] = self._value(depth, _ENDS_BEFORE[written])
+            self._expect_comma(b"}")
         return found
 
     def _items(self, depth: int) -> list[bytes]:
@@ -84,6 +98,7 @@ class _Reader:
             if self._text[self.at] == b"}"[0]:
                 raise ValueError("no end")
             found.append(self._value(depth, _ENDS_IN_ARRAY))
+            self._expect_comma(b"]")
         return found
 
     def _value(self, depth: int, end: re.Pattern[bytes]) -> bytes:
@@ -122,6 +137,12 @@ class _Reader:
             raise ValueError("no object")
         self.at += 1
 
+    def _expect_comma(self, bracket: bytes) -> None:
+        """A value is followed by a comma, or by the end of what it is in."""
+        self.at = _behind_blanks(self._text, self.at)
+        if self._text[self.at:self.at + 1] not in (b",", bracket):
+            raise ValueError("no comma")
+
     def _ends(self, bracket: bytes) -> bool:
         """Whether the bracket is next, behind blanks and commas, and has been read."""
         self._skip()
@@ -133,6 +154,12 @@ class _Reader:
     def _skip(self) -> None:
         found = _SKIPPED.match(self._text, self.at)
         self.at = found.end() if found is not None else self.at
+
+
+def _behind_blanks(text: bytes, at: int) -> int:
+    while text[at:at + 1] in (b" ", b"\t", b"\r", b"\n"):
+        at += 1
+    return at
 
 
 def _joined(fields: dict[bytes, bytes]) -> bytes:

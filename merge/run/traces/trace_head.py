@@ -105,7 +105,7 @@ def _list(text: bytes, feed: TextFeed) -> str | None:
     """Chrome's other form: a list of events and nothing around it."""
     while len(text) < LIST_BYTES and (more := feed.next()):
         text += more
-    is_trace = re.match(rb"\s*\{", text) is not None and re.search(rb'"ph"\s*:\s*"', text) is not None
+    is_trace = re.match(rb"[\s,]*\{", text) is not None and re.search(rb'"ph"\s*:\s*"', text) is not None
     return None if is_trace else "a JSON list without Chrome events"
 
 

@@ -24,11 +24,11 @@ def printed(name: str, args: str = "{}") -> str:
 @given(st.lists(NAMES, min_size=1, max_size=5))
 def test_names_come_out_as_they_were_printed(names):
     texts = [printed(name) for name in names]
-    found, is_all = mended(",\n".join(texts).encode())
+    found, places, _ = mended(",\n".join(texts).encode())
     alike = [name for name in names if all(sign not in name for sign in ('":', '",', '"}', '{"ph"', ',"ph"')) and not
              any(f'"{blank}' in name for blank in " \u00a0")]
     if alike == names:
-        assert is_all and [json.loads(event)["name"] for event in found] == names
+        assert not places and [json.loads(event)["name"] for event in found] == names
     for event in found:
         assert json.loads(event)["ph"] == "X"
 
@@ -40,22 +40,56 @@ def test_names_come_out_as_they_were_printed(names):
     ('{"dims": [[1, 2], [x, "a"b"]], "c": true}', {"dims": [[1, 2], ["x", 'a"b']], "c": True}),
     ("{count: 3, 'a': 1}", None), ('{"a": 1', None), ('{"a": b c}', None), ('{"a": "b}', None)])
 def test_what_profilers_print_by_hand_is_read(args, read):
-    found, is_all = mended(printed("a", args).encode())
-    assert is_all == (read is not None)
+    found, places, lost_bytes = mended(text := printed("a", args).encode())
+    assert (places, lost_bytes) == ((0, 0) if read is not None else (1, len(text)))
     assert [json.loads(event)["args"] for event in found] == ([read] if read is not None else [])
 
 
 def test_numbers_keep_their_digits():
-    (event,), _ = mended(printed("a").replace("5.125", "1700000000000000.125").encode())
+    (event,), *_ = mended(printed("a").replace("5.125", "1700000000000000.125").encode())
     assert b'"ts":1700000000000000.125' in event
 
 
 def test_two_events_that_damage_made_one_are_not_taken_for_one():
     first, second = printed("first"), printed("second")
-    found, is_all = mended((first[:first.index("irst")] + second[second.index("second"):]).encode())
-    assert is_all and len(found) == 1, "it is whole"
-    found, is_all = mended((first[:first.index("irst")] + second).encode())
-    assert found == [] and not is_all
+    found, places, _ = mended((first[:first.index("irst")] + second[second.index("second"):]).encode())
+    assert not places and len(found) == 1, "it is whole"
+    found, places, _ = mended((first[:first.index("irst")] + second).encode())
+    assert found == [] and places
+    found, places, _ = mended((first[:-1] + second[second.index('"pid"'):]).encode())
+    assert found == [] and places, "no comma between them"
+
+
+@pytest.mark.parametrize("event", [
+    '{"ph": "X", "ts": 1, "dur": 5, "pid": 1, "tid": 1, "name": "f("x", dur: "99", z: "y")"}',
+    '{"ph": "X", "name": "launch(stream: "s0", dur: "99", tid: "3")", "args": {}, "ts": 1, "dur": 5, "tid": 1}',
+    '{"ts": 1, "dur": 5, "ph": "X", "name": "a "x"} b", "pid": 1, "tid": 1, "args": {"stream": 7}}',
+    '{"ph": "X", "ts": 1, "name": "kernel<{1, 2}, "x">{ "y" }", "args": {"stream": 7}, "tid": 1}',
+    '{"ph":"X","ts":1,"args": {"kernel": "f{"a"}}", "stream": 7}, "name": "x"}',
+    '{"ph": "X", "name": "__nv_static<"a", "b">::f<{"c"}>", "ts": 1010, "dur": 5, "pid": 1, "tid": 1}',
+    '{"ph": "X", "name": "a", "ts": 1, "args": {"id": 1, "f": ncclF}"pid": 1, "ts": 2, "args": {"id": 2}}'])
+def test_what_a_name_has_in_it_is_never_taken_for_fields(event):
+    """It is all there, or nothing is."""
+    truth = {"ph": "X", "ts": 1, "dur": 5, "tid": 1}
+    found, places, _ = mended(event.encode())
+    for one in map(json.loads, found):
+        assert one["name"] in event and len(one["name"]) > len(event) / 5 and not places
+        assert all(one.get(key, value) == value for key, value in truth.items())
+
+
+def test_one_event_that_is_lost_does_not_cost_the_others_their_name(tmp_path):
+    events = [printed(f"op {number}", '{"dt": b c}' if number == 1000 else '{"dt": ncclFloat32}')
+              for number in range(2000)]
+    found = merge(tmp_path, '{"traceEvents":[' + ",".join(events) + "]}")
+    losses = found.found.counts[0].losses
+    assert (losses.damaged_events, losses.repaired_events) == (1, 1999)
+    assert abs(losses.lost_bytes - len(events[1000])) < 5 and len(found.of(0, "X")) == 1999
+
+
+def test_odd_events_of_any_length_are_read_wherever_the_text_is_cut(tmp_path):
+    events = [printed(f'f<"{number}">' + "x" * (5000 + 700 * (number % 40))) for number in range(500)]
+    found = merge(tmp_path, '{"traceEvents":[' + ",".join(events) + "]}")
+    assert len(found.of(0, "X")) == 500 and found.found.counts[0].losses.lost_bytes == 0
 
 
 @given(st.binary(max_size=200), st.integers(0, 120), st.integers(0, 40))
