@@ -78,7 +78,8 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
     words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(
         (names, categories, threads), columns, strict=False)]
     start, duration, *integers = columns[3:]
-    if has_overlong(scanner.names.texts()):
+    calls = words[0].filter(words[1].is_in(["cuda_runtime", "cuda_driver"]))
+    if has_overlong(calls.unique().drop_nulls().to_list()):
         on_device = np.flatnonzero((words[1] == "kernel").to_numpy())
         duration[on_device], _ = cut_overlong(*(column[on_device] for column in (columns[2], start, duration)))
     frame = pl.DataFrame({"name": words[0], "category": words[1], "start_ns": start + base_ns_of(file.metadata),

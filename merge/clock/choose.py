@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distprof.merge.clock.model import Align, Alignment, Clock
-from distprof.merge.clock.recorded_clock import hosts_of
+from distprof.merge.clock.recorded_clock import hosts_of, is_told
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def needs_collectives(run: Run, recorded: Clock, align: Align) -> bool:
     """True where the clock is estimated from collectives or checked against them.
 
-    Traces of other programs would have to be read once more for that, so it is done only where nothing else helps.
+    Traces of other programs would have to be read once more for that, so it is done only where nothing else helps, or
+    where a user says that their clocks are one.
     """
-    return run.kind == "distprof" or align == "collectives" or (align != "none" and recorded.method != "shared")
+    return run.kind == "distprof" or align == "collectives" or (
+        align != "none" and (recorded.method != "shared" or is_told()))
 
 
 def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame | None) -> Clock:

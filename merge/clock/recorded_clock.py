@@ -36,6 +36,11 @@ def recorded_clock(run: Run) -> Clock:
     return replace(clock_by_samples([_sampled(rank) for rank in run.ranks]), set_by_ns=set_by_ns)
 
 
+def is_told() -> bool:
+    """Whether that is so here."""
+    return _TOLD[-1]
+
+
 def hosts_of(run: Run) -> dict[int, Hashable]:
     """What is equal on ranks that share a kernel, by rank; None where that is not known."""
     return {rank.number: _host(rank) for rank in run.ranks}

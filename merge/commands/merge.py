@@ -95,7 +95,8 @@ def anonymous(run: Run) -> Run:
     hosts = {host: f"host{number}" for number, host in enumerate(dict.fromkeys(
         rank.host for rank in run.ranks if rank.host))}
     anonymiser = Anonymiser.of(hosts)
-    return replace(run, ranks=[
+    run_id = "anonymous" if run.kind == "traces" else run.run_id  # else it is a time
+    return replace(run, run_id=run_id, ranks=[
         replace(rank, host=hosts.get(rank.host, ""), trace=rank.trace and replace(rank.trace, anonymiser=anonymiser))
         for rank in run.ranks])
 

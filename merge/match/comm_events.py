@@ -125,7 +125,8 @@ def read_events(trace: TraceFile) -> CommEvents:
     base_ns = base_ns_of(file.metadata)
     names, texts = (list(map(string_of, interner.texts())) for interner in (scanner.names, scanner.texts))
     events: dict[EventKind, list[CommEvent]] = {kind: [] for kind in EventKind}
-    cut = _cut(on_device) if has_overlong(scanner.names.texts()) else {}
+    launched_by = [names[number] for number in np.flatnonzero(kinds == EventKind.LAUNCH).tolist()]
+    cut = _cut(on_device) if has_overlong(launched_by) else {}
     for kind_of_row, (name, thread, start_ns, duration_ns, *more) in found:
         if kind_of_row is EventKind.KERNEL:
             duration_ns = cut.get((thread, start_ns), duration_ns)

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-_OF_HIP = re.compile(rb"hip[A-Z]")
+_OF_HIP = re.compile(r"hip[A-Z]")
 ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
 """Categories of what a stream does, in lower case."""
 
 
-def has_overlong(names: Iterable[bytes]) -> bool:
-    """Whether a trace may have such kernels: it has calls of HIP. CUDA lets kernels of a stream overlap on purpose."""
-    return any(map(_OF_HIP.match, names))
+def has_overlong(calls: Iterable[str]) -> bool:
+    """Whether a trace may have such kernels, by the names of calls of a runtime: those of CUDA overlap on purpose."""
+    return any(map(_OF_HIP.match, calls))
 
 
 def cut_overlong(stream: Any, start: Any, duration: Any) -> tuple[Any, Any]:

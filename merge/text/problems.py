@@ -64,8 +64,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "events": "rank {rank}: {num_events:# event} of {file} skipped: no phase, or a time that is not a "
                   "number",
         "keys": "rank {rank}: {file} is damaged outside its events: {lost_bytes:# byte} lost{detail:values}",
-        "durations": "rank {rank}: {num_events:# kernel} of {file} cut where the next one starts on the same stream: "
-                     "ROCm recorded longer times than there are",
+        "durations": "rank {rank}: {num_events:# kernel} of {file} counted only until the next one starts on the same "
+                     "stream: ROCm recorded longer times than there are",
     },
     codes.TopologyUncertain: {
         "not_recorded": "assuming all ranks are data parallel, but no recorded step shows what they exchange: model "

@@ -172,7 +172,9 @@ class TimelineParts:
             metadata: Its keys beside the events.
         """
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        if has_overlong(self._scanner.names.texts()):
+        words = list(map(string_of, self._scanner.names.texts()))
+        calls = np.unique(columns[0][columns[1] == RUNTIME])
+        if has_overlong(words[number] for number in calls[calls >= 0].tolist()):
             on_device = np.flatnonzero(columns[1] >= NUM_HOST)
             columns[4][on_device], cut = cut_overlong(*(columns[place][on_device] for place in (2, 3, 4)))
             self.num_overlong = len(cut)
@@ -182,7 +184,7 @@ class TimelineParts:
         found["start_ns"] += base_ns
         more = {key: found.pop(key) for key in self._more}
         return RankTimeline(
-            **found, names=list(map(string_of, self._scanner.names.texts())),
+            **found, names=words,
             texts=_decoded(self._scanner.texts), base_ns=base_ns,
             num_bad=self._num_bad, more=more, place=place, metadata=metadata)
 

@@ -127,6 +127,19 @@ def test_ranks_in_containers_are_compared_as_on_the_host_that_they_share(profile
     assert (apart["clock"]["method"], told["clock"]["method"]) == ("none", "shared")
 
 
+@pytest.mark.parametrize("command", ["comms", "merge"])
+def test_clocks_that_are_told_to_be_one_and_are_not_are_said_to_contradict_that(tmp_path, command):
+    for rank, offset_us in enumerate((0, 3_000_000)):
+        kernels = [{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 7,
+                    "ts": offset_us + 1000 * number, "dur": 100, "args": {"stream": 7}} for number in range(5)]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({
+            "deviceProperties": [], "distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"},
+            "traceEvents": kernels}))
+    told = called(command, "--same-host", tmp_path).stdout
+    assert "5 before every rank has entered" in told and "incomplete: " in told
+    assert "before every rank" not in called("comms", tmp_path).stdout.replace("none before every rank", "")
+
+
 def test_collectives_of_which_a_rank_has_neither_start_nor_call_bound_nothing():
     """In a trace of another program a slice may have been cut off."""
     same = {"matched_by": "id", "complete": True, "mismatch": None, "op": "all_reduce", "size_bytes": 8, "num_ranks": 2}

@@ -25,6 +25,11 @@ PLAIN = Anonymiser()
     ("/usr/lib/python3.11/threading.py(300): wait", "lib/python3.11/threading.py(300): wait"),
     ("/home/alice/checkpoints", "checkpoints"), ("/tmp/a b.json", "a b.json"),
     (r"C:\\Users\\alice\\job\\train.py(1): f", "train.py(1): f"),
+    ("/home/alice", "user"), ("cd /home/alice && ls", "cd user && ls"),
+    ("-I/home/alice/include", "-I/home/user/include"),
+    ("/home/alice smith/job/train.py(12)", "train.py(12)"), (r"/home/ali\u00e7e/x.py", "x.py"),
+    (r"C:\\Users\\alice", "user"), ("/fs01/alice/run", "run"), ("/export/home/alice/x", "x"),
+    ("/layer1/conv.weight", "/layer1/conv.weight"), ("f(int)/2/3.f", "f(int)/2/3.f"),
     ("model/layers.py(3): forward", "model/layers.py(3): forward"), ("nn.Module: Linear_0", "nn.Module: Linear_0"),
     ("/device:CPU:0", "/device:CPU:0"), ("s3://bucket/a/b.json", "s3://bucket/a/b.json"), ("a / b", "a / b"),
     ("aten::add", "aten::add"), ("void f<float>(int*, int)/2", "void f<float>(int*, int)/2")])
@@ -37,6 +42,14 @@ def test_hosts_have_other_names_everywhere_and_words_stay_words():
     text = b'"host_name": "gpu", "name": "gpu-7.example.org: gpu on gpu-7, gpu-78"'
     assert anonymiser.text(text) == b'"host_name": "host1", "name": "host0: gpu on host2, gpu-78"'
     assert PLAIN.text(b'{"hostname":"a-7"}') == b'{"hostname":"host"}'
+
+
+def test_hosts_that_are_words_or_numbers_take_nothing_else_along():
+    anonymiser = Anonymiser.of({"1000": "host0", "training": "host1", "Node-7.corp.io": "host2", "e5": "host3"})
+    text = b'{"ts": 1000, "args": {"training": true, "Node-7.corp.io": 1, "v": 1e5}, "name": "Model: training 1000"}'
+    assert anonymiser.text(text) == text
+    assert anonymiser.text(b'{"name": "on node-7.corp.io"}') == b'{"name": "on host2"}'
+    assert anonymiser.text(b'{"host": "training", "node_name": "x"}') == b'{"host": "host1", "node_name": "host"}'
 
 
 @given(st.lists(st.sampled_from([
