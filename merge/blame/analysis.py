@@ -56,6 +56,8 @@ class Analysis:
     remarks: list[Remark]
     problems: Sequence[Unreadable]
     """Timelines that are damaged."""
+    ends_apart_ns: int | None = None
+    """Where ranks are taken to leave a collective together: how far apart they do. None: clocks alone tell."""
     passes: Sequence[str] = ()
     """Passes whose steps the times of culprits are of; none for traces of other programs."""
 
@@ -89,9 +91,13 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     judged_by = [*even.traced, *even.arrivals]
     processors = Processors.of(even.windows.filter(pl.col("step").is_in(judged_by)), {
         rank.number: rank.host for rank in run.ranks})
+    clock_ns, by_ends = clock.pair_uncertainty_ns(), all(one.on_device for one in even.did.values())
+    ends_apart_ns = clock.ends_apart_ns if by_ends and clock_ns else None
+    if ends_apart_ns is not None and clock_ns is not None:
+        clock_ns = min(clock_ns, ends_apart_ns)
     found, blind, shifting = judged(
         even.job() if run.light_ranks else job, even.windows, even.activities, steps=judged_by, traced=even.traced,
-        coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns(), processors=processors)
+        coordinates=coordinates, clock_ns=clock_ns, processors=processors)
     if run.kind == "distprof":
         found = with_lines(run, clock, found, even.windows.filter(pl.col("step").is_in(judged_by)), did.rows, did.did,
                            did.activities)
@@ -99,7 +105,7 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
-                    shifting=shifting,
+                    shifting=shifting, ends_apart_ns=ends_apart_ns,
                     passes=_passes(even) if run.kind == "distprof" else ())
 
 

@@ -156,6 +156,16 @@ class Clock:
             worst[one.clock] = max(worst.get(one.clock, 0), one.uncertainty_ns)
         return sum(sorted(worst.values())[-2:])
 
+    @property
+    def ends_apart_ns(self) -> int | None:
+        """How far apart ranks leave a collective (95 %), where clocks are estimated from that; else None.
+
+        Kernels of a collective end together on all devices, within microseconds, however long they take: by that their
+        clocks are known better than by the bounds, which are as wide as a collective.
+        """
+        apart = self.check.end_spread_ns.get("p95") if self.check is not None else None
+        return apart if self.method == "collectives" and self.aligned else None
+
     def line(self, rank: int) -> RankClock:
         """What brings a rank's times to the common clock; those of a rank that is not aligned stay."""
         return self.ranks[rank].line

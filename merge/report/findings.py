@@ -273,7 +273,12 @@ def _uncounted(facts: Facts) -> Iterator[Finding]:
 def _clock(facts: Facts) -> Iterator[Finding]:
     """Clocks that are worse than what they are to show."""
     counts, unsure_ns = facts.sources.comms.coverage, facts.sources.comms.clock.pair_uncertainty_ns()
-    if unsure_ns and 2 * counts.num_unsure > counts.num_spreads:
+    analysis = facts.sources.comms.analysis
+    if analysis is not None and analysis.ends_apart_ns is not None:
+        yield Finding(severity="note", section="clock",
+                      text="Late ranks are judged as if ranks left a collective together, which they do within "
+                           f"{duration(analysis.ends_apart_ns)} of each other on clocks estimated from that.")
+    elif unsure_ns and 2 * counts.num_unsure > counts.num_spreads:
         yield Finding(severity="warn", section="clock",
                       text=f"Clocks of two ranks agree within {duration(unsure_ns)}, and {counts.num_unsure} of "
                            f"{counts.num_spreads} arrival spreads are smaller than that, so their last rank is "

@@ -194,6 +194,9 @@ def doubts(found: Findings) -> Iterator[str]:
     counts = found.coverage
     settled = "; --same-host settles it, if there was one" if not clock.num_hosts or None in hosts_of(
         found.run).values() else ""
+    if found.analysis is not None and found.analysis.ends_apart_ns is not None:
+        yield ("late ranks are judged as if ranks left a collective together, which they do within "
+               f"{duration(found.analysis.ends_apart_ns)} of each other on these clocks")
     if unsure_ns and counts.num_unsure:
         yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
                f"arrival spreads are smaller than that, so their last rank is unknown{settled}")

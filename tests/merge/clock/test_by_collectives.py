@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -125,6 +126,42 @@ def test_ranks_in_containers_are_compared_as_on_the_host_that_they_share(profile
     for key in ("breakdown", "culprits", "kinds"):
         assert known[key] == told[key], key
     assert (apart["clock"]["method"], told["clock"]["method"]) == ("none", "shared")
+
+
+def _late_on_gpus(folder: Path, late: int, late_us: float, offsets_us: list[float], seed: int) -> None:
+    """Ten steps of 20 ms that end with an all_reduce of NCCL; nothing says what clocks have to do with each other."""
+    random, num_ranks = np.random.default_rng(seed), len(offsets_us)
+    came = 10_000 + 20_000 * np.arange(10)[:, None] + random.uniform(0, 5, (10, num_ranks))
+    came[:, late] += late_us
+    left = came.max(axis=1, keepdims=True) + 200 + random.uniform(0, 2, (10, num_ranks))
+    for rank, offset in enumerate(offsets_us):
+        events = []
+        for step in range(10):
+            begin, at, end = 20_000 * step, came[step, rank], left[step, rank]
+            events += [{"ph": "X", "pid": pid, "tid": tid, "ts": 1.7e12 + offset + ts, "dur": dur, "name": name,
+                        "cat": cat, "args": {"stream": 7, "correlation": step + 1}}
+                       for pid, tid, ts, dur, name, cat in (
+                (100, 1, begin + 500, 19_990, f"ProfilerStep#{step}", "user_annotation"),
+                (100, 1, begin + 1000, at - begin - 1030, "aten::mm", "cpu_op"),
+                (100, 1, at - 20, 5, "cudaLaunchKernel", "cuda_runtime"),
+                (0, 7, begin + 1500, at - begin - 1510, "gemm", "kernel"),
+                (0, 7, at, end - at, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel"))]
+        (folder / f"rank{rank}.json").write_text(json.dumps({
+            "deviceProperties": [{"id": 0, "name": "H100"}], "distributedInfo": {
+                "rank": rank, "world_size": num_ranks, "backend": "nccl"}, "traceEvents": events}))
+
+
+@pytest.mark.parametrize(("late", "late_us", "offsets_us"), [
+    (2, 5000.0, [0.0, 3e6, -5e6, 1e3]), (1, 800.0, [0.0, 9e9]), (0, 2000.0, [0.0, 10.0, -3e3])])
+def test_the_late_gpu_is_named_though_no_clock_was_ever_compared(tmp_path, late, late_us, offsets_us):
+    """By causality alone clocks are known to twice the lateness."""
+    _late_on_gpus(tmp_path, late, late_us, offsets_us, seed=1)
+    said = json.loads(called("comms", "--json", tmp_path).stdout)
+    (one,) = (one for one in said["culprits"] if one["certain"])
+    assert (said["clock"]["method"], one["rank"]) == ("collectives", late)
+    assert abs(one["gain_ns"] / 1000 - late_us) < 20 and one["gain_error_ns"] < 0.1 * one["gain_ns"] + 20_000
+    assert "as if ranks left a collective together" in called("comms", tmp_path).stdout
+    assert "as if ranks left a collective together" in called("findings", tmp_path).stdout
 
 
 @pytest.mark.parametrize("command", ["comms", "merge"])
