@@ -133,6 +133,7 @@ def test_all_ranks_reach_rank_0_in_few_steps_and_nobody_is_asked_by_many(num_hos
             assert way[-1] % local == 0 and way[-1] < way[-2]
         assert len(way) <= 5
     assert all(place.num_clients == asked[place.rank] <= FAN_OUT + local for place in ranks)
+    assert {place.remote for place in ranks} == {num_hosts > 1}, "whom ranks of other hosts may ask"
 
 
 @pytest.mark.parametrize(("rank", "local_rank", "environ", "expected"), [
