@@ -64,8 +64,8 @@ def _on_one_host(context: click.Context, _: click.Parameter, value: Any) -> None
 
 
 SAME_HOST = click.option("--same-host", is_flag=True, expose_value=False, callback=_on_one_host,
-                         help="For foreign traces whose ranks ran on one host, but that do not name it or that name "
-                              "containers: compare times directly.")
+                         help="All ranks of these foreign traces ran on one host: compare their times directly. For "
+                              "traces without host names, or with those of containers.")
 
 
 def worker_options(command: Callable[..., None]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from distprof.errors import DataError
 from distprof.merge.scan.damage import AHEAD_BYTES, element_bytes
 from distprof.merge.scan.engine import Scanner
-from distprof.merge.scan.loose_json import mended
+from distprof.merge.scan.loose_json import recovered
 from distprof.merge.scan.repair import repaired, valid_utf8
 from distprof.merge.scan.scanned_columns import LATEST_NS, NON_ASCII, REPAIR, Status, Text
 from distprof.merge.scan.text_window import TextFeed, TextWindow
@@ -20,7 +20,7 @@ from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys, end_of_even
 
 MOST_EVENT_BYTES = 64 << 20
 """A longer event is damage: a bracket that is never closed takes in all that follows."""
-MOST_MENDED_BYTES = 1 << 20
+MOST_RECOVERED_BYTES = 1 << 20
 """Longer damage is passed over as it comes."""
 SHOWN_KEYS = 4
 
@@ -109,7 +109,7 @@ class ChromeFile:
                     self.losses.lost_bytes += window.end
                     return
             at, lost = self._behind_damage(window, at, source)
-            yield from self._scanned_again(*self._mended([lost], 1, len(lost))) if lost else ()
+            yield from self._scanned_again(*self._recovered([lost], 1, len(lost))) if lost else ()
 
     def _first_event(self) -> bytes:
         text = self._keys.read_until(self.list_key)
@@ -143,12 +143,12 @@ class ChromeFile:
         self.losses.repaired_events += sum(one is not other for one, other in zip(events, strict, strict=True))
         if num_damaged:
             gaps = [bytes(text[end:start]) for end, start in zip([at, *ends], [*starts, behind], strict=True)]
-            first, *between = self._mended(gaps, num_damaged, lost_bytes)
+            first, *between = self._recovered(gaps, num_damaged, lost_bytes)
             strict = [*first, *(event for one, behind_it in zip(strict, between, strict=True)
                                 for event in (one, *behind_it))]
         yield from self._scanned_again(strict)
 
-    def _mended(self, texts: Sequence[bytes], num_damaged: int, lost_bytes: int) -> list[list[bytes]]:
+    def _recovered(self, texts: Sequence[bytes], num_damaged: int, lost_bytes: int) -> list[list[bytes]]:
         """Events in each text between others, which were counted as damage: they are none where they are all of it.
 
         Args:
@@ -156,10 +156,10 @@ class ChromeFile:
             num_damaged: Places in all of them.
             lost_bytes: Of these.
         """
-        each = [mended(text) for text in texts]
-        num_mended = sum(len(found) for found, *_ in each)
-        if num_mended:  # else the scanner has counted
-            self.losses.repaired_events += num_mended
+        each = [recovered(text) for text in texts]
+        num_recovered = sum(len(found) for found, *_ in each)
+        if num_recovered:  # else the scanner has counted
+            self.losses.repaired_events += num_recovered
             self.losses.damaged_events += sum(places for _, places, _ in each) - num_damaged
             self.losses.lost_bytes += sum(size for *_, size in each) - lost_bytes
         return [list(map(repaired, found)) for found, *_ in each]
@@ -188,7 +188,7 @@ class ChromeFile:
         is_short = True
         while True:
             found = self.scanner.next_event(window.text, at, window.end)
-            if found is None and is_short and window.end - at < MOST_MENDED_BYTES:
+            if found is None and is_short and window.end - at < MOST_RECOVERED_BYTES:
                 has_more, at = window.slide(at, source), 0  # all of what is damaged may show what was meant
                 if has_more:
                     continue

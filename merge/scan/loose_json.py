@@ -33,7 +33,7 @@ _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _VALUES = frozenset((b"true", b"false", b"null"))
 
 
-def mended(text: bytes) -> tuple[list[bytes], int, int]:
+def recovered(text: bytes) -> tuple[list[bytes], int, int]:
     """The events that damaged text was meant to be.
 
     Args:

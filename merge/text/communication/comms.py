@@ -192,8 +192,7 @@ def doubts(found: Findings) -> Iterator[str]:
     unsure_ns = clock.pair_uncertainty_ns()
     yield clock_line(clock.to_json())
     counts = found.coverage
-    settled = "; --same-host settles it, if there was one" if not clock.num_hosts or None in hosts_of(
-        found.run).values() else ""
+    settled = "; if all ranks ran on one host, --same-host settles it" if None in hosts_of(found.run).values() else ""
     if found.analysis is not None and found.analysis.ends_apart_ns is not None:
         yield ("late ranks are judged as if ranks left a collective together, which they do within "
                f"{duration(found.analysis.ends_apart_ns)} of each other on these clocks")

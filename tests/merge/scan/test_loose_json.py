@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan.loose_json import mended
+from distprof.merge.scan.loose_json import recovered
 from support.perfetto import ERRORS, PLACES, ask
 from support.rank_traces import merge
 
@@ -24,7 +24,7 @@ def printed(name: str, args: str = "{}") -> str:
 @given(st.lists(NAMES, min_size=1, max_size=5))
 def test_names_come_out_as_they_were_printed(names):
     texts = [printed(name) for name in names]
-    found, places, _ = mended(",\n".join(texts).encode())
+    found, places, _ = recovered(",\n".join(texts).encode())
     alike = [name for name in names if all(sign not in name for sign in ('":', '",', '"}', '{"ph"', ',"ph"')) and not
              any(f'"{blank}' in name for blank in " \u00a0")]
     if alike == names:
@@ -40,23 +40,23 @@ def test_names_come_out_as_they_were_printed(names):
     ('{"dims": [[1, 2], [x, "a"b"]], "c": true}', {"dims": [[1, 2], ["x", 'a"b']], "c": True}),
     ("{count: 3, 'a': 1}", None), ('{"a": 1', None), ('{"a": b c}', None), ('{"a": "b}', None)])
 def test_what_profilers_print_by_hand_is_read(args, read):
-    found, places, lost_bytes = mended(text := printed("a", args).encode())
+    found, places, lost_bytes = recovered(text := printed("a", args).encode())
     assert (places, lost_bytes) == ((0, 0) if read is not None else (1, len(text)))
     assert [json.loads(event)["args"] for event in found] == ([read] if read is not None else [])
 
 
 def test_numbers_keep_their_digits():
-    (event,), *_ = mended(printed("a").replace("5.125", "1700000000000000.125").encode())
+    (event,), *_ = recovered(printed("a").replace("5.125", "1700000000000000.125").encode())
     assert b'"ts":1700000000000000.125' in event
 
 
 def test_two_events_that_damage_made_one_are_not_taken_for_one():
     first, second = printed("first"), printed("second")
-    found, places, _ = mended((first[:first.index("irst")] + second[second.index("second"):]).encode())
+    found, places, _ = recovered((first[:first.index("irst")] + second[second.index("second"):]).encode())
     assert not places and len(found) == 1, "it is whole"
-    found, places, _ = mended((first[:first.index("irst")] + second).encode())
+    found, places, _ = recovered((first[:first.index("irst")] + second).encode())
     assert found == [] and places
-    found, places, _ = mended((first[:-1] + second[second.index('"pid"'):]).encode())
+    found, places, _ = recovered((first[:-1] + second[second.index('"pid"'):]).encode())
     assert found == [] and places, "no comma between them"
 
 
@@ -71,7 +71,7 @@ def test_two_events_that_damage_made_one_are_not_taken_for_one():
 def test_what_a_name_has_in_it_is_never_taken_for_fields(event):
     """It is all there, or nothing is."""
     truth = {"ph": "X", "ts": 1, "dur": 5, "tid": 1}
-    found, places, _ = mended(event.encode())
+    found, places, _ = recovered(event.encode())
     for one in map(json.loads, found):
         assert one["name"] in event and len(one["name"]) > len(event) / 5 and not places
         assert all(one.get(key, value) == value for key, value in truth.items())
@@ -95,7 +95,7 @@ def test_odd_events_of_any_length_are_read_wherever_the_text_is_cut(tmp_path):
 @given(st.binary(max_size=200), st.integers(0, 120), st.integers(0, 40))
 def test_whatever_stands_there_ends_and_gives_json_or_nothing(noise, place, gone):
     text = (printed("a", '{"b": [c, {"d": "e"f"}], "g": 0x1}') * 2).encode()
-    for event in mended(text[:place] + noise + text[place + gone:])[0]:
+    for event in recovered(text[:place] + noise + text[place + gone:])[0]:
         json.loads(event.decode("utf-8", "replace"), strict=False)
 
 
