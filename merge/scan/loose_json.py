@@ -17,7 +17,7 @@ _NEXT = re.compile(rb"\}" + _BLANK + rb",?" + _BLANK + rb'(?=\{' + _BLANK + rb'"
 """Behind it an object follows another one."""
 _QUOTED = re.compile(rb"(" + _STRING + rb")" + _BLANK + rb":" + _BLANK, re.DOTALL)
 _BARE = re.compile(rb"([A-Za-z_][\w.]*+)" + _BLANK + rb":" + _BLANK)
-_SKIPPED = re.compile(rb"[ \t\r\n,]*+")
+BLANKS = b" \t\r\n"
 _NUMBER = re.compile(rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?=" + _BLANK + rb"[,}\]])")
 _HEX = re.compile(rb"0[xX][0-9a-fA-F]{1,16}(?=" + _BLANK + rb"[,}\]])")
 _WORD = re.compile(rb"[A-Za-z_][\w.:<>*-]*+(?=" + _BLANK + rb"[,}\]])")
@@ -66,19 +66,20 @@ class _Reader:
 
     def is_at_end(self) -> bool:
         """Whether nothing but blanks and commas is left."""
-        self._skip()
+        self._skip(BLANKS + b",")
         return self.at == len(self._text)
 
     def is_between(self) -> bool:
         """Whether the text ends here, or a comma or another object follows: else more belongs to what was read."""
-        self.at = _behind_blanks(self._text, self.at)
+        self._skip(BLANKS)
         return self._text[self.at:self.at + 1] in (b"", b",", b"{")
 
     def fields(self, depth: int) -> dict[bytes, bytes]:
         """Those of the object that begins here: text of a key -> text of its value. All keys have quotes, or none."""
         self._expect(b"{", depth)
         found: dict[bytes, bytes] = {}
-        written = _BARE if _BARE.match(self._text, _behind_blanks(self._text, self.at)) else _QUOTED
+        self._skip(BLANKS)
+        written = _BARE if _BARE.match(self._text, self.at) else _QUOTED
         while not self._ends(b"}"):
             key = written.match(self._text, self.at)
             if key is None:
@@ -139,27 +140,21 @@ class _Reader:
 
     def _expect_comma(self, bracket: bytes) -> None:
         """A value is followed by a comma, or by the end of what it is in."""
-        self.at = _behind_blanks(self._text, self.at)
+        self._skip(BLANKS)
         if self._text[self.at:self.at + 1] not in (b",", bracket):
             raise ValueError("no comma")
 
     def _ends(self, bracket: bytes) -> bool:
         """Whether the bracket is next, behind blanks and commas, and has been read."""
-        self._skip()
+        self._skip(BLANKS + b",")
         if self._text[self.at] != bracket[0]:
             return False
         self.at += 1
         return True
 
-    def _skip(self) -> None:
-        found = _SKIPPED.match(self._text, self.at)
-        self.at = found.end() if found is not None else self.at
-
-
-def _behind_blanks(text: bytes, at: int) -> int:
-    while text[at:at + 1] in (b" ", b"\t", b"\r", b"\n"):
-        at += 1
-    return at
+    def _skip(self, signs: bytes) -> None:
+        while self.at < len(self._text) and self._text[self.at] in signs:
+            self.at += 1
 
 
 def _joined(fields: dict[bytes, bytes]) -> bytes:

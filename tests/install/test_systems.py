@@ -60,6 +60,14 @@ def test_every_reading_command_says_what_it_says_here_with_torch(system, bare, e
 
 
 @pytest.mark.job
+@pytest.mark.stress
+def test_every_form_of_a_reading_command_says_the_same_without_torch(bare, everything, ddp, written):
+    commands = reading_commands(everything, ddp, written)
+    known = [called(*words).stdout for words in commands]
+    assert [one.stdout for one in in_turn(bare / "bin" / "python", commands)] == known
+
+
+@pytest.mark.job
 @needs_stubs
 def test_the_engine_in_python_merges_on_windows_with_processes(bare, tmp_path):
     run = write_run(tmp_path / "run", *([slice_of(f"op {rank}", 10, 5)] for rank in range(3)))
