@@ -24,7 +24,7 @@ from distprof.merge.report.resource_findings import bandwidth, compilations, dat
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
-from distprof.merge.text.phrases import full_sentence, step_time_words
+from distprof.merge.text.phrases import full_sentence, left_together, step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, bubble, mfu
 from distprof.merge.text.steps import change_line
@@ -276,8 +276,7 @@ def _clock(facts: Facts) -> Iterator[Finding]:
     analysis = facts.sources.comms.analysis
     if analysis is not None and analysis.ends_apart_ns is not None:
         yield Finding(severity="note", section="clock",
-                      text="Late ranks are judged as if ranks left a collective together, which they do within "
-                           f"{duration(analysis.ends_apart_ns)} of each other on clocks estimated from that.")
+                      text=full_sentence(left_together(analysis.ends_apart_ns)))
     elif unsure_ns and 2 * counts.num_unsure > counts.num_spreads:
         yield Finding(severity="warn", section="clock",
                       text=f"Clocks of two ranks agree within {duration(unsure_ns)}, and {counts.num_unsure} of "

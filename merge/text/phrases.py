@@ -128,6 +128,12 @@ def clock_line(clock: Mapping[str, Any]) -> str:
     return f"clock: {'; '.join(parts)}"
 
 
+def left_together(ends_apart_ns: int) -> str:
+    """What lateness rests on where clocks were estimated from the ends of collectives."""
+    return ("lateness is judged as if ranks left a collective together: on clocks estimated from that, they do so "
+            f"within {duration(ends_apart_ns)}")
+
+
 def _basis(clock: Mapping[str, Any]) -> str:
     samples = clock["num_samples"]
     if clock["method"] == "collectives":

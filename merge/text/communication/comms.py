@@ -16,7 +16,7 @@ from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.communication.timeline import collective_line, gigabytes
-from distprof.merge.text.phrases import clock_line, known_to, rank_list, some, step_time_words
+from distprof.merge.text.phrases import clock_line, known_to, left_together, rank_list, some, step_time_words
 from distprof.merge.text.problems import sentence, sentences
 from distprof.merge.totals.findings import Findings
 from distprof.merge.totals.step_time import StepTime, parts_of_step
@@ -194,8 +194,7 @@ def doubts(found: Findings) -> Iterator[str]:
     counts = found.coverage
     settled = "; if all ranks ran on one host, --same-host settles it" if None in hosts_of(found.run).values() else ""
     if found.analysis is not None and found.analysis.ends_apart_ns is not None:
-        yield ("late ranks are judged as if ranks left a collective together, which they do within "
-               f"{duration(found.analysis.ends_apart_ns)} of each other on these clocks")
+        yield left_together(found.analysis.ends_apart_ns)
     if unsure_ns and counts.num_unsure:
         yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
                f"arrival spreads are smaller than that, so their last rank is unknown{settled}")
