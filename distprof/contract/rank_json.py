@@ -170,8 +170,8 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     params: ParamCount | None = None
     """Over all root modules; None until modules were seen."""
     device_name: str | None = None
-    device_type: Literal["", "cpu", "cuda"] = ""
-    """Of the device it works on; '' in files of older versions."""
+    device_type: str = ""
+    """Of the device it works on, like cpu or cuda; '' in files of older versions."""
     peak_memory: PeakMemory = PeakMemory()
     """From the start of the process until the folder was last written."""
     tf32: dict[str, bool] = {}

@@ -295,12 +295,14 @@ COLLECTIVES = Table(
         Column(name="asynchronous", type="bool", doc="True if the call was asynchronous (async_op)."),
         time("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
         time("start_ns", "When the backend started it: a gloo thread took it off its queue, or an NCCL kernel "
-                         "started. Null if the timeline does not show it.", nullable=True),
+                         "started. For data on a device, where the timeline does not show it: when the stream came "
+                         "to the op. Null if unknown.", nullable=True),
         time("end_ns", "When the op completed on this rank. Null if neither the timeline, the backend nor a wait "
                        "shows it.", nullable=True),
         text("timed_by", "Source of `end_ns`: timeline (exact); future (a callback, late by however long the "
                          "interpreter was busy); or wait (`wait_end_ns`, if earlier than the callback or if there was "
-                         "none).", nullable=True, among=("timeline", "future", "wait")),
+                         "none; for data on a device, when its stream went on behind the wait).", nullable=True,
+             among=("timeline", "future", "wait")),
         time("wait_start_ns", "When a thread of this rank first began to wait for the op; ns since the epoch, this "
                               "rank's clock. Null: no thread is known to have waited.", nullable=True),
         time("wait_end_ns", "When that wait ended. With a GPU, the thread continues at once and its stream waits "

@@ -21,6 +21,7 @@ from distprof.model.compiled import ABOUT_HOOKS, CompiledCalls, CompileWatch, is
 from distprof.model.modules import Model, ModuleMap, Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.tensors import tensors
+from distprof.process.accelerators import is_capturing
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 """Wraps a callback that torch runs on threads of the script, so that an error in it does not reach the script."""
@@ -228,7 +229,8 @@ class ModuleScopes:
         if frames:
             outer = frames[-1]
             site = self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
-        elif self._is_foreign(module) or (self.left_out and threading.get_native_id() in self.left_out):
+        elif self._is_foreign(module) or is_capturing() or (
+                self.left_out and threading.get_native_id() in self.left_out):
             return
         else:
             outer, site = None, self._root_site(module)

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from distprof.contract.rank_json import PeakMemory
 from distprof.files import read_small
+from distprof.process.accelerators import accelerator_name, peak_device_bytes
 from distprof.process.launchers import local_rank, number, rank_and_size
 from distprof.system import status_bytes
 
@@ -117,19 +118,12 @@ def _git_text(file: Path) -> str:
 
 def peak_memory() -> PeakMemory:
     """The most that this process has held until now."""
-    device = sys.modules["torch"].cuda.max_memory_allocated() if device_type() == "cuda" else None
-    return PeakMemory(host_bytes=status_bytes("VmHWM"), device_bytes=device)
-
-
-def device_type() -> Literal["cpu", "cuda"]:
-    """`cuda` once CUDA is in use, else `cpu`."""
-    torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+    return PeakMemory(host_bytes=status_bytes("VmHWM"), device_bytes=peak_device_bytes())
 
 
 def device_name() -> str:
-    """The device the process works on: its current CUDA device once CUDA is in use, else the CPU."""
-    return str(sys.modules["torch"].cuda.get_device_name()) if device_type() == "cuda" else cpu_name()
+    """The device the process works on: the current one of its accelerator once that is in use, else the CPU."""
+    return accelerator_name() or cpu_name()
 
 
 def tf32() -> dict[str, bool]:

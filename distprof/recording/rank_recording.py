@@ -20,10 +20,10 @@ from distprof.contract.tables import COLLECTIVES, COMPILATIONS, LINES, MODULES, 
 from distprof.errors import UsageError
 from distprof.helper import Helper
 from distprof.model.modules import ModuleMap, Site
+from distprof.process.accelerators import device_type
 from distprof.process.identity import (
     Identity,
     device_name,
-    device_type,
     in_process_group,
     peak_memory,
     tf32,

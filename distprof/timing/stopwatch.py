@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+
+from distprof.process.accelerators import CPU, accelerator, device_type
+
+Anchor = tuple[torch.Event, int]
+"""An event of a device that is idle, and the host's time at it."""
+TRIES = 5
 
 
 class Stopwatch:
@@ -24,29 +31,75 @@ class Stopwatch:
         """Waits until all marks have a time."""
 
 
-class CudaStopwatch(Stopwatch):
-    """Events on the current stream; no synchronisation before `settle`."""
+class StreamStopwatch(Stopwatch):
+    """Events on the current streams of an accelerator; nothing is waited for between the constructor and `settle`.
+
+    Times are ns since the epoch: at both of these moments the clocks of host and device are compared. While a stream
+    captures a graph nothing runs, so no time passes, and the graph gets no events.
+    """
 
     resolves_at_once = False
 
-    def __init__(self) -> None:
-        self._origin = self.mark()
+    def __init__(self, kind: str) -> None:
+        """Compares the clocks of the host and of the current device; `kind` is the type of device, like cuda."""
+        # torch.cuda.Event asks for the current stream in Python, which takes four times as long
+        self._event: Callable[[], torch.Event] = partial(torch.Event, kind, enable_timing=True)
+        self._is_capturing: Callable[[], bool] = getattr(accelerator(), "is_current_stream_capturing", _never)
+        self._latest: torch.Event | None = None
+        self._anchors: dict[int, list[Anchor]] = {}
+        """By index of the device."""
+        self._compare(torch.accelerator.current_device_index())
 
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+    def mark(self) -> torch.Event | None:
+        """None only where a graph has been captured since the constructor."""
+        if self._is_capturing():
+            return self._latest
+        event = self._latest = self._event()
         event.record()
+        self._anchors.setdefault(event.device.index, [])  # of a device that is used for the first time
         return event
 
-    def resolve(self, mark: torch.cuda.Event) -> int:
-        """Time since the stopwatch was made; torch returns milliseconds as a float."""
-        milliseconds: float = self._origin.elapsed_time(mark)
-        return round(milliseconds * 1e6)
+    def resolve(self, mark: torch.Event | None) -> int:
+        """When the stream reached the mark; torch returns milliseconds as a float."""
+        if mark is None:
+            return self._anchors[min(self._anchors)][0][1]
+        first, last = (self._anchors[mark.device.index][place] for place in (0, -1))
+        scale = 1e6
+        if last is not first:
+            scale = (last[1] - first[1]) / first[0].elapsed_time(last[0])
+        return last[1] - round(mark.elapsed_time(last[0]) * scale)
 
     def settle(self) -> None:
-        torch.cuda.synchronize()
+        for device in list(self._anchors):
+            self._compare(device)
+
+    def _compare(self, device: int) -> None:
+        """Notes an event and the host's time at which the device was there, of some tries the surest one."""
+        if self._is_capturing():
+            return
+        before = torch.accelerator.current_device_index()
+        try:
+            torch.accelerator.set_device_index(device)
+            torch.accelerator.synchronize()
+            _, event, host_ns = min((self._look() for _ in range(TRIES)), key=lambda one: one[0])
+        finally:
+            torch.accelerator.set_device_index(before)
+        self._anchors.setdefault(device, []).append((event, host_ns))
+
+    def _look(self) -> tuple[int, torch.Event, int]:
+        event = self._event()
+        before = time.time_ns()
+        event.record()
+        event.synchronize()
+        after = time.time_ns()
+        return after - before, event, (before + after) // 2
+
+
+def _never() -> bool:
+    return False
 
 
 def stopwatch() -> Stopwatch:
-    """The stopwatch of the device in use: CUDA once the script has initialised it, else the host."""
-    # is_available() would initialise the driver of a script that may still fork or choose its devices
-    return CudaStopwatch() if torch.cuda.is_initialized() else Stopwatch()
+    """The stopwatch of the device in use: the accelerator once the script has initialised it, else the host."""
+    kind = device_type()
+    return Stopwatch() if kind == CPU else StreamStopwatch(kind)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-import torch
-
 from distprof.contract.tables import TableRow
 from distprof.model.scopes import Guard, in_backward
+from distprof.process.accelerators import CPU, device_type
 from distprof.recording.blocking.node_owners import NodeOwners
 from distprof.recording.blocking.script_line import NOWHERE, Place, place_of, place_of_thread
 
@@ -34,7 +33,7 @@ class Wait(NamedTuple):
 
 def is_on_device() -> bool:
     """True in a job that works on a GPU."""
-    return bool(torch.cuda.is_initialized())
+    return device_type() != CPU
 
 
 def known(wait_of: Callable[..., Wait | None], *args: Any, **kwargs: Any) -> Wait | None:

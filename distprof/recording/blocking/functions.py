@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import dataloader
 
+from distprof.process.accelerators import is_capturing
 from distprof.recording.blocking.blocking_log import (
     COMMUNICATION,
     DATA,
@@ -133,7 +134,7 @@ class WaitingFunctions:
 def _is_over(work: Any) -> bool:
     """To ask may break a graph capture, in which nothing waits."""
     try:
-        return not torch.cuda.is_current_stream_capturing() and bool(work.is_completed())
+        return not is_capturing() and bool(work.is_completed())
     except RuntimeError:
         return False
 

@@ -91,7 +91,7 @@ def copying(op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait 
 
 
 def _communicating(op: str, *args: Any, **_kwargs: Any) -> Wait | None:
-    if isinstance(args[0], torch.Tensor) and args[0].is_cuda:
+    if isinstance(args[0], torch.Tensor) and args[0].device.type != "cpu":
         return None  # a stream waits, and the host goes on
     return Wait(op, COMMUNICATION, "cpu", blocking=True)
 

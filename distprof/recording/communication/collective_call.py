@@ -5,8 +5,9 @@ A call is labelled when it is made; its times follow from the work of the backen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distprof.contract.stuck import OpenCall
 
@@ -41,6 +42,15 @@ class CollectiveCall(OpenCall, kw_only=True):
     """Elements of each piece of work that gloo makes of the call; none for what blocks or is point-to-point."""
     on_device: bool = False
     """True where a kernel on a GPU does it."""
+    mark: Callable[[], Any] | None = None
+    """Marks a moment on the stream of the data; None for data of the host."""
+    reached: Any = None
+    """Mark at which the stream came to the op."""
+    passed: Any = None
+    """Mark at which the stream went on behind a wait for it."""
+    reached_ns: int | None = None
+    """When that was."""
+    passed_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +73,7 @@ def note_wait(call: CollectiveCall, start_ns: int, end_ns: int, *, several: bool
     """Sets when a thread waited for the call; of several waits the first counts."""
     if call.wait_start_ns is None:
         call.wait_start_ns, call.wait_end_ns, call.waits_for_several = start_ns, max(start_ns, end_ns), several
+        call.passed = None if call.mark is None else call.mark()
 
 
 def is_backend_event(name: str, group: object) -> bool:

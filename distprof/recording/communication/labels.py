@@ -21,8 +21,9 @@ from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
 from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
 from distprof.recording.communication.collective_call import CollectiveCall, note_wait
-from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.communication.running_works import HOST, RunningWorks, backend_name
 from distprof.recording.communication.waits import WaitWatch
+from distprof.timing.stopwatch import StreamStopwatch, stopwatch
 
 INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
 """Names that c10d operators give to the tensors that a rank puts in."""
@@ -34,9 +35,15 @@ BLOCKING = ("monitored_barrier_",)
 MANY_WORKS = ("reduce_scatter_", "reduce_scatter_tensor_coalesced_")
 """Operators that gloo takes apart: a piece of work per input."""
 MOST_PENDING = 64
+ON_HOST = ("gloo", "mpi")
+"""Backends that communicate data of devices as well, on the host."""
 
 
 Pending = tuple[CollectiveCall, Any]
+
+
+class _Reached(threading.local):
+    mark: Any = None
 
 
 class CollectiveRecorder:
@@ -48,7 +55,7 @@ class CollectiveRecorder:
         self._scopes = scopes
         self._where = where
         self._works = works
-        self._kernels = C10dKernels(guard(self._look_at_pending), guard(self._on_call))
+        self._kernels = C10dKernels(guard(self._before_call), guard(self._on_call))
         self._waits = WaitWatch(guard, self.calls)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
         self._groups: dict[str, tuple[weakref.ref[Any], list[int]]] = {}
@@ -57,6 +64,9 @@ class CollectiveRecorder:
         self._pending: list[Pending] = []
         self._waited_for: dict[int, CollectiveCall] = {}
         self._ends_from_timeline = False
+        self._streams: StreamStopwatch | None = None
+        self._reached = _Reached()
+        """The mark in front of the running call, on each thread."""
 
     def start(self, *, timeline: bool = False) -> None:
         """Puts a kernel in front of each operator.
@@ -66,6 +76,8 @@ class CollectiveRecorder:
                 is free, so they are only used where the timeline leaves open which op an event belongs to.
         """
         self._ends_from_timeline = timeline
+        watch = stopwatch()
+        self._streams = watch if isinstance(watch, StreamStopwatch) else None
         self._kernels.start()
         self._waits.start()
 
@@ -79,6 +91,7 @@ class CollectiveRecorder:
                 if call.runner is None and call.op not in POINT_TO_POINT:
                     self._stamp_end(call, work)
             self._pending = []
+            self._resolve_marks()
 
     def forget(self) -> None:
         """Drops all calls, and numbers the next ones from 0."""
@@ -88,6 +101,24 @@ class CollectiveRecorder:
     def open_calls(self) -> list[CollectiveCall]:
         """Calls that have not ended, as far as that is known: those on CPU tensors."""
         return [call for call, work in list(self._pending) if call.end_ns is None and not work.is_completed()]
+
+    def _before_call(self) -> None:
+        self._look_at_pending()
+        if self._streams is not None:
+            self._reached.mark = self._streams.mark()
+
+    def _resolve_marks(self) -> None:
+        """Turns marks on streams into times."""
+        streams, self._streams = self._streams, None
+        marked = [call for call in self.calls if call.mark is not None]
+        if streams is not None and marked:
+            streams.settle()
+        for call in marked:
+            if streams is not None and call.reached is not None:
+                call.reached_ns = streams.resolve(call.reached)
+            if streams is not None and call.passed is not None:
+                call.passed_ns = streams.resolve(call.passed)
+            call.mark = call.reached = call.passed = None
 
     def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
                  caller: Any) -> None:
@@ -112,6 +143,8 @@ class CollectiveRecorder:
         works = elements if operator in MANY_WORKS else [sum(elements)]
         kind = (group, op in POINT_TO_POINT)
         first = data[0] if data else next(iter(_flat(_first(given, OUTPUTS))), None)
+        device = HOST if first is None else first.device
+        on_stream = self._streams is not None and device.type not in (HOST.type, "meta")
         written = _flat(_first(given, WRITTEN))
         call = CollectiveCall(
             op=op,
@@ -135,7 +168,9 @@ class CollectiveRecorder:
             returned_ns=times[1],
             thread=threading.get_native_id(),
             work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else tuple(works),
-            on_device=first is not None and first.is_cuda,
+            on_device=device != HOST and backend_name(process_group, device) not in ON_HOST,
+            mark=self._streams.mark if on_stream and self._streams is not None else None,
+            reached=self._reached.mark if on_stream else None,
         )
         self._counts[kind] += 1
         self.calls.append(call)
@@ -147,7 +182,7 @@ class CollectiveRecorder:
             note_wait(call, *times)
             return
         work = unboxed(output)
-        self._works.add(op, process_group, work)
+        self._works.add(op, process_group, work, device)
         self._waits.issued(call, operator, work, written, caller)
         if work is not None and not call.on_device:
             # an NCCL future is done before the kernel is; to ask may break a graph capture

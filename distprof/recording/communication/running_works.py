@@ -15,6 +15,7 @@ from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT
 from distprof.model.scopes import Guard
 from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
 
+HOST = torch.device("cpu")
 LOOK_EVERY_S = 0.0005
 MOST_AT_FIRST = 64
 MOST_POINT_TO_POINT = 64
@@ -42,12 +43,13 @@ class RunningWorks:
         self._kernels.stop()
 
     def _on_call(self, operator: str, given: Mapping[str, Any], _times: Any, output: Any, _caller: Any) -> None:
-        self.add(OP_OF_C10D[operator], dist.ProcessGroup.unbox(given["process_group"]), unboxed(output))
+        self.add(OP_OF_C10D[operator], dist.ProcessGroup.unbox(given["process_group"]), unboxed(output),
+                 device_of(given))
 
-    def add(self, op: str, group: Any, work: Any) -> None:
+    def add(self, op: str, group: Any, work: Any, device: torch.device) -> None:
         """A group was given work; None where its backend gathers up several calls."""
         # a reduce_scatter is never complete there; who waits for it waits for all parts of it
-        if not self.is_on or work is None or op == "reduce_scatter" or not _is_gloo(group):
+        if not self.is_on or work is None or op == "reduce_scatter" or backend_name(group, device) != "gloo":
             return
         if op in POINT_TO_POINT:
             self._single = [one for one in self._single if not one.is_completed()]
@@ -85,8 +87,20 @@ class RunningWorks:
         return bool(self._collectives)
 
 
-def _is_gloo(group: Any) -> bool:
+def backend_name(group: Any, device: torch.device) -> str | None:
+    """The backend, like gloo, that communicates data of this device; None where the group has none for it."""
     try:
-        return bool(group._get_backend(torch.device("cpu")).name() == "gloo")
-    except RuntimeError:  # it has no backend for the CPU
-        return False
+        return str(group._get_backend(device).name())
+    except RuntimeError:
+        return None
+
+
+def device_of(given: Mapping[str, Any]) -> torch.device:
+    """Where the tensors of an operator are, by its arguments; the host where it has none."""
+    return next((first.device for value in given.values() if (first := _first_tensor(value)) is not None), HOST)
+
+
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value if isinstance(value, torch.Tensor) else None

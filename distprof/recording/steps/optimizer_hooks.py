@@ -12,15 +12,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from distprof.contract.passes import WAIT
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
+from distprof.process.accelerators import is_capturing
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.steps.skipped import SkippedSteps
+
+
+ABOUT_GRAPHS = ("an optimizer's step was captured into a graph: it steps whenever the graph is replayed, which ends no "
+                "step here; record with distprof.record and call recorder.step()")
 
 
 class OptimizerHooks:
     """Watches optimizers, between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
-                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer], None]) -> None:
+                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer], None],
+                 note: Callable[[str], None]) -> None:
         """Prepares.
 
         Args:
@@ -29,12 +35,14 @@ class OptimizerHooks:
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
             later: Called behind each step once nothing else is to be watched.
+            note: Takes what the user should know.
         """
         self._passes = passes
         self._guard = guard
         self._is_recording = is_recording
         self._stepped, self._later = stepped, later
         self._guarded_after = guard(self._after)
+        self._note, self._were_captured = guard(note), False
         self._num_steps = 0
         self._begins = guard(passes.optimizer_begins)
         self._skipped = SkippedSteps(lambda: self._num_steps, guard(lambda optimizer: stepped(optimizer, True)))
@@ -61,7 +69,7 @@ class OptimizerHooks:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
-        if torch.compiler.is_compiling() or not self._is_recording():
+        if torch.compiler.is_compiling() or not self._is_recording() or is_capturing():
             return None
         _become_last(self._handles[1:])
         self._begins(optimizer)
@@ -74,6 +82,11 @@ class OptimizerHooks:
         return None
 
     def _behind(self, optimizer: Optimizer, *_: Any) -> None:
+        if is_capturing():
+            if not self._were_captured:
+                self._note(ABOUT_GRAPHS)
+            self._were_captured = True
+            return
         (self._guarded_after if self._is_recording() else self._later)(optimizer)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 import torch
 from isal import igzip
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
 from distprof.contract.rank_json import EventsLeftOut
@@ -20,6 +21,7 @@ from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
+from distprof.process.accelerators import CPU, device_type
 from distprof.recording import rank_size
 from distprof.recording.tracing.capped_timeline import capped, part_that_fits
 from distprof.recording.tracing.kineto_trace import TraceContent, read_repaired
@@ -27,6 +29,8 @@ from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
 from distprof.system import end_forked_children_at_exit
 
+ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU, "mtia": ProfilerActivity.MTIA,
+              "hpu": ProfilerActivity.HPU}
 END_BYTES = 64
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 """Of torch 2.10, which says it of a session of one cycle as well."""
@@ -62,11 +66,9 @@ class Timeline:
         if why_none is not None:
             self._note(f"no timeline is recorded: {why_none}")
             return
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_initialized():
-            activities.append(ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities, record_shapes=True,
-                                               profile_memory=self._memory)
+        self._profile = torch.profiler.profile(
+            activities=_activities(), record_shapes=True, profile_memory=self._memory,
+            experimental_config=_with_synchronisation())
         with kineto_begins():
             self._sessions.begin(self._profile)
         self._stopped = False
@@ -193,6 +195,16 @@ class Timeline:
                     left.unlink()
         self.is_written = True
         return True
+
+
+def _activities() -> list[ProfilerActivity]:
+    kind = device_type()
+    return [ProfilerActivity.CPU, *([] if kind == CPU else [ACTIVITIES.get(kind, ProfilerActivity.PrivateUse1)])]
+
+
+def _with_synchronisation() -> _ExperimentalConfig:
+    """Which stream waits for which event, and when the host waits for a device."""
+    return _ExperimentalConfig(enable_cuda_sync_events=device_type() == "cuda")
 
 
 def _check_end(path: Path) -> None:
