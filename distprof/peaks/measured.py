@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -19,6 +22,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LONG_ENOUGH_NS = 20_000_000
 """Long enough that launch overhead does not matter."""
 RUNS = 9
+TF32 = "tf32"
 SMALLEST, LARGEST = 256, 8192
 COPY_BYTES = 256 << 20
 """More than caches hold."""
@@ -74,16 +78,29 @@ def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None
     """Measures the peak of a device in one dtype; None if it cannot multiply in it.
 
     Args:
-        dtype: As torch writes it, like bfloat16.
+        dtype: As torch writes it, like bfloat16; `tf32` for float32 products that may use TF32.
         device: A CPU or CUDA device.
     """
-    place = torch.device(device)
-    with torch.inference_mode():
-        product, copy = _matmul(getattr(torch, dtype), place, RUNS), _copy(place, RUNS)
+    place, may_use_tf32 = torch.device(device), dtype == TF32
+    with torch.inference_mode(), _allowing_tf32(may_use_tf32):
+        product = _matmul(torch.float32 if may_use_tf32 else getattr(torch, dtype), place, RUNS)
+        copy = _copy(place, RUNS)
     if product.per_second is None or copy.per_second is None:
         return None
     return Peak(dtype=dtype, flops_per_second=product.per_second, bytes_per_second=copy.per_second,
                 source=f"measured here, {product.how}", year=date.today().year)
+
+
+@contextmanager
+def _allowing_tf32(allowed: bool) -> Iterator[None]:  # noqa: FBT001 (what it allows is its name)
+    settings: Any = torch.backends.cuda.matmul
+    name, on = ("fp32_precision", TF32) if hasattr(settings, "fp32_precision") else ("allow_tf32", True)  # torch 2.8
+    before = getattr(settings, name)
+    try:
+        setattr(settings, name, on if allowed else before)
+        yield
+    finally:
+        setattr(settings, name, before)
 
 
 def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate:

@@ -20,11 +20,14 @@ from distprof.peaks.measured import measured_peak
 from distprof.peaks.published import Peak
 from distprof.peaks.published import peak as published_peak
 from distprof.peaks.roofline import Roofline, roofline
+from distprof.process.accelerators import device_type
 from distprof.process.identity import device_name, tf32
 from distprof.timing.latency import Latency
-from distprof.timing.repetition import measure_latency
+from distprof.timing.repetition import durations, measure_latency
 from distprof.units import UNKNOWN, counted, duration, percent, si
 
+HEAVY = 1.1
+"""Timers that make a call longer by more than that are mentioned."""
 SHOWN_TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
 
 
@@ -34,31 +37,32 @@ class Profile(Counts):
 
     latencies: Mapping[str, Latency]
     """Module path -> mean times per call; only modules that were called."""
+    latency_ns: float
+    """Mean time of a call without timers of modules, which slow a GPU down where the host can hardly keep it busy."""
     runs: int
-    """Number of timed calls."""
+    """Number of timed calls, with these timers and without."""
     device: str
     peak: Peak | None
     """Peak rates of the device: given, measured, or published for exactly this device; None if unknown."""
 
     @cached_property
-    def latency_ns(self) -> float | None:
-        """Forward time of the model, and backward time if it ran."""
+    def _timed_ns(self) -> float | None:
+        """Forward time of the model, and backward time if it ran, with timers of modules."""
         roots = [latency for path, latency in self.latencies.items() if path == "" or path.endswith(":")]
         return sum(map(_sum, roots)) if roots else None
 
     @property
     def mfu(self) -> float | None:
         """Model FLOPs / (latency x dense peak FLOP/s); None if the peak is unknown."""
-        time_ns = self.latency_ns
-        if self.peak is None or not time_ns:
+        if self.peak is None or not self.latency_ns:
             return None
-        return self.model_flops / (self.peak.flops_per_second * time_ns / 1e9)
+        return self.model_flops / (self.peak.flops_per_second * self.latency_ns / 1e9)
 
     def measured(self, path: str) -> Mapping[str, Any]:
         """Times, MFU and roofline of a module."""
         latency = self.latencies.get(path, Latency())
         found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in SHOWN_TIMES}
-        total = self.latency_ns
+        total = self._timed_ns
         own = _sum(latency)
         under = self.roofline(self._by_path[path]) if path in self._by_path else None
         flops = self._model_flops.get(path, 0)
@@ -73,7 +77,9 @@ class Profile(Counts):
         root = self.latencies.get("", Latency())
         parts = [f"{name} {duration(time)}" for name, time in (
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
-        of_runs = f"mean of {counted(self.runs, 'run')} on {self.device}"
+        slowed = (f"; modules with timers, {duration(self.latency_ns)} for the call without"
+                  if self._timed_ns and self._timed_ns > HEAVY * self.latency_ns else "")
+        of_runs = f"mean of {counted(self.runs, 'run')} on {self.device}{slowed}"
         if self.peak is None:
             basis = f"unknown: no published peak for {self.device}; measure it with peak='measured' (--peak)"
         else:
@@ -147,8 +153,10 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
             invocation.run()
 
         measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)
+        plain = durations(call, runs, torch.device(device_type()))
     return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
                    latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
+                   latency_ns=sum(plain) / runs,
                    device=device_name(), peak=peak if isinstance(peak, Peak) else _peak(counts, peak))
 
 
@@ -158,13 +166,13 @@ def _sum(latency: Latency) -> float:
 
 def _peak(counts: Counts, source: Literal["published", "measured"]) -> Peak | None:
     """Peak rates of the device in the dtype of most FLOPs."""
-    flops: dict[str, int] = {}
+    flops, takes_tf32 = dict[str, int](), tf32()
     for op in counts.ops:
         if op.flops and op.dtype is not None:
-            flops[op.dtype] = flops.get(op.dtype, 0) + op.flops
-    dtype = max(flops, key=flops.__getitem__, default=None)
-    if dtype is None:
+            kind = "convolution" if "convolution" in op.op else "matmul"
+            dtype = "tf32" if op.dtype == "float32" and takes_tf32[kind] else op.dtype
+            flops[dtype] = flops.get(dtype, 0) + op.flops
+    most = max(flops, key=flops.__getitem__, default=None)
+    if most is None:
         return None
-    if source == "measured":
-        return measured_peak(dtype, "cuda" if torch.cuda.is_initialized() else "cpu")
-    return published_peak(device_name(), "tf32" if dtype == "float32" and tf32()["matmul"] else dtype)
+    return measured_peak(most, device_type()) if source == "measured" else published_peak(device_name(), most)

@@ -11,6 +11,7 @@ import torch
 
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import ModuleScopes
+from distprof.process.accelerators import CPU
 from distprof.timing.latency import Latency
 from distprof.timing.time_pass import TimePass
 
@@ -18,11 +19,11 @@ from distprof.timing.time_pass import TimePass
 def durations(call: Callable[[], object], runs: int, device: torch.device) -> list[int]:
     """Repeats a call and returns the time of each run in ns.
 
-    On the CPU by `perf_counter_ns`. On CUDA by events between the runs on the current stream, with one synchronisation
-    at the end: a time is that of the kernels if the host is ahead of the device, else that of the host.
+    On the CPU by `perf_counter_ns`. On an accelerator by events between the runs on the current stream, with one
+    synchronisation at the end: a time is that of the kernels if the host is ahead of the device, else that of the host.
     """
-    if device.type == "cuda":
-        return _on_cuda(call, runs, device)
+    if device.type != CPU:
+        return _on_stream(call, runs, device)
     marks = [time.perf_counter_ns()]
     for _ in range(runs):
         call()
@@ -30,14 +31,14 @@ def durations(call: Callable[[], object], runs: int, device: torch.device) -> li
     return [end - begin for begin, end in pairwise(marks)]
 
 
-def _on_cuda(call: Callable[[], object], runs: int, device: torch.device) -> list[int]:
-    with torch.cuda.device(device):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
+def _on_stream(call: Callable[[], object], runs: int, device: torch.device) -> list[int]:
+    with getattr(torch, device.type).device(device):
+        marks = [torch.Event(device, enable_timing=True) for _ in range(runs + 1)]
         marks[0].record()
         for mark in marks[1:]:
             call()
             mark.record()
-        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
         # between neighbours, because elapsed_time is a float32 of milliseconds
         return [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(marks)]
 
@@ -46,7 +47,7 @@ def measure_latency(call: Callable[[], Any], *, warmup: int = 0, runs: int = 1,
                     modules: ModuleMap | None = None) -> dict[Site, Latency]:
     """Repeats `call` and times every module that runs in it, forward and backward.
 
-    No hook stays, even if `call` raises. On CUDA nothing waits for the device before the last call is done.
+    No hook stays, even if `call` raises. Nothing waits for an accelerator before the last call is done.
 
     Args:
         call: Runs the model, and its backward if that is to be measured.

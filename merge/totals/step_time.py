@@ -16,6 +16,8 @@ LIGHT = (TIME, ARRIVALS)
 """Passes in which nothing heavy runs."""
 TRACED = ((TRACE,), (MEMORY,))
 """What is taken where there are none of these, the first of them that there is."""
+LIGHTEST = 1.1
+"""Timers that make steps longer by more than that, as they do where the host can hardly keep a GPU busy, are heavy."""
 SETTLES = 3
 """From this many steps of a pass on the first is left out where recording warms up in it."""
 LEAST, MOST = 0.05, 0.95
@@ -73,7 +75,7 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     Returns:
         None where there is no such step.
     """
-    every = (settled(steps, some) for some in ((LIGHT, *TRACED) if passes is None else (passes,)))
+    every = (settled(steps, some) for some in ((_light(steps), *TRACED) if passes is None else (passes,)))
     found = next((rows for rows in every if len(rows)), None)
     if found is None:
         return None
@@ -81,6 +83,14 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     low, middle, high = np.quantile(each, (LEAST, 0.5, MOST)).tolist()
     return StepTime(time_ns=middle, low_ns=low, high_ns=high, num_steps=len(each),
                     passes=sorted(found["pass"].cast(pl.String).unique().to_list()))
+
+
+def _light(steps: pl.DataFrame) -> Sequence[str]:
+    timed, arrivals = (settled(steps, (name,)) for name in LIGHT)
+    if arrivals["step"].n_unique() < SETTLES or not len(timed):
+        return LIGHT
+    usual = arrivals["duration_ns"].median()
+    return (ARRIVALS,) if timed["duration_ns"].median() > LIGHTEST * usual else LIGHT  # type: ignore[operator]
 
 
 def parts_of_step(breakdown: pl.DataFrame, usual: StepTime | None) -> list[dict[str, Any]]:

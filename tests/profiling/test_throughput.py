@@ -195,7 +195,7 @@ class FakeEvents:
         self.log = []
         self.times = accumulate(range(100))
 
-    def event(self, *, enable_timing):
+    def event(self, _device, *, enable_timing):
         stream = self
 
         class Event:
@@ -213,9 +213,9 @@ class FakeEvents:
 
 def test_cuda_runs_lie_between_events_with_one_synchronisation_at_the_end(monkeypatch):
     fake = FakeEvents()
-    monkeypatch.setattr(torch.cuda, "Event", fake.event)
+    monkeypatch.setattr(torch, "Event", fake.event)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: fake.log.append("synchronize"))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: fake.log.append("synchronize"))
     times = repetition.durations(lambda: fake.log.append("call"), 3, torch.device("cuda"))
     assert fake.log == ["record", "call", "record", "call", "record", "call", "record", "synchronize"]
     assert times == [1_000_000, 2_000_000, 3_000_000]

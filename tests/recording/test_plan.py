@@ -21,8 +21,8 @@ def test_a_plan_reads_what_it_writes_and_gives_each_pass_its_steps_in_order(plan
     assert passes == [*expected, None, None]
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 32), (3, 32), (4, 20), (512, 20)])
-def test_the_arrivals_pass_has_more_steps_with_fewer_ranks_and_none_with_one(ranks, steps):
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 8), (2, 32), (3, 32), (4, 20), (512, 20)])
+def test_the_arrivals_pass_has_more_steps_with_fewer_ranks_and_a_few_with_one(ranks, steps):
     plan = StepPlan.parse("wait=1")
     assert plan.for_ranks(ranks).steps["arrivals"] == steps and plan.num_required == 1 + 1 + 3 + 6
     assert plan.for_ranks(ranks).pass_of(11) == ("arrivals" if steps else None)

@@ -16,7 +16,6 @@ from distprof.process.accelerators import is_capturing
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.steps.skipped import SkippedSteps
 
-
 ABOUT_GRAPHS = ("an optimizer's step was captured into a graph: it steps whenever the graph is replayed, which ends no "
                 "step here; record with distprof.record and call recorder.step()")
 

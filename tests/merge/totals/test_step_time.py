@@ -37,6 +37,13 @@ def test_it_is_the_median_of_steps_in_which_nothing_heavy_ran_of_each_the_mean_o
     assert found.high_ns == pytest.approx((30 - 0.05 * 3 * 18) * MS + MS)
 
 
+def test_timers_that_slow_a_step_down_are_heavy():
+    slow = steps(*[("time", 30)] * 3, *[("arrivals", 20)] * 5)
+    assert (found := step_time(slow)) is not None and (found.time_ns, found.passes) == (21 * MS, ["arrivals"])
+    few = steps(*[("time", 30)] * 3, *[("arrivals", 20)] * 3)  # two behind the first: too few to judge by
+    assert (found := step_time(few)) is not None and found.passes == ["arrivals", "time"]
+
+
 def test_without_such_steps_it_is_that_of_steps_with_a_timeline():
     found = step_time(steps(("count", 500), ("trace", 90), ("trace", 20), ("trace", 30)))
     assert found is not None and not found.is_light and found.time_ns == 26 * MS
