@@ -144,7 +144,8 @@ class CollectiveRecorder:
         kind = (group, op in POINT_TO_POINT)
         first = data[0] if data else next(iter(_flat(_first(given, OUTPUTS))), None)
         device = HOST if first is None else first.device
-        on_stream = self._streams is not None and device.type not in (HOST.type, "meta")
+        has_streams = device.type not in (HOST.type, "meta")
+        on_stream = self._streams is not None and has_streams
         written = _flat(_first(given, WRITTEN))
         call = CollectiveCall(
             op=op,
@@ -168,7 +169,7 @@ class CollectiveRecorder:
             returned_ns=times[1],
             thread=threading.get_native_id(),
             work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else tuple(works),
-            on_device=device != HOST and backend_name(process_group, device) not in ON_HOST,
+            on_device=has_streams and backend_name(process_group, device) not in ON_HOST,
             mark=self._streams.mark if on_stream and self._streams is not None else None,
             reached=self._reached.mark if on_stream else None,
         )
