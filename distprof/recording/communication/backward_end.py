@@ -17,7 +17,7 @@ from torch.autograd import Variable
 from torch.autograd.graph import _engine_run_backward
 
 from distprof.model.scopes import Guard
-from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 
 ENGINE = _engine_run_backward.__code__
 BUCKETS = "allreduce_"
@@ -65,6 +65,8 @@ class BackwardEnd:
         backward = self._running.get(task)
         if backward is None:
             return
+        for call, _ in backward.calls:
+            note_begin(call)
         issued_ns = max(call.returned_ns for call, _ in backward.calls)
         backward.begin_ns = issued_ns if backward.late else time.time_ns()
         backward.over = [not backward.late and is_over() for _, is_over in backward.calls]

@@ -46,11 +46,14 @@ class CollectiveCall(OpenCall, kw_only=True):
     """Marks a moment on the stream of the data; None for data of the host."""
     reached: Any = None
     """Mark at which the stream came to the op."""
+    waited: Any = None
+    """Mark at which the stream began to wait for it."""
     passed: Any = None
-    """Mark at which the stream went on behind a wait for it."""
+    """Mark at which the stream went on."""
     reached_ns: int | None = None
-    """When that was."""
+    """When the stream came to the op."""
     passed_ns: int | None = None
+    """When the stream went on, if it stood still for the op: else the op was over at some time before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,13 @@ def note_wait(call: CollectiveCall, start_ns: int, end_ns: int, *, several: bool
     """Sets when a thread waited for the call; of several waits the first counts."""
     if call.wait_start_ns is None:
         call.wait_start_ns, call.wait_end_ns, call.waits_for_several = start_ns, max(start_ns, end_ns), several
-        call.passed = None if call.mark is None else call.mark()
+        call.passed = None if call.mark is None or call.waited is None else call.mark()
+
+
+def note_begin(call: CollectiveCall) -> None:
+    """A thread is about to wait for the call."""
+    if call.mark is not None and call.waited is None:
+        call.waited = call.mark()
 
 
 def is_backend_event(name: str, group: object) -> bool:

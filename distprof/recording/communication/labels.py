@@ -35,6 +35,8 @@ BLOCKING = ("monitored_barrier_",)
 MANY_WORKS = ("reduce_scatter_", "reduce_scatter_tensor_coalesced_")
 """Operators that gloo takes apart: a piece of work per input."""
 MOST_PENDING = 64
+STOOD_STILL_NS = 20_000
+"""A stream takes less from one mark to the next where it has nothing to wait for."""
 ON_HOST = ("gloo", "mpi")
 """Backends that communicate data of devices as well, on the host."""
 
@@ -117,8 +119,9 @@ class CollectiveRecorder:
             if streams is not None and call.reached is not None:
                 call.reached_ns = streams.resolve(call.reached)
             if streams is not None and call.passed is not None:
-                call.passed_ns = streams.resolve(call.passed)
-            call.mark = call.reached = call.passed = None
+                passed_ns = streams.resolve(call.passed)
+                call.passed_ns = passed_ns if passed_ns - streams.resolve(call.waited) > STOOD_STILL_NS else None
+            call.mark = call.reached = call.waited = call.passed = None
 
     def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
                  caller: Any) -> None:
@@ -145,7 +148,7 @@ class CollectiveRecorder:
         first = data[0] if data else next(iter(_flat(_first(given, OUTPUTS))), None)
         device = HOST if first is None else first.device
         has_streams = device.type not in (HOST.type, "meta")
-        on_stream = self._streams is not None and has_streams
+        on_stream = self._streams is not None and has_streams and len(ranks) > 1
         written = _flat(_first(given, WRITTEN))
         call = CollectiveCall(
             op=op,

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from distprof.contract.tables import WAIT_SLICE
 from distprof.model.scopes import Guard
 from distprof.recording.communication.backward_end import BackwardEnd
-from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 
 IN_FLIGHT = ("_broadcast_coalesced",)
 """Functions of torch.distributed that wait for an op when they have issued the next one."""
@@ -43,6 +43,7 @@ class WaitWatch:
         self._backward = BackwardEnd(guard)
         self._work_waited, self._tensor_waited = guard(self._on_work), guard(self._on_tensor)
         self._function_waited = guard(self._on_function)
+        self._work_waits, self._tensor_waits = guard(self._before_work), guard(self._before_tensor)
         self._replaced: list[tuple[Any, str, Any]] = []
         self._library: Any = None
 
@@ -106,6 +107,7 @@ class WaitWatch:
         scope = torch._C._profiler._RecordFunctionFast
 
         def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+            self._work_waits(work)
             start_ns = time.time_ns()
             with scope(WAIT_SLICE):
                 result = wait(work, *args, **kwargs)
@@ -113,6 +115,11 @@ class WaitWatch:
             return result
 
         return waits
+
+    def _before_work(self, work: Any) -> None:
+        call = self._by_work.get(work)
+        if call is not None:
+            note_begin(call)
 
     def _on_work(self, work: Any, start_ns: int, end_ns: int) -> None:
         call = self._by_work.get(work)
@@ -123,12 +130,18 @@ class WaitWatch:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
         def kernel(keys: Any, tensor: torch.Tensor) -> torch.Tensor:
+            self._tensor_waits(tensor)
             start_ns = time.time_ns()
             output: torch.Tensor = overload.redispatch(keys & after, tensor)
             self._tensor_waited(tensor, start_ns, time.time_ns())
             return output
 
         return kernel
+
+    def _before_tensor(self, tensor: torch.Tensor) -> None:
+        storage = _storage(tensor)
+        for call in self._by_storage.get(storage._cdata, (None, []))[1] if storage is not None else []:
+            note_begin(call)
 
     def _on_tensor(self, tensor: torch.Tensor, start_ns: int, end_ns: int) -> None:
         storage = _storage(tensor)
