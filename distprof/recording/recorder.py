@@ -78,7 +78,7 @@ class Recorder:
             written=self._watch.resume, thread=self._thread)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
                                           is_recording=lambda: self.recording and not self._thread.is_other,
-                                          later=self._later.after_optimizer, note=self._rank.note)
+                                          later=self._later.after_optimizer)
 
     @property
     def plan(self) -> StepPlan:

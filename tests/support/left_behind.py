@@ -76,6 +76,7 @@ VIEWS: Mapping[str, Callable[[], object]] = {
     "functions of torch's profiler": lambda: (
         torch.autograd.profiler.profile._prepare_trace, torch.autograd.profiler.profile.__exit__),
     "GradScaler.step": lambda: torch.amp.GradScaler.step,
+    "CUDAGraph": lambda: (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.replay),
     "functions that wait": lambda: [vars(kind).get(name) for kind, name in (
         (threading.Condition, "wait"), (threading.Thread, "join"), (BaseProcess, "join"), (Queue, "get"),
         (SimpleQueue, "get"), (SemLock, "__enter__"), (torch.distributed.Work, "wait"),

@@ -31,13 +31,13 @@ PLAN = "wait=1,count=1,time=1,trace=1,sync=1,arrivals=1"
 STEPS = 6
 TABLE = re.search(r"## What distprof installs in the process\n(.*?)\n## ",
                   (ROOT / "docs" / "robustness.md").read_text(), re.DOTALL)
-SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "dispatch modes", "GradScaler.step",
+SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "dispatch modes", "GradScaler.step", "CUDAGraph",
         "kernels wrapping operators", "torch.profiler", "functions of torch's profiler", "functions that wait",
         "warning filters", "sys.meta_path"}
 """What a script sees another of while it is recorded; all else is as it was."""
 
 
-STAYS = {"sys.meta_path", "global optimizer hooks"}
+STAYS = {"sys.meta_path", "global optimizer hooks", "CUDAGraph"}
 """What is there until the script ends."""
 
 
@@ -105,7 +105,7 @@ def train(run: Path, each=lambda step: None) -> Recorded:
 
 
 PATCHED = [(torch.Tensor, "tolist"), (threading.Thread, "join"), (threading.Condition, "wait"), (profile, "__exit__"),
-           (torch.amp.GradScaler, "step")]
+           (torch.amp.GradScaler, "step"), (torch.cuda.CUDAGraph, "replay")]
 """Functions that have one of ours in front of them in some pass."""
 
 

@@ -14,18 +14,15 @@ from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
 from distprof.process.accelerators import is_capturing
 from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.steps.replayed import ReplayedSteps
 from distprof.recording.steps.skipped import SkippedSteps
-
-ABOUT_GRAPHS = ("an optimizer's step was captured into a graph: it steps whenever the graph is replayed, which ends no "
-                "step here; record with distprof.record and call recorder.step()")
 
 
 class OptimizerHooks:
     """Watches optimizers, between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
-                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer], None],
-                 note: Callable[[str], None]) -> None:
+                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer], None]) -> None:
         """Prepares.
 
         Args:
@@ -34,16 +31,16 @@ class OptimizerHooks:
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
             later: Called behind each step once nothing else is to be watched.
-            note: Takes what the user should know.
         """
         self._passes = passes
         self._guard = guard
         self._is_recording = is_recording
         self._stepped, self._later = stepped, later
         self._guarded_after = guard(self._after)
-        self._note, self._were_captured = guard(note), False
         self._num_steps = 0
         self._begins = guard(passes.optimizer_begins)
+        self._guarded_replayed = guard(self._was_replayed)
+        self._replayed = ReplayedSteps(self._behind_replay)
         self._skipped = SkippedSteps(lambda: self._num_steps, guard(lambda optimizer: stepped(optimizer, True)))
         self._handles: list[Any] = []
         never_compile(type(self)._before)
@@ -56,6 +53,7 @@ class OptimizerHooks:
             register_optimizer_step_post_hook(self._behind),
         ]
         self._skipped.start()
+        self._replayed.start()
 
     def stop(self, *, goes_on: bool = False) -> None:
         """Takes everything away, but for what `later` needs where steps go on being noted.
@@ -65,6 +63,8 @@ class OptimizerHooks:
         for handle in self._handles[:1] if goes_on else self._handles:
             handle.remove()
         self._skipped.stop()
+        if not goes_on:
+            self._replayed.stop()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
@@ -82,11 +82,16 @@ class OptimizerHooks:
 
     def _behind(self, optimizer: Optimizer, *_: Any) -> None:
         if is_capturing():
-            if not self._were_captured:
-                self._note(ABOUT_GRAPHS)
-            self._were_captured = True
+            self._replayed.captured(optimizer)
             return
         (self._guarded_after if self._is_recording() else self._later)(optimizer)
+
+    def _behind_replay(self, optimizer: Optimizer) -> None:
+        (self._guarded_replayed if self._is_recording() else self._later)(optimizer)
+
+    def _was_replayed(self, optimizer: Optimizer) -> None:
+        self._num_steps += 1
+        self._stepped(optimizer, False)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         _become_last(self._handles[:1])

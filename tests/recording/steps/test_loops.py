@@ -391,7 +391,7 @@ def test_the_user_says_what_ends_a_step(tmp_path, monkeypatch, every, calls):
     monkeypatch.setenv("DISTPROF_STEP_EVERY", "9")  # what is said in the script wins
     seen = looped(tmp_path / "run", iterate, 8, step_every=every)
     assert seen.info["status"] == "complete" and seen.info["steps_found"]["given"] == str(every)
-    assert seen.table("steps")["forward_calls"].to_list()[2:] == [calls] * 3
+    assert set(seen.table("steps")["forward_calls"].to_list()[2:]) == {calls}
     assert total(seen, "forward") == calls * PRODUCT
 
 
