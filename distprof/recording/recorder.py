@@ -238,8 +238,10 @@ class Recorder:
     def _remove(self, *, goes_on: bool = False) -> None:
         """Removes every hook, mode and patched function, but for the one by which later steps are noted."""
         self.recording = False
-        self._optimizers.stop(goes_on=goes_on)
-        self._walk.stop()
+        try:
+            self._walk.stop()  # first: what a pass wraps may be wrapped by these hooks already
+        finally:
+            self._optimizers.stop(goes_on=goes_on)
 
     def _fail(self, error: Exception) -> None:
         self.recording = False

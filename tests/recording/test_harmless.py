@@ -79,7 +79,7 @@ def test_nothing_is_left_after_the_last_pass_and_nothing_is_there_before(tmp_pat
     before = traces_of_us()
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    off = {"count": 0, "time": 0, "trace": 0} | {last: 1}
+    off = {"count": 0, "time": 0, "trace": 0, "arrivals": 0} | {last: 1}
     with distprof.record(tmp_path / "run", steps="wait=1," + ",".join(f"{k}={v}" for k, v in off.items())) as rec:
         for step in range(4):
             model(torch.zeros(2, 4)).sum().backward()

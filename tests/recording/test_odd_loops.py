@@ -105,7 +105,7 @@ SEVERAL = "steps end on several threads: only those of one thread are recorded"
 @pytest.mark.parametrize("kind", ["threads", "pool"])
 def test_of_several_threads_that_train_one_is_recorded_and_that_is_said(tmp_path, kind):
     run = tmp_path / "run"
-    done = record_run(run, 1, ODD, kind, flags=("--steps", "wait=2,count=1,time=2,trace=2"))
+    done = record_run(run, 1, ODD, kind, flags=("--steps", "wait=2,count=1,time=2,trace=2,arrivals=0"))
     assert f"rank 0: {SEVERAL}" in done.stderr and "dispatch mode" not in done.stderr
     about = json.loads((run / "rank00000" / "rank.json").read_text())
     assert (about["status"], about["num_steps"], about["notes"]) == ("complete", 7, [SEVERAL])

@@ -52,7 +52,7 @@ def test_a_file_system_that_takes_none(tmp_path, monkeypatch, capfd):
 def test_what_ended_the_script_is_added(tmp_path):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    steps = "wait=1,count=1,time=1,trace=1"
+    steps = "wait=1,count=1,time=1,trace=1,arrivals=0"
     with pytest.raises(ValueError, match="late"), distprof.record(tmp_path / "run", steps=steps):
         for _ in range(6):
             model(torch.zeros(2, 4)).sum().backward()

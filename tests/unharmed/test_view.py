@@ -37,7 +37,7 @@ SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "di
 """What a script sees another of while it is recorded; all else is as it was."""
 
 
-STAYS = {"sys.meta_path", "global optimizer hooks", "CUDAGraph"}
+STAYS = {"sys.meta_path", "global optimizer hooks"}
 """What is there until the script ends."""
 
 

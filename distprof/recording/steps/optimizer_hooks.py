@@ -63,7 +63,7 @@ class OptimizerHooks:
         for handle in self._handles[:1] if goes_on else self._handles:
             handle.remove()
         self._skipped.stop()
-        if not goes_on:
+        if not (goes_on and self._replayed.holds_some):
             self._replayed.stop()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:

@@ -32,6 +32,11 @@ class ReplayedSteps:
                 setattr(torch.cuda.CUDAGraph, name, own)
         self._replaced = []
 
+    @property
+    def holds_some(self) -> bool:
+        """True while there is a graph that holds an optimizer's step."""
+        return len(self._holds) > 0
+
     def captured(self, optimizer: Optimizer) -> None:
         """An optimizer steps while a graph is captured: the newest one."""
         graph = None if self._newest is None else self._newest()

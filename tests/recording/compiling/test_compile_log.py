@@ -164,7 +164,7 @@ def test_a_run_without_waits_and_timelines_shows_its_compilations(run, tmp_path)
 UNTOUCHED = """
 import sys, torch, distprof
 before = list(sys.meta_path)
-with distprof.record(sys.argv[1], steps="wait=0,count=0,time=2,trace=0") as recorder:
+with distprof.record(sys.argv[1], steps="wait=0,count=0,time=2,trace=0,arrivals=0") as recorder:
     net = torch.nn.Linear(2, 2)
     for _ in range(3):
         net(torch.ones(2, 2)).sum().backward()
@@ -187,7 +187,7 @@ def loop(run, function, inputs):
 
     torch._dynamo.reset()
     own = utils.log_compilation_event
-    with distprof.record(run, steps="wait=0,count=0,time=2,trace=0") as recorder:
+    with distprof.record(run, steps="wait=0,count=0,time=2,trace=0,arrivals=0") as recorder:
         results = []
         for one in inputs:
             results.append(function(one))
@@ -248,7 +248,7 @@ def test_a_layer_that_is_compiled_in_place_has_its_path_and_the_line_that_calls_
     torch._dynamo.reset()
     net = Net()
     net.layer.compile(backend="eager", dynamic=False)
-    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=4,trace=0") as recorder:
+    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=4,trace=0,arrivals=0") as recorder:
         for size in (2, 2, 3, 3):
             net(torch.ones(size, 2)).backward()
             recorder.step()
