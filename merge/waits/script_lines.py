@@ -37,9 +37,11 @@ def script_lines(run: Run) -> pl.DataFrame:
 
 
 def spent_in_lines(samples: pl.DataFrame, steps: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
-    """Samples with `ns`, what each stands for as a part of the mean step: the time since the one before it.
+    """Samples with `ns`, what each stands for as a part of the mean step: the time since the one before it, which may
+    be in the step before, as samples are taken at all moments of a step alike.
 
-    A thread that holds Python's lock in C is seen behind that only. What is seen in a wait stands for nothing.
+    A thread that holds Python's lock in C is seen behind that only: such a sample is late, and stands for what passed in
+    its own step. What is seen in a wait stands for nothing.
 
     Args:
         samples: `LINES`.
@@ -50,9 +52,10 @@ def spent_in_lines(samples: pl.DataFrame, steps: pl.DataFrame, collectives: pl.D
     number = windows.group_by("rank").agg(num_steps=pl.len())
     inside = samples.join(windows, on=("rank", "step")).filter(
         pl.col("at_ns") >= pl.col("start_ns"), pl.col("at_ns") <= pl.col("end_ns")).sort("rank", "at_ns")
-    before = pl.max_horizontal("start_ns", pl.col("at_ns").shift(1).over("rank", "step"))
-    each = inside.with_columns(ns=pl.col("at_ns") - before).join(number, on="rank").with_columns(
-        ns=pl.col("ns") / pl.col("num_steps"))
+    since = pl.col("at_ns") - pl.col("at_ns").shift(1).over("rank")
+    each = inside.with_columns(since_ns=since, period_ns=since.median().over("rank")).with_columns(
+        ns=pl.min_horizontal("since_ns", pl.max_horizontal(pl.col("at_ns") - pl.col("start_ns"), "period_ns")))
+    each = each.join(number, on="rank").with_columns(ns=pl.col("ns").fill_null(0) / pl.col("num_steps"))
     return each.filter(~pl.Series(_in_waits(each, collectives), dtype=pl.Boolean))
 
 

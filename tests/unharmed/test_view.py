@@ -31,8 +31,9 @@ PLAN = "wait=1,count=1,time=1,trace=1,sync=1,arrivals=1"
 STEPS = 6
 TABLE = re.search(r"## What distprof installs in the process\n(.*?)\n## ",
                   (ROOT / "docs" / "robustness.md").read_text(), re.DOTALL)
-SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "dispatch modes", "GradScaler.step", "CUDAGraph",
-        "kernels wrapping operators", "torch.profiler", "functions of torch's profiler", "functions that wait",
+SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "dispatch modes", "GradScaler.step",
+        "CUDAGraph", "kernels wrapping operators", "torch.profiler", "functions of torch's profiler",
+        "functions that wait",
         "warning filters", "sys.meta_path"}
 """What a script sees another of while it is recorded; all else is as it was."""
 

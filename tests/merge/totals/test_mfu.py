@@ -105,7 +105,7 @@ def test_a_summary_of_an_older_version_is_computed_anew(run):
 
 
 def test_without_a_timed_step_it_is_unknown(tmp_path):
-    train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.ones(2, 4), steps="wait=0,count=1,time=0,trace=0")
+    train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.ones(2, 4), steps="wait=0,count=1,time=0,trace=0,arrivals=0")
     found, _ = step(tmp_path / "run", "--peak", 1e12)
     assert found["mfu"] is None and found["mfu_basis"]["code"] == "no_step"
 

@@ -72,7 +72,8 @@ class Logged(Pass):
 def test_a_pass_hears_of_its_steps_alone_and_its_columns_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(pass_switch, "PASS_CLASSES", tuple(
         Logged if kind.name == "count" else kind for kind in PASS_CLASSES))
-    seen = train(tmp_path / "run", nn.Linear(3, 3), lambda: torch.ones(2, 3), steps="wait=1,count=2,time=0,trace=1,arrivals=0")
+    seen = train(tmp_path / "run", nn.Linear(3, 3), lambda: torch.ones(2, 3),
+                 steps="wait=1,count=2,time=0,trace=1,arrivals=0")
     assert seen.info["status"] == "complete", seen.info["why"]
     one_step = ["optimizer begins", "optimizer ends"]
     assert Logged.log == ["write 1 False False", "start", *one_step, "step 1 ended", *one_step, "step 2 ended", "stop",
