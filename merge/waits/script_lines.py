@@ -40,8 +40,8 @@ def spent_in_lines(samples: pl.DataFrame, steps: pl.DataFrame, collectives: pl.D
     """Samples with `ns`, what each stands for as a part of the mean step: the time since the one before it, which may
     be in the step before, as samples are taken at all moments of a step alike.
 
-    A thread that holds Python's lock in C is seen behind that only: such a sample is late, and stands for what passed in
-    its own step. What is seen in a wait stands for nothing.
+    A thread that holds Python's lock in C is seen behind that only: such a sample is late, and stands for what passed
+    in its own step. What is seen in a wait stands for nothing.
 
     Args:
         samples: `LINES`.
