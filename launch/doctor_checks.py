@@ -150,15 +150,19 @@ def _torch(_: Path) -> Iterator[Finding]:
         yield Finding("torch", "fail", f"{error.why}  hint: {error.hint}")
         return
     yield Finding("torch", "ok", f"{torch.__version__}, {counted(torch.get_num_threads(), 'thread')}")
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        yield Finding("device", "ok", f"{len(names)} CUDA: {', '.join(sorted(set(names)))}")
-    else:
-        yield Finding("device", "ok", "no CUDA device: distprof measures times on the CPU")
     yield _backends()
     there = torch.profiler.kineto_available()
     yield Finding("timeline", "ok" if there else "fail",
                   "torch.profiler with Kineto" if there else "torch was built without Kineto: no timeline")
+
+
+def _accelerators(_: Path) -> Iterator[Finding]:
+    if all(importlib.util.find_spec(name) is not None for name in PACKAGES):
+        with suppress(LackingError):
+            import_torch("record")
+            from distprof.launch.accelerator_checks import accelerator_lines
+
+            yield from (Finding("device", level, text) for level, text in accelerator_lines())
 
 
 def _torch_features(_: Path) -> Iterator[Finding]:
@@ -226,4 +230,4 @@ def _clock(_: Path) -> Iterator[Finding]:
 
 
 MACHINE_CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    _python, _system, _packages, _torch, _torch_features, _disk, _clock, _engine)
+    _python, _system, _packages, _torch, _accelerators, _torch_features, _disk, _clock, _engine)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from distprof.compiled.library import is_built
 from distprof.errors import UsageError
+from distprof.launch import accelerator_checks
+from distprof.launch.accelerator_checks import accelerator_lines
 from distprof.launch.doctor_checks import examine, show_peaks, with_published
 from distprof.launch.torch_features import lacking
 from distprof.merge.scan.engine import PLAIN
@@ -26,7 +29,7 @@ def test_a_healthy_machine_is_told_so(tmp_path):
     assert done.returncode == 0, done.stdout
     topics = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "fail"))]
     assert [topic for topic in topics if topic != "lacks"] == [
-        "python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock", "merging"]
+        "python", "packages", "torch", "backend", "timeline", "device", "disk", "write", "clock", "merging"]
     assert "gloo" in done.stdout and "Next: distprof run" in done.stdout
 
 
@@ -54,6 +57,35 @@ def test_what_torch_lacks_is_a_line_each_and_no_reason_not_to_record(tmp_path, m
     assert healthy and lines == [f"torch has {what}" for what in lacking()]
     assert any("no flight recorder: stuck.json" in line for line in lines)
     assert any("torch.compile takes longer" in line for line in lines)
+
+
+def test_an_accelerator_is_named_with_what_its_backend_lacks(monkeypatch):
+    def event(_kind, *, enable_timing):
+        raise NotImplementedError
+
+    backend = SimpleNamespace(get_device_name=lambda index: "Ascend910B")
+    monkeypatch.setattr(torch, "npu", backend, raising=False)
+    monkeypatch.setattr(torch, "Event", event)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type="npu"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    (level, first), *lacks = accelerator_lines()
+    assert (level, first) == ("ok", "8 NPU: Ascend910B")
+    assert [level for level, _ in lacks] == ["warn"] * 4
+    told = " ".join(text for _, text in lacks)
+    assert all(what in told for what in ("timed on the host", "no timeline of npu", "peak memory of devices",
+                                         "peak rates of Ascend910B"))
+
+
+def test_an_accelerator_that_has_all_needs_one_line(monkeypatch):
+    backend = SimpleNamespace(get_device_name=lambda index: "NVIDIA H100 80GB HBM3", max_memory_allocated=int)
+    monkeypatch.setattr(torch, "cuda", backend)
+    monkeypatch.setattr(accelerator_checks, "_has_events", lambda kind: kind == "cuda")
+    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {torch.profiler.ProfilerActivity.CUDA})
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert list(accelerator_lines()) == [("ok", "2 CUDA: NVIDIA H100 80GB HBM3")]
 
 
 @pytest.mark.job

@@ -199,7 +199,12 @@ class Timeline:
 
 def _activities() -> list[ProfilerActivity]:
     kind = device_type()
-    return [ProfilerActivity.CPU, *([] if kind == CPU else [ACTIVITIES.get(kind, ProfilerActivity.PrivateUse1)])]
+    return [ProfilerActivity.CPU, *([] if kind == CPU else [activity_of(kind)])]
+
+
+def activity_of(kind: str) -> ProfilerActivity:
+    """What the profiler is asked for, to have an accelerator of this type on the timeline."""
+    return ACTIVITIES.get(kind, ProfilerActivity.PrivateUse1)
 
 
 def _with_synchronisation() -> _ExperimentalConfig:

@@ -1,0 +1,57 @@
+"""What `distprof doctor` says of accelerators: which there are, and what their backend lacks for a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from distprof.peaks.published import device_peaks
+from distprof.process.accelerators import KINDS, MEASURES_PEAK
+from distprof.recording.tracing.timeline import activity_of
+
+
+def accelerator_lines() -> Iterator[tuple[str, str]]:
+    """Level and text of each line."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is None:
+        yield "ok", "no accelerator: distprof measures times on the CPU"
+        return
+    kind, module = found.type, getattr(torch, found.type)
+    names = _names(kind, module)
+    yield "ok", f"{len(names)} {kind.upper()}: {', '.join(sorted(set(names)))}"
+    yield from (("warn", text) for text in _lacking(kind, module))
+    yield from (("warn", f"no peak rates of {name} are known: MFU and rooflines need --peak")
+                for name in sorted(set(names)) if device_peaks(name) is None)
+
+
+def _names(kind: str, module: ModuleType) -> list[str]:
+    named: Callable[[int], Any] = getattr(module, "get_device_name", lambda _: kind)
+    return [str(named(index)) for index in range(torch.accelerator.device_count())]
+
+
+def _lacking(kind: str, module: ModuleType) -> Iterator[str]:
+    """What the backend of an accelerator lacks, and what that means."""
+    if kind not in KINDS:
+        yield f"the backend {kind} is unknown to distprof: jobs on it are measured on the host"
+        return
+    if not _has_events(kind):
+        yield f"{kind} has no events with times: modules, steps and collectives are timed on the host"
+    if activity_of(kind) not in torch.profiler.supported_activities():
+        yield f"torch.profiler has no timeline of {kind} devices: kernels and their waits are unknown"
+    if not hasattr(module, MEASURES_PEAK):
+        yield f"{kind} does not tell how much memory was held: peak memory of devices is unknown"
+
+
+def _has_events(kind: str) -> bool:
+    try:
+        first, last = (torch.Event(kind, enable_timing=True) for _ in range(2))
+        first.record()
+        last.record()
+        last.synchronize()
+        first.elapsed_time(last)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
