@@ -15,6 +15,7 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.ending import ended_by_signals
 from distprof.errors import DataError, UsageError
 from distprof.launch.job import run_job
+from distprof.launch.shipped_job import ON_THIS_MACHINE, forgotten
 from distprof.storage.places import remote
 from distprof.terminal import quoted, show
 
@@ -25,9 +26,6 @@ PLAN, STEPS = "wait=2,count=1,time=3,trace=16,arrivals=0", 24
 MODULE = f"layers.{LATE_LAYER}.mlp"
 MOST = 64
 """Ranks: each takes as much memory as torch does."""
-OF_OTHERS = ("DISTPROF_", "PET_")
-"""Begin names of variables that set what is recorded, and flags of torchrun."""
-KEPT = ("DISTPROF_DEBUG", "DISTPROF_PLAIN_ENGINE")
 LOGGERS = ("torch.distributed.elastic.agent.server.api", "torch.distributed.elastic.multiprocessing.api")
 """Of torchrun: they warn of Ctrl-C, and of each rank that it ends."""
 NEXT = "distprof run --nproc-per-node 4 train.py"
@@ -62,7 +60,7 @@ def run_demo(num_ranks: int, out: Path | None, *, force: bool) -> int:
 
 def _prepare_environment() -> None:
     """Forgets what other jobs have set, and keeps this one on the CPUs."""
-    for name in [name for name in os.environ if name.startswith(OF_OTHERS) and name not in KEPT]:
+    for name in forgotten(os.environ):
         del os.environ[name]
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for name in LOGGERS:
@@ -70,9 +68,9 @@ def _prepare_environment() -> None:
 
 
 def _arguments(num_ranks: int, late: int, out: Path | None, *, force: bool) -> list[str]:
-    """Those of `distprof run`. No name of this machine is looked up, which takes long, or fails, without a network."""
-    return [*([f"--out={out}"] if out is not None else []), *(["--force"] if force else []), "--no-progress",
-            "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={num_ranks}", f"--steps={PLAN}", str(SCRIPT),
+    """Those of `distprof run`."""
+    return [*([f"--out={out}"] if out is not None else []), *(["--force"] if force else []), *ON_THIS_MACHINE,
+            f"--nproc-per-node={num_ranks}", f"--steps={PLAN}", str(SCRIPT),
             f"--steps={STEPS}", f"--late-rank={late}", f"--late-layer={LATE_LAYER}", f"--late-ms={LATE_MS}"]
 
 

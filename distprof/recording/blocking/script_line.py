@@ -18,8 +18,8 @@ _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
 _HERE = _SEEN_THROUGH[0]
 KERNEL = "kernel"
 """Name of our functions that torch calls in place of an operator."""
-_DEMO = str(_HOME / "launch/demo/demo.py")
-"""A script that we ship."""
+_SHIPPED = (str(_HOME / "launch/demo/demo.py"), str(_HOME / "launch/selftest/jobs/"))
+"""Scripts that we ship."""
 _OWN, _TORCH = str(_HOME), str(Path(torch.__file__).parent)
 _THIN = tuple(str(Path(_TORCH, name)) for name in ("functional.py", "_tensor.py", "_jit_internal.py"))
 """Files of torch in which functions do little more than call one operator."""
@@ -107,7 +107,7 @@ def _kind(file: str) -> int:
     if file.startswith(_SEEN_THROUGH) or file in _THIN:
         return SEEN_THROUGH
     if file.startswith(_OWN):
-        return SCRIPT if file == _DEMO else OURS
+        return SCRIPT if file.startswith(_SHIPPED) else OURS
     if file.startswith(_TORCH) or any(part in file for part in _GENERATED):
         return LIBRARY
     return LIBRARY if file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED) else SCRIPT

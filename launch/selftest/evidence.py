@@ -1,0 +1,152 @@
+"""What distprof says of a job of the self-test, through the functions behind its commands, and what the job planted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.passes import TRACE
+from distprof.contract.paths import MERGED, TRACE_JSON
+from distprof.errors import DataError
+from distprof.merge.commands.frames import read_run
+from distprof.merge.commands.waits import WaitsView, waits
+
+MARK = "# planted: "
+"""In a script, at the end of a line that is to be named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """What one rank wrote down."""
+
+    rank: int
+    facts: dict[str, Any]
+    steps: list[dict[str, float]]
+    failed: dict[str, str]
+
+
+def planted_in(folder: Path) -> list[Planted]:
+    """What all ranks wrote down, by rank; it is written when a rank ends well."""
+    found = [Planted(**json.loads(file.read_text())) for file in folder.glob("planted*.json")]
+    return sorted(found, key=lambda one: one.rank)
+
+
+class Evidence:
+    """A recorded job and its merge; each part is read when a claim asks for it.
+
+    Args:
+        run: The run directory.
+        planted: What its ranks wrote down; at least one.
+    """
+
+    def __init__(self, run: Path, planted: Sequence[Planted]) -> None:
+        self.run, self.planted = run, planted
+        self.facts = planted[0].facts
+        self.late_rank = planted[-1].rank
+        self._frames = read_run(run)
+
+    def failure(self, part: str) -> str | None:
+        """Why a rank could not do a part of the job."""
+        return next((f"rank {one.rank}, {one.failed[part]}" for one in self.planted if part in one.failed), None)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """`stats --json`."""
+        return self._frames.summary
+
+    @cached_property
+    def ops(self) -> pl.DataFrame:
+        """`ops`: calls and device work of all ranks."""
+        return self._frames.ops()
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """`comms`: a row per rank and collective."""
+        return self._frames.collectives()
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """All recorded steps."""
+        return self._frames.steps()
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """Lines of the script in `waits --json`."""
+        found: list[dict[str, Any]] = json.loads(waits(self.run, view=WaitsView(form="json")))["lines"]
+        return found
+
+    @cached_property
+    def blamed(self) -> pl.DataFrame:
+        """Rows of `findings` that name a late rank."""
+        return self._frames.findings().filter(pl.col("gain_ns").is_not_null())
+
+    @cached_property
+    def culprits(self) -> list[dict[str, Any]]:
+        """Late ranks in `stats --json`, as `comms` has them."""
+        found: list[dict[str, Any]] = (self.summary["communication"] or {"culprits": []})["culprits"]
+        return [one for one in found if one["certain"]]
+
+    @cached_property
+    def trace(self) -> list[dict[str, Any]]:
+        """Slices of the merged trace, in the order in which they start."""
+        events = read_events(self.run / MERGED / TRACE_JSON)
+        return sorted((one for one in events if one.get("ph") == "X"), key=lambda one: float(one["ts"]))
+
+    @cached_property
+    def modules(self) -> pl.DataFrame:
+        """`stats --modules`: reduced over the ranks."""
+        return self._frames.modules()
+
+    def module(self, path: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            DataError: There is no such module.
+        """
+        found = self.modules.filter(pl.col("module_path") == path).to_dicts()
+        if not found:
+            raise DataError(f"no module {path!r} in the run")
+        return found[0]
+
+    def steps_of(self, name: str) -> list[int]:
+        """Numbers of the steps of a pass.
+
+        Raises:
+            DataError: There are none.
+        """
+        found = sorted(self.steps.filter(pl.col("pass") == name)["step"].unique().to_list())
+        if not found:
+            raise DataError(f"no step of the {name} pass in the run")
+        return found
+
+    @property
+    def num_traced(self) -> int:
+        """Steps with a timeline."""
+        return len(self.steps_of(TRACE))
+
+    def planted_ns(self, name: str, steps: Sequence[int], ranks: Sequence[int] | None = None) -> float:
+        """What ranks wrote down for a part, as the mean of these steps and ranks; no ranks: all."""
+        return fmean(one.steps[step][name] for one in self.planted if ranks is None or one.rank in ranks
+                     for step in steps)
+
+    def line_of(self, mark: str) -> tuple[str, int]:
+        """File and number of a line that the script marks."""
+        text = Path(self.facts["script"]).read_text()
+        numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"{MARK}{mark}")]
+        return Path(self.facts["script"]).name, numbers[0]
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Events of a Chrome trace."""
+    with gzip.open(path, "rt") as file:
+        found = json.load(file)
+    events: list[dict[str, Any]] = found["traceEvents"] if isinstance(found, dict) else found
+    return events

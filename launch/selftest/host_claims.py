@@ -1,0 +1,190 @@
+"""What is known of the job on two ranks: counts, bytes, sleeps, collectives and the late rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+from statistics import fmean, median
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.passes import TIME, TRACE
+from distprof.launch.selftest.evidence import Evidence
+from distprof.launch.selftest.jobs.planted import WHOLE
+from distprof.launch.selftest.judged import RATIO, SAMPLE_NS, Claim, Judged, at_most, exact, near, same
+from distprof.units import duration
+
+PASS_LIMITS = {TIME: (3, 20e6), TRACE: (5, 40e6)}
+"""Pass -> what its steps may take without the parts of known length: so many times as long as plain ones, and so many
+ns more. Generous: other programs may use the machine."""
+
+
+def module_flops(path: str, phase: str, fact: Callable[[Evidence], float]) -> Callable[[Evidence], Judged]:
+    """FLOPs of a module, the same on all ranks."""
+    def judge(evidence: Evidence) -> Judged:
+        row = evidence.module(path)
+        least, most = (row[f"{phase}_flops_{what}"] for what in ("min", "max"))
+        found = exact(fact(evidence), most, "FLOPs")
+        return found if least == most else Judged(found.expected, f"{least:,.0f} to {most:,.0f} FLOPs", False)
+
+    return judge
+
+
+def product_flops(evidence: Evidence) -> float:
+    """Two for each multiply-accumulate."""
+    return 2.0 * evidence.facts["rows"] * evidence.facts["inner"] * evidence.facts["columns"]
+
+
+def _all_flops(evidence: Evidence) -> Judged:
+    model = evidence.summary["per_gpu"]
+    return exact(2 * product_flops(evidence), sum(model[f"{phase}_flops"]["mean"] for phase in ("fwd", "bwd")), "FLOPs")
+
+
+def _params(evidence: Evidence) -> Judged:
+    found = evidence.summary["model"]["params"]
+    return exact(evidence.facts["inner"] * evidence.facts["columns"], found, "parameters")
+
+
+def product_calls(evidence: Evidence) -> Judged:
+    """One product in forward and one in backward, on each rank."""
+    found = evidence.ops.filter(pl.col("type") == "operator", pl.col("op") == "aten::mm",
+                                pl.col("module_path") == "product")
+    return exact(2 * evidence.num_traced * len(evidence.planted), int(found["calls"].sum()), "calls")
+
+
+def _copied(evidence: Evidence) -> Judged:
+    """Bytes read and written by the one copy of that module."""
+    shape = f"[{evidence.facts['copy_bytes'] // 4}]"
+    rows = evidence.ops.filter(pl.col("op") == "aten::copy_", pl.col("module_path") == "copies",
+                               pl.col("shapes").str.starts_with(f"[{shape}"))
+    calls = int(rows["calls"].sum())
+    return exact(2 * evidence.facts["copy_bytes"] * evidence.num_traced * len(evidence.planted),
+                 int(rows["bytes"].sum()) if calls else None, "B")
+
+
+def collective(op: str, number: str, size: str) -> Callable[[Evidence], Judged]:
+    """Number and size of a collective in each step and on each rank.
+
+    Args:
+        op: Of the collective.
+        number: The fact that says how many there are in a step; '' for one.
+        size: The fact that says how large each is.
+    """
+    def judge(evidence: Evidence) -> Judged:
+        per_step = evidence.facts[number] if number else 1
+        rows = evidence.collectives.filter(pl.col("op") == op, pl.col("step").is_in(evidence.steps_of(TRACE)))
+        counts = rows.group_by("rank", "step").agg(pl.len())
+        whole = len(counts) == evidence.num_traced * len(evidence.planted)
+        numbers = {*counts["len"].to_list(), *([] if whole else [0])}
+        matched = "" if rows["complete"].all() else ", not all matched"
+        found = _calls(numbers, {*rows["size_bytes"].to_list()})
+        return same(_calls({per_step}, {evidence.facts[size]}), found + matched)
+
+    return judge
+
+
+def _calls(numbers: set[int], sizes: set[int]) -> str:
+    return (f"{' or '.join(map(str, sorted(numbers)))} a step of "
+            f"{' or '.join(f'{size:,}' for size in sorted(sizes)) or 'no'} B")
+
+
+def module_time(path: str, phase: str, part: str) -> Callable[[Evidence], Judged]:
+    """What the timers of a module say, as the mean of all ranks."""
+    return lambda evidence: near(evidence.planted_ns(part, evidence.steps_of(TIME)),
+                                 evidence.module(path)[f"{phase}_time_ns_mean"])
+
+
+def _loading(evidence: Evidence) -> Judged:
+    rows = evidence.ops.filter(pl.col("type") == "annotation", pl.col("phase") == "data")
+    traced = evidence.steps_of(TRACE)
+    return near(evidence.planted_ns("loader", traced), rows["host_ns"].sum() / len(traced) / len(evidence.planted))
+
+
+def _before_forward(evidence: Evidence) -> Judged:
+    timed = evidence.steps_of(TIME)
+    found = evidence.steps.filter(pl.col("pass") == TIME)["before_forward_ns"].to_list()
+    return near(sum(evidence.planted_ns(part, timed) for part in ("loader", "between")), fmean(found))
+
+
+def line_time(part: str) -> Callable[[Evidence], Judged]:
+    """The line of a sleep, and its time in steps with a timeline, as far as samples tell."""
+    def judge(evidence: Evidence) -> Judged:
+        file, line = evidence.line_of(part)
+        expected_ns = evidence.planted_ns(part, evidence.steps_of(TRACE))
+        found = [one for one in evidence.lines if (PurePath(one["file"]).name, one["line"]) == (file, line)]
+        judged = near(expected_ns, found[0]["mean_ns"] if found else None, SAMPLE_NS + RATIO * expected_ns)
+        where = f"{file}:{line}"
+        return Judged(f"{where}, {judged.expected}", f"{where}, {judged.found}" if found else "another line",
+                      judged.holds)
+
+    return judge
+
+
+def late(evidence: Evidence) -> Judged:
+    file, line = evidence.line_of("late")
+    rows = evidence.blamed.select("rank", "module", "cause", "file", "line").rows()
+    found = [_place(rank, module, cause, PurePath(path or "?").name, at) for rank, module, cause, path, at in rows]
+    return same(_place(evidence.late_rank, "late", "forward", file, line), "; ".join(found) or "no late rank")
+
+
+def _place(rank: int, module: str, cause: str, file: str, line: int | None) -> str:
+    return f"rank {rank}, {module} {cause}, {file}:{line}"
+
+
+def lateness(evidence: Evidence) -> Judged:
+    cause: dict[str, Any] = next(one for one in evidence.culprits if one["rank"] == evidence.late_rank)["causes"][0]
+    steps = evidence.steps_of(TRACE)[1:]  # the first one does not count
+    return near(evidence.planted_ns("late", steps, [evidence.late_rank]), cause["spent"] - cause["of_peers"])
+
+
+def step_time(evidence: Evidence) -> Judged:
+    """Steps with timers, against the job's own clock; what switches a pass on is in no step."""
+    steps = evidence.steps_of(TIME)[1:]
+    found = evidence.steps.filter(pl.col("step").is_in(steps))["duration_ns"].to_list()
+    return near(evidence.planted_ns(WHOLE, steps), fmean(found))
+
+
+def cost(name: str) -> Callable[[Evidence], Judged]:
+    """Steps of a pass against plain ones, without the parts of known length, on the rank that waits for no other."""
+    def judge(evidence: Evidence) -> Judged:
+        steps = next(one.steps for one in evidence.planted if one.rank == evidence.late_rank)
+        rest = [2 * step[WHOLE] - sum(step.values()) for step in steps]
+        recorded = int(evidence.steps["step"].max()) + 1  # type: ignore[arg-type]
+        plain_ns, (factor, more_ns) = median(rest[recorded + 1:]), PASS_LIMITS[name]
+        judged = at_most(factor * plain_ns + more_ns, median(rest[step] for step in evidence.steps_of(name)[1:]))
+        return judged._replace(found=f"{judged.found}, plain {duration(plain_ns)}")
+
+    return judge
+
+
+def not_on_a_gpu(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """Those that hold on CPUs alone: on a GPU, autograd has a thread of its own, and lines are those of the script's."""
+    return tuple(claim for claim in claims if claim.text != BACKWARD_LINE)
+
+
+BACKWARD_LINE = "line of the sleep in backward"
+SAID = (
+    Claim(text="FLOPs of a product, forward", judge=module_flops("product", "fwd", product_flops)),
+    Claim(text="FLOPs of a product, backward", judge=module_flops("product", "bwd", product_flops)),
+    Claim(text="FLOPs of a step", judge=_all_flops),
+    Claim(text="parameters of the model", judge=_params),
+    Claim(text="products in the timeline", judge=product_calls),
+    Claim(text="bytes read and written by a copy", judge=_copied),
+    Claim(text="all_reduce", judge=collective("all_reduce", "reduces", "reduced_bytes")),
+    Claim(text="broadcast", judge=collective("broadcast", "", "sent_bytes")),
+    Claim(text="sleep in forward: module slow_forward", judge=module_time("slow_forward", "fwd", "forward")),
+    Claim(text="sleep in backward: module slow_backward", judge=module_time("slow_backward", "bwd", "backward")),
+    Claim(text="sleep in the data loader", judge=_loading),
+    Claim(text="sleeps before forward", judge=_before_forward),
+    Claim(text="line of the sleep in forward", judge=line_time("forward")),
+    Claim(text=BACKWARD_LINE, judge=line_time("backward")),
+    Claim(text="line of the sleep in the data loader", judge=line_time("loader")),
+    Claim(text="line of the sleep between steps", judge=line_time("between")),
+    Claim(text="late rank, its module and line", judge=late),
+    Claim(text="how late it is", judge=lateness),
+    Claim(text="step time", judge=step_time),
+    Claim(text="the rest of a step with timers", judge=cost(TIME)),
+    Claim(text="the rest of a step with a timeline", judge=cost(TRACE)),
+)
+"""On CPUs and on GPUs."""

@@ -1,0 +1,1 @@
+"""The scripts that `distprof selftest` records, in plain PyTorch."""

@@ -1,0 +1,143 @@
+"""Records one job of the self-test as a user would, with `distprof run` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.launch.final_merge import MERGE
+from distprof.launch.selftest.evidence import Evidence, planted_in
+from distprof.launch.selftest.judged import Claim, Row, reason
+from distprof.launch.shipped_job import ON_THIS_MACHINE, forgotten
+
+PATIENCE_S = 120
+"""A job that takes longer hangs."""
+LAST_WORDS_S = 40
+"""How long torchrun may take to end ranks that do not end themselves."""
+PLAIN_STEPS = 6
+"""Steps after the last pass: nothing is recorded in them."""
+MOST_SAID = 300
+"""Characters of what a job said that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job in which everything is known."""
+
+    name: str
+    """In words: a column of the table."""
+    script: Path
+    ranks: int
+    plan: str
+    steps: int
+    """Of the plan; the job has more."""
+    claims: tuple[Claim, ...]
+    arguments: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Of its run, like `host`."""
+        return self.script.stem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What became of a job."""
+
+    evidence: Evidence | None
+    row: Row
+    """Whether it was recorded."""
+    took_s: float
+
+
+def recorded(job: Job, folder: Path) -> Recorded:
+    """Runs, records and merges a job.
+
+    Args:
+        job: The job.
+        folder: The run directory is made in it, and beside that what the ranks write down.
+
+    Raises:
+        Ended: A signal ends this process; the job has ended, too.
+    """
+    run, notes, began = folder / job.folder, folder / f"{job.folder}-planted", time.monotonic()
+    notes.mkdir(parents=True)
+    why, evidence = _run(job, run, notes), None
+    try:
+        planted = planted_in(notes)
+        evidence = Evidence(run, planted) if planted else None
+        why = why or _lacks(job, run, evidence)
+    except Exception as error:  # noqa: BLE001 (it becomes a row)
+        why = why or reason(error)
+    row = Row(job=job.name, claim="recorded and merged", expected=_whole(job), found=why or _whole(job), holds=not why)
+    return Recorded(evidence=evidence, row=row, took_s=time.monotonic() - began)
+
+
+def _whole(job: Job) -> str:
+    return f"{job.ranks} of {job.ranks} ranks, {job.steps} steps"
+
+
+def _lacks(job: Job, run: Path, evidence: Evidence | None) -> str | None:
+    """What is missing in a run whose job ended well."""
+    if evidence is None or len(evidence.planted) != job.ranks:
+        return f"{0 if evidence is None else len(evidence.planted)} of {job.ranks} ranks ended"
+    if not (run / MERGED / SUMMARY_JSON).is_file():
+        return "not merged"
+    problems = evidence.summary["problems"]
+    if problems:
+        return f"problems: {problems}"[:MOST_SAID]
+    steps = evidence.steps.group_by("rank").len()["len"].to_list()
+    found = f"{len(steps)} of {job.ranks} ranks, {' or '.join(map(str, sorted({*steps})))} steps"
+    return None if found == _whole(job) else found
+
+
+def _run(job: Job, run: Path, notes: Path) -> str | None:
+    """Runs it; why it failed, None where it did not."""
+    environ = dict(os.environ)
+    for name in forgotten(environ):
+        del environ[name]
+    try:
+        process = Popen(_command(job, run, notes), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
+                        env=environ | dict(job.environ))
+    except OSError as error:
+        return f"cannot start: {error.strerror}"
+    try:
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {PATIENCE_S} s: {_last(_end(process))}"
+    except BaseException:
+        _end(process)
+        raise
+    (run.parent / f"{job.folder}.log").write_text(said)
+    return f"exit code {process.returncode}: {_last(said)}" if process.returncode else None
+
+
+def _command(job: Job, run: Path, notes: Path) -> list[str]:
+    return [sys.executable, "-c", MERGE, "\n".join(sys.path), "run", "--out", os.fspath(run), *ON_THIS_MACHINE,
+            f"--nproc-per-node={job.ranks}", f"--steps={job.plan}", os.fspath(job.script), "--notes", os.fspath(notes),
+            f"--steps={job.steps + PLAIN_STEPS}", *job.arguments]
+
+
+def _end(process: Popen[str]) -> str:
+    """Ends a job as a user would, and what it had said."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        return process.communicate(timeout=LAST_WORDS_S)[0]
+    process.kill()
+    return process.communicate()[0]
+
+
+def _last(said: str) -> str:
+    """The line that says why: the last error of a rank, else the last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line.split(":")[0] and ".elastic." not in line]
+    return ((errors or lines or ["nothing was said"])[-1])[:MOST_SAID]
