@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
 
 ORDER = ("run", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms", "critical-path",
-         "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile", "reconcile", "doctor")
+         "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile", "reconcile", "doctor",
+         "selftest")
 """Order of commands in the help; others follow by name."""
-RECORDING = ("run", "demo", "bench")
+RECORDING = ("run", "demo", "bench", "selftest")
 """Commands that start ranks."""
 READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
            "waits", "export", "split", "upload")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from distprof.errors import DataError
 from distprof.merge.commands.frames import read_run
 from distprof.merge.commands.waits import WaitsView, waits
 
+RANK = re.compile(r"rank (\d+)\b")
 MARK = "# planted: "
 """In a script, at the end of a line that is to be named."""
 
@@ -95,10 +97,20 @@ class Evidence:
         return [one for one in found if one["certain"]]
 
     @cached_property
+    def _merged(self) -> list[dict[str, Any]]:
+        return read_events(self.run / MERGED / TRACE_JSON)
+
+    @property
     def trace(self) -> list[dict[str, Any]]:
         """Slices of the merged trace, in the order in which they start."""
-        events = read_events(self.run / MERGED / TRACE_JSON)
-        return sorted((one for one in events if one.get("ph") == "X"), key=lambda one: float(one["ts"]))
+        return sorted((one for one in self._merged if one.get("ph") == "X"), key=lambda one: float(one["ts"]))
+
+    @property
+    def rank_of_process(self) -> dict[int, int]:
+        """Process in the merged trace -> rank: each rank has one for its CPU, and one for each GPU."""
+        named = {one["pid"]: RANK.match(one["args"]["name"]) for one in self._merged
+                 if one.get("ph") == "M" and one.get("name") == "process_name"}
+        return {process: int(found[1]) for process, found in named.items() if found is not None}
 
     @cached_property
     def modules(self) -> pl.DataFrame:

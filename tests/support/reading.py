@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-RECORDING = frozenset(("run", "bench", "count", "profile", "reconcile", "demo"))
+RECORDING = frozenset(("run", "bench", "count", "profile", "reconcile", "demo", "selftest"))
 """Commands that need torch."""
 APART = frozenset(("view", "split", "upload", "doctor"))
 """Those that talk to a browser or to a storage, that read no run, and the one that looks at this machine."""

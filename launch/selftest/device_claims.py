@@ -1,0 +1,165 @@
+"""What is known of the job on GPUs: copies, kernels of known length, streams, a CUDA graph, sums of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.passes import TIME, TRACE
+from distprof.contract.paths import TRACE_JSON
+from distprof.launch.selftest.device_slices import Device, devices
+from distprof.launch.selftest.evidence import Evidence, read_events
+from distprof.launch.selftest.host_claims import (
+    collective,
+    cost,
+    late,
+    lateness,
+    module_flops,
+    module_time,
+    product_calls,
+    product_flops,
+    step_time,
+)
+from distprof.launch.selftest.judged import Claim, Judged, exact, near, same
+
+KINDS = {"up": "HtoD", "down": "DtoH", "across": "DtoD"}
+"""Copies -> what is in the names of their slices."""
+
+
+def copied(size: str, kind: str) -> Callable[[Evidence], Judged]:
+    """Number and bytes of a copy in the merged timeline."""
+    def judge(evidence: Evidence) -> Judged:
+        size_bytes = evidence.facts[size]
+        alike = [one for device in devices(evidence) for one in device.copies(kind)]
+        found = sum(int(one["args"].get("bytes", 0)) == size_bytes for one in alike)
+        expected = evidence.num_traced * len(evidence.planted)
+        return Judged(f"{expected} of {size_bytes:,} B", f"{found} of {size_bytes:,} B" if found or not alike else
+                      f"others: {sorted({int(one['args'].get('bytes', 0)) for one in alike})[:5]}", found == expected)
+
+    return judge
+
+
+def _spin_length(evidence: Evidence) -> Judged:
+    return _length(evidence, "spin", lambda device: device.spins)
+
+
+def _side_length(evidence: Evidence) -> Judged:
+    return _length(evidence, "side", lambda device: device.side_spins)
+
+
+def _length(evidence: Evidence, part: str, kernels: Callable[[Device], list[dict[str, Any]]]) -> Judged:
+    found = [float(one["dur"]) * 1e3 for device in devices(evidence) for one in kernels(device)]
+    expected = evidence.num_traced * len(evidence.planted)
+    judged = near(evidence.planted_ns(part, evidence.steps_of(TRACE)), fmean(found) if found else None)
+    counted = judged._replace(found=f"{judged.found}, {len(found)} kernels",
+                              expected=f"{judged.expected}, {expected} kernels")
+    return counted if len(found) == expected else counted._replace(holds=False)
+
+
+def _own_stream(evidence: Evidence) -> Judged:
+    """Of each rank, whether its two kernels of known length are on two streams."""
+    apart = [device.rank for device in devices(evidence) if device.has_two_streams]
+    return same(_ranks(one.rank for one in evidence.planted), _ranks(apart))
+
+
+def _stands_still(evidence: Evidence) -> Judged:
+    """The main stream between two of its kernels, around what it waits for."""
+    gaps = [gap for device in devices(evidence) for gap in device.gaps_ns()]
+    return near(evidence.planted_ns("side", evidence.steps_of(TRACE)), fmean(gaps) if gaps else None)
+
+
+def _meanwhile(evidence: Evidence) -> Judged:
+    return exact(0, sum(device.meanwhile() for device in devices(evidence)), "kernels")
+
+
+def _of_graph(evidence: Evidence) -> pl.DataFrame:
+    return evidence.ops.filter(pl.col("type") == "kernel", pl.col("launched_by").str.contains("GraphLaunch"))
+
+
+def _graph(evidence: Evidence) -> Judged:
+    """Kernels of the graph in each step and on each rank, as `ops` counts them."""
+    counts = _of_graph(evidence).group_by("rank", "step").agg(pl.col("calls").sum())
+    whole = len(counts.filter(pl.col("step").is_not_null())) == evidence.num_traced * len(evidence.planted)
+    numbers = {*counts["calls"].to_list(), *([] if whole else [0])}
+    return same(f"{evidence.facts['graph_kernels']} a step", f"{' or '.join(map(str, sorted(numbers)))} a step")
+
+
+def _all_kernels(evidence: Evidence) -> Judged:
+    """Kernels in `ops`, against the files that torch's profiler wrote."""
+    written = [one for rank in evidence.planted for one in _written(evidence, rank.rank)]
+    return exact(len(written), int(evidence.ops.filter(pl.col("type") == "kernel")["calls"].sum()), "kernels")
+
+
+def _all_kernel_time(evidence: Evidence) -> Judged:
+    written = [one for rank in evidence.planted for one in _written(evidence, rank.rank)]
+    found = evidence.ops.filter(pl.col("type") == "kernel")["self_device_ns"].sum()
+    return near(sum(float(one["dur"]) for one in written) * 1e3, float(found), 1e5)
+
+
+def _written(evidence: Evidence, rank: int) -> Iterator[Mapping[str, Any]]:
+    events = read_events(evidence.run / f"rank{rank:05d}" / TRACE_JSON)
+    return (one for one in events if one.get("ph") == "X" and one.get("cat") == "kernel")
+
+
+def _chain(evidence: Evidence) -> Judged:
+    """The sum of the kernels of one module, which follow each other closely, against events around them."""
+    kernels = evidence.ops.filter(pl.col("type") == "kernel", pl.col("launched_by") == "aten::bmm")
+    sum_ns = float(kernels["self_device_ns"].sum()) / evidence.num_traced / len(evidence.planted)
+    return near(evidence.planted_ns("chain", evidence.steps_of(TRACE)), sum_ns)
+
+
+def _chain_flops(evidence: Evidence) -> Judged:
+    expected = fmean(one.facts["chain_flops"] for one in evidence.planted)
+    return exact(expected, evidence.module("chain")["fwd_flops_mean"], "FLOPs")
+
+
+def kernels_of_products(evidence: Evidence) -> Judged:
+    """Ranks whose products have device work: each of those that share a card has its own."""
+    found = evidence.ops.filter(pl.col("op") == "aten::mm", pl.col("type") == "operator", pl.col("self_device_ns") > 0)
+    return same(_ranks(one.rank for one in evidence.planted), _ranks(found["rank"].unique().to_list()))
+
+
+def _ranks(numbers: Any) -> str:
+    return f"ranks {', '.join(map(str, sorted(numbers)))}".strip()
+
+
+SHARED = (
+    Claim(text="copies to the device", judge=copied("copy_bytes", "HtoD")),
+    Claim(text="ranks with kernels of their products", judge=kernels_of_products),
+)
+"""Of two ranks on one card, beside what holds on CPUs."""
+ALONE = (
+    Claim(text="FLOPs of a product, forward", judge=module_flops("product", "fwd", product_flops)),
+    Claim(text="FLOPs of a product, backward", judge=module_flops("product", "bwd", product_flops)),
+    Claim(text="FLOPs of many products", judge=_chain_flops, part="chain"),
+    Claim(text="products in the timeline", judge=product_calls),
+    Claim(text="ranks with kernels of their products", judge=kernels_of_products),
+    Claim(text="copies to the device", judge=copied("up_bytes", KINDS["up"]), part="copies"),
+    Claim(text="copies from the device", judge=copied("down_bytes", KINDS["down"]), part="copies"),
+    Claim(text="copies within the device", judge=copied("across_bytes", KINDS["across"]), part="copies"),
+    Claim(text="a long kernel, by its events", judge=_spin_length, part="spin"),
+    Claim(text="module spin, by its timers", judge=module_time("spin", "fwd", "spin"), part="spin"),
+    Claim(text="a long kernel on a side stream, by its events", judge=_side_length, part="side"),
+    Claim(text="ranks whose side stream is another one", judge=_own_stream, part="side"),
+    Claim(text="how long the main stream waits for it", judge=_stands_still, part="side"),
+    Claim(text="kernels of the main stream meanwhile", judge=_meanwhile, part="side"),
+    Claim(text="kernels of CUDA graphs", judge=_graph, part="graph"),
+    Claim(text="kernels of many products, by events", judge=_chain, part="chain"),
+    Claim(text="module chain, by its timers", judge=module_time("chain", "fwd", "chain"), part="chain"),
+    Claim(text="all kernels, by torch's own traces", judge=_all_kernels),
+    Claim(text="their time, by torch's own traces", judge=_all_kernel_time),
+    Claim(text="all_reduce", judge=collective("all_reduce", "reduces", "reduced_bytes"), part="collectives"),
+    Claim(text="broadcast", judge=collective("broadcast", "", "sent_bytes"), part="collectives"),
+    Claim(text="step time", judge=step_time),
+    Claim(text="the rest of a step with timers", judge=cost(TIME)),
+    Claim(text="the rest of a step with a timeline", judge=cost(TRACE)),
+)
+"""Of one rank or several, each with a GPU of its own."""
+AMONG_SEVERAL = (
+    Claim(text="late rank, its module and line", judge=late),
+    Claim(text="how late it is", judge=lateness),
+)
+"""Where there are several of those."""

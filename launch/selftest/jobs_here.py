@@ -1,0 +1,53 @@
+"""Which jobs the self-test can record on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distprof.launch.selftest.device_claims import ALONE, AMONG_SEVERAL, SHARED
+from distprof.launch.selftest.host_claims import SAID, not_on_a_gpu
+from distprof.launch.selftest.recording import Job
+
+JOBS = Path(__file__).with_name("jobs")
+MOST_GPUS = 4
+HOST_PLAN, HOST_STEPS = "wait=2,count=1,time=3,trace=12,arrivals=0", 18
+"""Two ranks need some ten steps with a timeline before one of them is late by more than chance."""
+DEVICE_PLAN, DEVICE_STEPS = "wait=2,count=1,time=3,trace=6,arrivals=0", 12
+NO_GPU = "no GPU"
+ONE_GPU = "a late rank among GPUs: one GPU"
+NOT_ASKED = "GPUs: --cpu"
+
+
+def jobs_here(num_gpus: int, *, on_cpu: bool, has_nccl: bool) -> tuple[list[Job], list[str]]:
+    """Jobs for this machine.
+
+    Args:
+        num_gpus: GPUs that torch sees.
+        on_cpu: Leave them out.
+        has_nccl: Whether torch has NCCL, or RCCL.
+
+    Returns:
+        The jobs, and what is not tested, with the reason.
+    """
+    if on_cpu or not num_gpus:
+        return [_on_cpus()], [NOT_ASKED if on_cpu else NO_GPU]
+    if not has_nccl:
+        return [_shared()], ["kernels, copies, streams and graphs: torch has no NCCL"]
+    return [_shared(), _on_gpus(min(num_gpus, MOST_GPUS))], [ONE_GPU] if num_gpus == 1 else []
+
+
+def _on_cpus() -> Job:
+    return Job(name="2 ranks on CPUs, gloo", script=JOBS / "host.py", ranks=2, plan=HOST_PLAN, steps=HOST_STEPS,
+               claims=SAID, arguments=("--device=cpu",), environ=(("CUDA_VISIBLE_DEVICES", ""),))
+
+
+def _shared() -> Job:
+    return Job(name="2 ranks on one GPU, gloo", script=JOBS / "host.py", ranks=2, plan=HOST_PLAN, steps=HOST_STEPS,
+               claims=(*not_on_a_gpu(SAID), *SHARED), arguments=("--device=cuda:0",))
+
+
+def _on_gpus(ranks: int) -> Job:
+    several = ranks > 1
+    return Job(name=f"{ranks} rank{'s' if several else ''} with a GPU each, NCCL" if several else "1 rank on a GPU, NCCL",
+               script=JOBS / "device.py", ranks=ranks, plan=HOST_PLAN if several else DEVICE_PLAN,
+               steps=HOST_STEPS if several else DEVICE_STEPS, claims=(*ALONE, *AMONG_SEVERAL) if several else ALONE)
