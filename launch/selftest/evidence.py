@@ -139,6 +139,10 @@ class Evidence:
             raise DataError(f"no step of the {name} pass in the run")
         return found
 
+    def inner_steps(self, name: str) -> list[int]:
+        """Those between the first and the last one, in which passes are switched on and off."""
+        return self.steps_of(name)[1:-1]
+
     @property
     def num_traced(self) -> int:
         """Steps with a timeline."""

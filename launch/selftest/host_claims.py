@@ -33,7 +33,8 @@ def module_flops(path: str, phase: str, fact: Callable[[Evidence], float]) -> Ca
 
 def product_flops(evidence: Evidence) -> float:
     """Two for each multiply-accumulate."""
-    return 2.0 * evidence.facts["rows"] * evidence.facts["inner"] * evidence.facts["columns"]
+    rows, inner, columns = (int(evidence.facts[name]) for name in ("rows", "inner", "columns"))
+    return 2 * rows * inner * columns
 
 
 def _all_flops(evidence: Evidence) -> Judged:
@@ -98,7 +99,7 @@ def module_time(path: str, phase: str, part: str) -> Callable[[Evidence], Judged
 def _loading(evidence: Evidence) -> Judged:
     rows = evidence.ops.filter(pl.col("type") == "annotation", pl.col("phase") == "data")
     traced = evidence.steps_of(TRACE)
-    return near(evidence.planted_ns("loader", traced), rows["host_ns"].sum() / len(traced) / len(evidence.planted))
+    return near(evidence.planted_ns("loader", traced), float(rows["host_ns"].sum()) / len(traced) / len(evidence.planted))
 
 
 def _before_forward(evidence: Evidence) -> Judged:
@@ -139,8 +140,8 @@ def lateness(evidence: Evidence) -> Judged:
 
 
 def step_time(evidence: Evidence) -> Judged:
-    """Steps with timers, against the job's own clock; what switches a pass on is in no step."""
-    steps = evidence.steps_of(TIME)[1:]
+    """Steps with timers, against the job's own clock."""
+    steps = evidence.inner_steps(TIME)
     found = evidence.steps.filter(pl.col("step").is_in(steps))["duration_ns"].to_list()
     return near(evidence.planted_ns(WHOLE, steps), fmean(found))
 
@@ -152,14 +153,14 @@ def cost(name: str) -> Callable[[Evidence], Judged]:
         rest = [2 * step[WHOLE] - sum(step.values()) for step in steps]
         recorded = int(evidence.steps["step"].max()) + 1  # type: ignore[arg-type]
         plain_ns, (factor, more_ns) = median(rest[recorded + 1:]), PASS_LIMITS[name]
-        judged = at_most(factor * plain_ns + more_ns, median(rest[step] for step in evidence.steps_of(name)[1:]))
+        judged = at_most(factor * plain_ns + more_ns, median(rest[step] for step in evidence.inner_steps(name)))
         return judged._replace(found=f"{judged.found}, plain {duration(plain_ns)}")
 
     return judge
 
 
 def not_on_a_gpu(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
-    """Those that hold on CPUs alone: on a GPU, autograd has a thread of its own, and lines are those of the script's."""
+    """Without what holds on CPUs alone: on a GPU, autograd has a thread of its own, whose lines are not sampled."""
     return tuple(claim for claim in claims if claim.text != BACKWARD_LINE)
 
 

@@ -10,9 +10,9 @@ from distprof.launch.selftest.recording import Job
 
 JOBS = Path(__file__).with_name("jobs")
 MOST_GPUS = 4
-HOST_PLAN, HOST_STEPS = "wait=2,count=1,time=3,trace=12,arrivals=0", 18
+HOST_PLAN, HOST_STEPS = "wait=2,count=1,time=4,trace=12,arrivals=0", 19
 """Two ranks need some ten steps with a timeline before one of them is late by more than chance."""
-DEVICE_PLAN, DEVICE_STEPS = "wait=2,count=1,time=3,trace=6,arrivals=0", 12
+DEVICE_PLAN, DEVICE_STEPS = "wait=2,count=1,time=4,trace=6,arrivals=0", 13
 NO_GPU = "no GPU"
 ONE_GPU = "a late rank among GPUs: one GPU"
 NOT_ASKED = "GPUs: --cpu"
@@ -47,7 +47,8 @@ def _shared() -> Job:
 
 
 def _on_gpus(ranks: int) -> Job:
-    several = ranks > 1
-    return Job(name=f"{ranks} rank{'s' if several else ''} with a GPU each, NCCL" if several else "1 rank on a GPU, NCCL",
-               script=JOBS / "device.py", ranks=ranks, plan=HOST_PLAN if several else DEVICE_PLAN,
-               steps=HOST_STEPS if several else DEVICE_STEPS, claims=(*ALONE, *AMONG_SEVERAL) if several else ALONE)
+    if ranks == 1:
+        return Job(name="1 rank on a GPU, NCCL", script=JOBS / "device.py", ranks=1, plan=DEVICE_PLAN,
+                   steps=DEVICE_STEPS, claims=ALONE)
+    return Job(name=f"{ranks} ranks with a GPU each, NCCL", script=JOBS / "device.py", ranks=ranks, plan=HOST_PLAN,
+               steps=HOST_STEPS, claims=(*ALONE, *AMONG_SEVERAL))

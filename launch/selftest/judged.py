@@ -75,9 +75,9 @@ def same(expected: str, found: str) -> Judged:
     return Judged(expected, found, expected == found)
 
 
-def near(expected_ns: float, found_ns: float | None, slack_ns: float = LEAST_NS) -> Judged:
-    """Times: within a tenth, or `slack_ns`, whichever is more."""
-    within = max(RATIO * expected_ns, slack_ns)
+def near(expected_ns: float, found_ns: float | None, slack_ns: float = LEAST_NS, ratio: float = RATIO) -> Judged:
+    """Times: within a part of what is expected, or `slack_ns`, whichever is more."""
+    within = max(ratio * expected_ns, slack_ns)
     holds = found_ns is not None and abs(found_ns - expected_ns) <= within
     return Judged(f"{duration(expected_ns)} ± {duration(within)}", duration(found_ns), holds)
 

@@ -124,5 +124,5 @@ def _answer(found: Sequence[Row], took_s: float) -> str:
     failed = sum(not row.holds for row in found)
     if not failed:
         return f"All {len(found)} claims hold. It took {took_s:.0f} s."
-    return (f"{counted(failed, 'claim')} of {len(found)} {'does' if failed == 1 else 'do'} not hold: please report this "
-            "with the output of distprof selftest --json")
+    return (f"{failed} of {counted(len(found), 'claim')} {'does' if failed == 1 else 'do'} not hold. Please report "
+            "this with the output of `distprof selftest --json`.")

@@ -32,6 +32,7 @@ SPIN_NS, SIDE_NS, CHAIN_NS = 20e6, 15e6, 20e6
 """How long parts should take; what they take is measured."""
 LATE_S = 0.06
 MOST_PRODUCTS = 2000
+DEVICE = "cuda"
 
 
 class Stopwatch:
@@ -115,7 +116,7 @@ class SideStream(Part):
 
     def prepare(self) -> None:
         self.cycles, self.stream = int(SIDE_NS * cycles_per_ns()), torch.cuda.Stream()
-        self.counter = torch.zeros(4096, device="cuda")
+        self.counter = torch.zeros(4096, device=DEVICE)
 
     def work(self) -> None:
         main = torch.cuda.current_stream()
@@ -138,7 +139,7 @@ class Copies(Part):
         self.across = self._on_device(ACROSS_BYTES), self._on_device(ACROSS_BYTES)
 
     def _on_device(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.uint8, device="cuda")
+        return torch.zeros(size, dtype=torch.uint8, device=DEVICE)
 
     def work(self) -> None:
         for source, target in (self.up, self.down, self.across):
@@ -151,7 +152,7 @@ class Graph(Part):
     name = "graph"
 
     def prepare(self) -> None:
-        self.counter = torch.zeros(1 << 16, device="cuda")
+        self.counter = torch.zeros(1 << 16, device=DEVICE)
         warm = torch.cuda.Stream()
         warm.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm):
@@ -173,7 +174,7 @@ class Chain(Part):
     name = "chain"
 
     def prepare(self) -> None:
-        self.left, self.right, self.out = (torch.ones(1, CHAIN_SIZE, CHAIN_SIZE, device="cuda") for _ in range(3))
+        self.left, self.right, self.out = (torch.ones(1, CHAIN_SIZE, CHAIN_SIZE, device=DEVICE) for _ in range(3))
         each = measured_ns(lambda: [torch.bmm(self.left, self.right, out=self.out) for _ in range(10)]) / 10
         self.products = min(max(int(CHAIN_NS / each), 1), MOST_PRODUCTS)
         self.notes.facts["chain_flops"] = self.products * 2 * CHAIN_SIZE**3
@@ -233,10 +234,10 @@ def communicate(reduced: Tensor, sent: Tensor) -> None:
 def train(notes: Notes, steps: int) -> None:
     """All steps; the device has nothing left to do when one ends."""
     rank, size, watch = dist.get_rank(), dist.get_world_size(), Stopwatch(notes)
-    model = Planted(notes, watch, LATE_S if size > 1 and rank == size - 1 else 0.0).cuda()
+    model = Planted(notes, watch, LATE_S if size > 1 and rank == size - 1 else 0.0).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.ones(ROWS, INNER, device="cuda")
-    reduced, sent = torch.zeros(REDUCED_BYTES // 4, device="cuda"), torch.zeros(SENT_BYTES // 4, device="cuda")
+    batch = torch.ones(ROWS, INNER, device=DEVICE)
+    reduced, sent = torch.zeros(REDUCED_BYTES // 4, device=DEVICE), torch.zeros(SENT_BYTES // 4, device=DEVICE)
     for _ in range(steps):
         optimizer.zero_grad()
         model(batch).backward()
@@ -258,8 +259,8 @@ def main() -> None:
     dist.init_process_group("nccl", device_id=device)
     notes = Notes(args.notes, dist.get_rank(), {
         "device": str(device), "backend": dist.get_backend(), "script": os.fspath(__file__),
-        "world_size": dist.get_world_size(), "rows": ROWS, "inner": INNER, "columns": COLUMNS, "up_bytes": UP_BYTES,
-        "down_bytes": DOWN_BYTES, "across_bytes": ACROSS_BYTES, "graph_kernels": GRAPH_KERNELS * REPLAYS,
+        "rows": ROWS, "inner": INNER, "columns": COLUMNS, "up_bytes": UP_BYTES, "down_bytes": DOWN_BYTES,
+        "across_bytes": ACROSS_BYTES, "graph_kernels": GRAPH_KERNELS * REPLAYS,
         "reduced_bytes": REDUCED_BYTES, "reduces": REDUCES, "sent_bytes": SENT_BYTES})
     train(notes, args.steps)
     notes.write()

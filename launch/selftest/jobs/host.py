@@ -85,7 +85,8 @@ class SlowBackward(nn.Module):
         self.notes = notes
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Sleeping.apply(x, self.notes)
+        apply: Any = _Sleeping.apply
+        y: Tensor = apply(x, self.notes)
         return y
 
 
@@ -131,16 +132,23 @@ class Planted(nn.Module):
         return torch.mean(self.late(self.slow_backward(self.slow_forward(x))))
 
 
+def device_of_collectives(notes: Notes, device: torch.device) -> torch.device:
+    """The device of the job where gloo can reach it, else the CPU; the ranks find the same."""
+    reached = notes.attempt("gloo", lambda: dist.all_reduce(torch.zeros(1, device=device)) or device)
+    notes.facts["communicates_on"] = str(reached or "cpu")
+    return reached or torch.device("cpu")
+
+
 def communicate(model: Planted, sent: Tensor, group_size: int) -> None:
-    """Collectives of known number and size: the gradients, in parts, and a broadcast."""
+    """Collectives of known number and size: the gradients, with what fills them up, and a broadcast."""
     gradient = model.product.weight.grad
     assert gradient is not None
-    padded = torch.zeros(REDUCED_BYTES // 4, device=gradient.device)
+    padded = torch.zeros(REDUCED_BYTES // 4, device=sent.device)
     padded[:gradient.numel()] = gradient.flatten()
     for _ in range(REDUCES):
         dist.all_reduce(padded)
     dist.broadcast(sent, src=0)
-    gradient.copy_(padded[:gradient.numel()].view_as(gradient) / group_size**REDUCES)
+    gradient.copy_(padded[:gradient.numel()].view(gradient.shape) / group_size**REDUCES)
 
 
 def train(notes: Notes, device: torch.device, steps: int) -> None:
@@ -148,7 +156,7 @@ def train(notes: Notes, device: torch.device, steps: int) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     model = Planted(notes, LATE_S if rank == size - 1 else 0.0).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    sent = torch.zeros(SENT_BYTES // 4, device=device)
+    sent = torch.zeros(SENT_BYTES // 4, device=device_of_collectives(notes, device))
     for batch in DataLoader(SlowLoading(notes, steps), batch_size=None):
         with notes.timed("between"):
             time.sleep(SLEEP_S)  # planted: between
@@ -172,7 +180,7 @@ def main() -> None:
     device = torch.device(args.device)
     notes = Notes(args.notes, dist.get_rank(), {
         "device": str(device), "backend": dist.get_backend(), "script": os.fspath(__file__),
-        "world_size": dist.get_world_size(), "rows": ROWS, "inner": INNER, "columns": COLUMNS, "copy_bytes": COPY_BYTES, "reduced_bytes": REDUCED_BYTES,
+        "rows": ROWS, "inner": INNER, "columns": COLUMNS, "copy_bytes": COPY_BYTES, "reduced_bytes": REDUCED_BYTES,
         "reduces": REDUCES, "sent_bytes": SENT_BYTES})
     train(notes, device, args.steps)
     notes.write()
