@@ -98,8 +98,8 @@ def module_time(path: str, phase: str, part: str) -> Callable[[Evidence], Judged
 
 def _loading(evidence: Evidence) -> Judged:
     rows = evidence.ops.filter(pl.col("type") == "annotation", pl.col("phase") == "data")
-    traced = evidence.steps_of(TRACE)
-    return near(evidence.planted_ns("loader", traced), float(rows["host_ns"].sum()) / len(traced) / len(evidence.planted))
+    found_ns = float(rows["host_ns"].sum()) / evidence.num_traced / len(evidence.planted)
+    return near(evidence.planted_ns("loader", evidence.steps_of(TRACE)), found_ns)
 
 
 def _before_forward(evidence: Evidence) -> Judged:
