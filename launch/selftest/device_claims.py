@@ -27,7 +27,7 @@ from distprof.launch.selftest.judged import Claim, Judged, exact, near, same
 
 KINDS = {"up": "HtoD", "down": "DtoH", "across": "DtoD"}
 """Copies -> what is in the names of their slices."""
-ROUNDING = 1e-3
+ROUNDING_NS, ROUNDING = 1e3, 1e-6
 """By how much sums of the same durations may differ."""
 
 
@@ -102,7 +102,7 @@ def _all_kernels(evidence: Evidence) -> Judged:
 def _all_kernel_time(evidence: Evidence) -> Judged:
     written = [one for rank in evidence.planted for one in _written(evidence, rank.rank)]
     found = evidence.ops.filter(pl.col("type") == "kernel")["self_device_ns"].sum()
-    return near(sum(float(one["dur"]) for one in written) * 1e3, float(found), slack_ns=1, ratio=ROUNDING)
+    return near(sum(float(one["dur"]) for one in written) * 1e3, float(found), ROUNDING_NS, ROUNDING)
 
 
 def _written(evidence: Evidence, rank: int) -> Iterator[Mapping[str, Any]]:
