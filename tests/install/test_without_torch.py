@@ -113,6 +113,7 @@ def test_doctor_says_what_this_python_is_good_for(bare, tmp_path):
 
 @pytest.mark.parametrize(("words", "purpose"), [
     (("run", "train.py"), "record"), (("run", "--help"), "record"), (("demo",), "record"),
+    (("selftest",), "record"),
     (("count", "m.py:f"), "count"), (("profile", "m.py:f"), "measure a model"),
     (("reconcile", "m.py:f"), "reconcile counts")])
 def test_what_needs_torch_says_so_in_a_line(bare, words, purpose):
