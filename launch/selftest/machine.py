@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
     backends = [name for name in ("gloo", "nccl", "mpi", "ucc", "xccl") if _has(dist, name)]
     return {
-        **versions(), "system": platform.platform(), "cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)),
+        **versions(), "system": platform.platform(), "cpu": cpu_name(), "cpus": os.cpu_count(),
         "merge_engine": described(), "backends": backends, "cards": cards(), "driver": driver() if cards() else None,
         "cuda": torch.version.cuda, "hip": torch.version.hip, "nccl": _nccl() if "nccl" in backends else None}
 
@@ -48,8 +48,8 @@ def driver() -> str | None:
             if found is not None:
                 return found[0]
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(ASKED, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-        return done.stdout.splitlines()[0].strip() if done.stdout.strip() else None
+        said = subprocess.check_output(ASKED, text=True, timeout=PATIENCE_S, stderr=subprocess.DEVNULL)
+        return said.strip().partition("\n")[0] or None
     return None
 
 
