@@ -102,7 +102,8 @@ def _all_kernels(evidence: Evidence) -> Judged:
 def _all_kernel_time(evidence: Evidence) -> Judged:
     written = [one for rank in evidence.planted for one in _written(evidence, rank.rank)]
     found = evidence.ops.filter(pl.col("type") == "kernel")["self_device_ns"].sum()
-    return near(sum(float(one["dur"]) for one in written) * 1e3, float(found), ROUNDING_NS, ROUNDING)
+    judged = near(sum(float(one["dur"]) for one in written) * 1e3, float(found), ROUNDING_NS, ROUNDING)
+    return judged if written else judged._replace(holds=False)
 
 
 def _written(evidence: Evidence, rank: int) -> Iterator[Mapping[str, Any]]:
@@ -133,7 +134,7 @@ def _on_device(evidence: Evidence) -> Judged:
 
 
 def _ranks(numbers: Any) -> str:
-    return f"ranks {', '.join(map(str, sorted(numbers)))}".strip()
+    return ", ".join(map(str, sorted(numbers))) or "none"
 
 
 SHARED = (

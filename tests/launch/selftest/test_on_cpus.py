@@ -18,7 +18,7 @@ from distprof.launch.selftest.jobs_here import jobs_here
 from distprof.launch.selftest.judged import Claim, rows
 from distprof.launch.selftest.recording import Recorded, recorded
 from support import forked
-from support.jobs import called
+from support.jobs import called, distprof
 from support.shown_demo import OTHERS
 
 pytestmark = pytest.mark.job
@@ -80,6 +80,16 @@ def test_a_time_that_is_not_what_was_planted_is_found(kept, part, claims):
     planted = [replace(one, steps=[step | {part: step[part] * 3} if part in step else step for step in one.steps])
                for one in planted_in(kept.folder / "host-planted")]
     assert [claim for claim in failing(kept.evidence(planted)) if not claim.startswith("the rest")] == claims
+
+
+@pytest.mark.parametrize(("name", "claim"), [
+    ("time", "the rest of a step with timers"), ("trace", "the rest of a step with a timeline")])
+def test_a_pass_that_costs_too_much_is_found(kept, name, claim):
+    slow = set(kept.evidence().steps_of(name))
+    planted = [replace(one, steps=[step | {"step": step["step"] + 200e6 * (number in slow)}
+                                   for number, step in enumerate(one.steps)])
+               for one in planted_in(kept.folder / "host-planted")]
+    assert [found for found in failing(kept.evidence(planted)) if found != "step time"] == [claim]
 
 
 def test_another_rank_or_line_is_found(kept):
@@ -147,3 +157,10 @@ def test_what_is_in_the_folder_to_keep_is_not_touched(tmp_path):
         done = called("selftest", "--cpu", "--keep", keep)
         assert done.returncode in (1, 2) and done.stderr.startswith(f"distprof: {said}") and not done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.stress
+def test_every_claim_holds_five_times_where_processes_start():
+    for _ in range(5):
+        done = distprof("selftest", "--cpu", real=True)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -98,7 +98,7 @@ def failing(evidence: Evidence) -> list[str]:
 
 def test_all_hold_where_all_is_as_planted(tmp_path):
     assert failing(evidence_of(tmp_path)) == []
-    assert [row.found for row in rows("job", SHARED[:2], evidence_of(tmp_path / "shared"))] == ["4 of 100 B", "ranks 0"]
+    assert [row.found for row in rows("job", SHARED[:2], evidence_of(tmp_path / "shared"))] == ["4 of 100 B", "0"]
 
 
 def named(name: str) -> Callable[[dict[str, Any]], bool]:
@@ -178,3 +178,13 @@ def test_jobs_fit_the_machine():
     shared, several = jobs_here(8, on_cpu=False, has_nccl=True)[0]
     assert several.claims[-len(AMONG_SEVERAL):] == AMONG_SEVERAL
     assert BACKWARD_LINE not in {claim.text for claim in shared.claims}
+
+
+def test_where_nothing_ran_on_a_device_no_claim_about_one_holds(tmp_path):
+    evidence = evidence_of(tmp_path, list.clear)
+    compressed(tmp_path / "none" / TRACE_JSON, [])
+    (tmp_path / "none" / TRACE_JSON).replace(tmp_path / "rank00000" / TRACE_JSON)
+    vars(evidence)["ops"] = evidence.ops.filter(pl.col("type") == "operator").with_columns(self_device_ns=0)
+    holding = {row.claim for row in rows("job", ALONE, evidence) if row.holds}
+    assert not [claim for claim in holding if "kernel" in claim or "copies" in claim or "stream" in claim]
+    assert "products in the timeline" in holding
