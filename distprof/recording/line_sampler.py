@@ -5,13 +5,18 @@ from __future__ import annotations
 import _thread
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import NamedTuple
+
+from torch.autograd.graph import _engine_run_backward
 
 from distprof.contract.tables import TableRow
 from distprof.recording.blocking.script_line import Place, line_of_script
 from distprof.threads import UnseenThread, is_scarce
 
+ENGINE = _engine_run_backward.__code__
+"""What waits in C++ for the threads that autograd has for each GPU."""
 PERIOD_S = 0.025
 """A sample takes some 100 us, in which the script does not run if it runs Python: threads take turns."""
 MOST = 20_000
@@ -82,9 +87,27 @@ class LineSampler:
 
     def _run(self) -> None:
         while not self._ended.acquire(timeout=self._period_s):
-            place = line_of_script(sys._current_frames().get(self._watched))
+            place = _line_of_steps(sys._current_frames(), self._watched)
             if place is not None:
                 self.samples.append(Sample(time.time_ns(), self._step(), place))
             if len(self.samples) >= MOST:
                 self.samples, self._period_s = self.samples[::2], 2 * self._period_s
         self._ended.release()
+
+
+def _line_of_steps(frames: Mapping[int, FrameType], watched: int) -> Place | None:
+    """Where the steps are: with a GPU, backward runs on a thread of autograd's, for which theirs waits."""
+    frame = frames.get(watched)
+    if frame is not None and frame.f_code is ENGINE:
+        for thread, other in frames.items():
+            place = line_of_script(other) if thread != watched and _is_of_torch(other) else None
+            if place is not None and place.file is not None:
+                return place
+    return line_of_script(frame)
+
+
+def _is_of_torch(frame: FrameType) -> bool:
+    """True on a thread that C++ began: no thread of Python's is below."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name not in ("_bootstrap", "<module>")

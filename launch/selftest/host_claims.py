@@ -162,12 +162,6 @@ def cost(name: str) -> Callable[[Evidence], Judged]:
     return judge
 
 
-def not_on_a_gpu(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
-    """Without what holds on CPUs alone: on a GPU, autograd has a thread of its own, whose lines are not sampled."""
-    return tuple(claim for claim in claims if claim.text != BACKWARD_LINE)
-
-
-BACKWARD_LINE = "line of the sleep in backward"
 SAID = (
     Claim(text="FLOPs of a product, forward", judge=module_flops("product", "fwd", product_flops)),
     Claim(text="FLOPs of a product, backward", judge=module_flops("product", "bwd", product_flops)),
@@ -182,7 +176,7 @@ SAID = (
     Claim(text="sleep in the data loader", judge=_loading),
     Claim(text="sleeps before forward", judge=_before_forward),
     Claim(text="line of the sleep in forward", judge=line_time("forward")),
-    Claim(text=BACKWARD_LINE, judge=line_time("backward")),
+    Claim(text="line of the sleep in backward", judge=line_time("backward")),
     Claim(text="line of the sleep in the data loader", judge=line_time("loader")),
     Claim(text="line of the sleep between steps", judge=line_time("between")),
     Claim(text="late rank, its module and line", judge=late),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distprof.launch.selftest.device_claims import ALONE, AMONG_SEVERAL, SHARED
-from distprof.launch.selftest.host_claims import SAID, not_on_a_gpu
+from distprof.launch.selftest.host_claims import SAID
 from distprof.launch.selftest.recording import Job
 
 JOBS = Path(__file__).with_name("jobs")
@@ -43,7 +43,7 @@ def _on_cpus() -> Job:
 
 def _shared() -> Job:
     return Job(name="2 ranks on one GPU, gloo", script=JOBS / "host.py", ranks=2, plan=HOST_PLAN, steps=HOST_STEPS,
-               claims=(*not_on_a_gpu(SAID), *SHARED), arguments=("--device=cuda:0",))
+               claims=(*SAID, *SHARED), arguments=("--device=cuda:0",))
 
 
 def _on_gpus(ranks: int) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,3 +74,26 @@ def test_where_there_can_be_no_more_threads_nothing_is_seen(monkeypatch):
     sampler.start()
     sampler.stop()
     assert not sampler.rows(1)
+
+
+def frames_of(*stack):
+    """The innermost of frames, outermost first: file, line and function, or a code object."""
+    frame = None
+    for one in stack:
+        code, line = (one, 1) if not isinstance(one, tuple) else (
+            SimpleNamespace(co_filename=one[0], co_qualname=one[2], co_name=one[2]), one[1])
+        frame = SimpleNamespace(f_code=code, f_lineno=line, f_back=frame)
+    return frame
+
+
+@pytest.mark.parametrize(("other", "line"), [
+    ((("train.py", 33, "Slow.backward"),), 33),  # called by C++: a thread of autograd's
+    ((("train.py", 33, "work"), ("train.py", 40, "deeper")), 40),
+    ((("threading.py", 1, "_bootstrap"), ("train.py", 33, "load")), 7),
+    (((line_sampler.__file__, 3, "_run"),), 7)])
+def test_while_autograd_works_on_a_thread_of_its_own_the_line_is_there(other, line):
+    waits = frames_of(("train.py", 7, "<module>"), line_sampler.ENGINE)
+    found = line_sampler._line_of_steps({1: waits, 2: frames_of(*other)}, 1)
+    assert found is not None and (found.file, found.line) == ("train.py", line)
+    goes_on = frames_of(("train.py", 7, "<module>"))
+    assert line_sampler._line_of_steps({1: goes_on, 2: frames_of(*other)}, 1).line == 7

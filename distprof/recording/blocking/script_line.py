@@ -13,7 +13,8 @@ import torch
 
 _HOME = Path(__file__).parents[2]
 _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
-    "recording/blocking/", "recording/steps/skipped.py", "recording/pass_switch.py", "model/compiled.py"))
+    "recording/blocking/", "recording/steps/skipped.py", "recording/steps/replayed.py", "recording/pass_switch.py",
+    "model/compiled.py"))
 """Our files that put a function in front of one of the script's or torch's: the caller is behind them."""
 _HERE = _SEEN_THROUGH[0]
 KERNEL = "kernel"
