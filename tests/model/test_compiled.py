@@ -120,7 +120,8 @@ def forgets_without_hooks() -> bool:
 def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, way, warmup, breaks):
     if way is parts and forgets_without_hooks():
         pytest.skip("this torch compiles parts that were compiled in place again where there are hooks")
-    seen, compiled = record(tmp_path / "run", way, warmup=warmup, breaks=breaks, steps="wait=1,count=1,time=2,trace=1")
+    seen, compiled = record(tmp_path / "run", way, warmup=warmup, breaks=breaks,
+                            steps="wait=1,count=1,time=2,trace=1,arrivals=0")
     assert compiled[0] >= 1 + (breaks and way is not parts) and set(compiled) == {compiled[0]}
     assert not torch.compiler.is_compiling() and seen.info["status"] == "complete" and seen.info["notes"] == []
     modules, product = seen.modules(), 2 * 2 * 4 * 4
@@ -133,14 +134,14 @@ def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, wa
 @pytest.mark.parametrize(("way", "timed"), [(wrapped, {""}), (in_place, {""}), (both, {""}), (function, set()),
                                             (parts, {"", "first", "relu", "last"})])
 def test_the_outermost_compiled_module_is_timed(tmp_path, way, timed):
-    modules = record(tmp_path / "run", way, warmup=1, steps="wait=0,count=1,time=2,trace=0")[0].modules()
+    modules = record(tmp_path / "run", way, warmup=1, steps="wait=0,count=1,time=2,trace=0,arrivals=0")[0].modules()
     assert {path for path, row in modules.items() if row["calls"]} == timed
     for path in timed:
         assert modules[path]["fwd_time_ns"] > 0 and modules[path]["bwd_time_ns"] > 0
 
 
 def test_a_compilation_in_a_timed_step_is_said(tmp_path):
-    seen, compiled = record(tmp_path / "run", wrapped, warmup=0, steps="wait=0,count=0,time=2,trace=0")
+    seen, compiled = record(tmp_path / "run", wrapped, warmup=0, steps="wait=0,count=0,time=2,trace=0,arrivals=0")
     assert compiled == [1, 1, 1, 1]
     note, = seen.info["notes"]
     assert note.startswith("torch.compile compiled during a step of the time pass, so means include that time")
@@ -148,7 +149,7 @@ def test_a_compilation_in_a_timed_step_is_said(tmp_path):
 
 def test_a_stance_of_the_script_is_kept(tmp_path):
     with torch.compiler.set_stance("eager_on_recompile"):
-        record(tmp_path / "run", wrapped, warmup=1, steps="wait=0,count=1,time=1,trace=0")
+        record(tmp_path / "run", wrapped, warmup=1, steps="wait=0,count=1,time=1,trace=0,arrivals=0")
         assert torch._dynamo.eval_frame._stance.stance == "eager_on_recompile"
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
@@ -157,7 +158,7 @@ def test_a_stance_that_is_chosen_while_we_count_holds_afterwards(tmp_path):
     model = Net()
     call = torch.compile(model, backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with distprof.record(tmp_path / "run", steps="wait=2,count=1,time=1,trace=0") as rec:
+    with distprof.record(tmp_path / "run", steps="wait=2,count=1,time=1,trace=0,arrivals=0") as rec:
         for step in range(6):
             if step == 2:
                 assert stance() == "force_eager"
@@ -213,7 +214,7 @@ def test_nothing_of_ours_stays_with_the_compiler(tmp_path):
     before = model._compiled_call_impl, list(handler.start_callbacks), list(handler.end_callbacks)
     filters = list(warnings.filters)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=9,trace=0"):
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=9,trace=0,arrivals=0"):
         for _ in range(4):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
@@ -246,7 +247,7 @@ def test_an_exception_in_a_compiled_module_is_the_script_s(tmp_path):
     model = Raises()
     model.compile(backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with distprof.record(tmp_path / "run", steps="wait=0,count=1,time=2,trace=0"):
+    with distprof.record(tmp_path / "run", steps="wait=0,count=1,time=2,trace=0,arrivals=0"):
         for _ in range(3):
             with pytest.raises(KeyError, match="inside"):
                 model(torch.ones(3, 4))
