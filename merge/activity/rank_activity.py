@@ -59,14 +59,11 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
         waits_drawn: True where slices show all waits of Python.
         recorded: Waits that were recorded, which then are all; None where waits were not recorded.
     """
-    is_step = pl.col("name").str.starts_with(STEP)
-    step_starts = events.filter(is_step)["start_ns"].unique().sort().to_list()
-    events = events.filter(pl.col("duration_ns") > 0, ~is_step, ~pl.col("name").str.starts_with(GLOO))
+    lane = host_lane(events, activities)
+    events = _without_steps(events)
     is_kernel = pl.col("category").str.to_lowercase() == "kernel"
     kernels = events.filter(is_kernel)
     kernels = kernels.filter(~pl.col("name").is_in(list(filter(communicates, kernels["name"].unique().to_list()))))
-    lane = _between(ActivityLane.of((start, end, activities.number(what)) for start, end, what in
-                            scopes_to_intervals(markers(events, step_starts))), activities)
     if len(kernels):
         computing = _intervals(kernels)
         blocked, none, launched = calls.running - computing, np.empty(0, np.int64), _launched(kernels, events)
@@ -87,6 +84,24 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
     starts = slices["start_ns"].to_numpy()
     return RankActivity(lane=lane, computing=computing - drawn - pauses, blocked=drawn | pauses, pauses=pauses,
                         wait_starts=starts, wait_ends=starts + slices["duration_ns"].to_numpy())
+
+
+def host_lane(events: pl.DataFrame, activities: Activities) -> ActivityLane:
+    """What the host of a rank was doing, whatever its device did meanwhile.
+
+    Args:
+        events: The rank's timeline.
+        activities: Numbers of activities; new ones are added.
+    """
+    step_starts = events.filter(pl.col("name").str.starts_with(STEP))["start_ns"].unique().sort().to_list()
+    scopes = scopes_to_intervals(markers(_without_steps(events), step_starts))
+    return _between(ActivityLane.of((start, end, activities.number(what)) for start, end, what in scopes), activities)
+
+
+def _without_steps(events: pl.DataFrame) -> pl.DataFrame:
+    """Slices that take time, without those of steps and of gloo."""
+    return events.filter(pl.col("duration_ns") > 0, ~pl.col("name").str.starts_with(STEP),
+                         ~pl.col("name").str.starts_with(GLOO))
 
 
 def _intervals(events: pl.DataFrame) -> Intervals:

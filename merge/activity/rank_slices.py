@@ -12,6 +12,7 @@ from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
+from distprof.merge.activity.device.commands import COPIES, KERNEL, RUNTIME
 from distprof.merge.activity.markers import GLOO, STEP, TORCH_MODULE
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.clock.model import Clock, RankClock
@@ -26,13 +27,14 @@ from distprof.merge.scan.json_values import string_of
 from distprof.merge.scan.overlong import cut_overlong, has_overlong
 from distprof.merge.scan.scanned_columns import NONE
 
-CATEGORIES = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
+CATEGORIES = ("cpu_op", "user_annotation", KERNEL, *COPIES, *RUNTIME)
 """Categories, in lower case, of events that show what a rank is doing."""
 PYTHON = "python_function"
 """Category of calls of Python, of which those of modules show it."""
 INTEGERS = {"sequence_number": "Sequence number", "correlation": "correlation"}
 SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), "duration_ns": pl.Int64(),
-          "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
+          "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64()), "process": pl.String()}
+"""Of kernels and copies, `process` and `thread` are device and stream."""
 
 
 def slices_of(rank: Rank, line: RankClock) -> pl.DataFrame | Unreadable | None:
@@ -76,14 +78,16 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
     categories = [text.decode("utf-8", "replace").lower() for text in scanner.categories.texts()]
     columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
     words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(
-        (names, categories, threads), columns, strict=False)]
+        (names, categories, threads, [one.split(" ", 1)[0] for one in threads]), (*columns[:3], columns[2]),
+        strict=True)]  # a thread is named by its process as well
     start, duration, *integers = columns[3:]
     calls = words[0].filter(words[1].is_in(["cuda_runtime", "cuda_driver"]))
     if has_overlong(calls.unique().drop_nulls().to_list()):
-        on_device = np.flatnonzero((words[1] == "kernel").to_numpy())
+        on_device = np.flatnonzero(words[1].is_in((KERNEL, *COPIES)).to_numpy())
         duration[on_device], _ = cut_overlong(*(column[on_device] for column in (columns[2], start, duration)))
     frame = pl.DataFrame({"name": words[0], "category": words[1], "start_ns": start + base_ns_of(file.metadata),
-                          "duration_ns": duration, "thread": words[2], **dict(zip(INTEGERS, integers, strict=True))})
+                          "duration_ns": duration, "process": words[3], "thread": words[2],
+                          **dict(zip(INTEGERS, integers, strict=True))})
     unknown = [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in INTEGERS]
     return frame.with_columns(unknown).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 

@@ -11,8 +11,11 @@ import polars as pl
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import EVENTS
 from distprof.merge.activity.activities import Activities, Activity
+from distprof.merge.activity.device.commands import commands_of
+from distprof.merge.activity.device.rank_device import DeviceSteps, OnHost, device_steps
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity, rank_activity
+from distprof.merge.activity.markers import STEP
+from distprof.merge.activity.rank_activity import RankActivity, host_lane, rank_activity
 from distprof.merge.activity.rank_slices import slices_of, steps_drawn
 from distprof.merge.activity.waiting import RankCollectives
 from distprof.merge.clock.model import Clock, RankClock
@@ -33,6 +36,8 @@ class RunActivity:
     did: Mapping[int, RankActivity]
     """Of those that have collectives."""
     activities: Activities
+    devices: DeviceSteps
+    """What devices did in steps with a timeline, whether there are collectives or not."""
     steps: Sequence[pl.DataFrame]
     """`steps_drawn` of traces of other programs."""
     problems: Sequence[Unreadable]
@@ -46,6 +51,7 @@ class _Shown:
     did: RankActivity | None
     known: Sequence[Activity]
     """Its labels are places in here."""
+    device: DeviceSteps | None
     steps: pl.DataFrame | None
 
 
@@ -54,12 +60,20 @@ def has_timeline(rank: Rank) -> bool:
     return rank.trace is not None if rank.recorded is None else rank.has(EVENTS)
 
 
-def run_activity(run: Run, clock: Clock, calls: Calls) -> RunActivity:
-    """Reads the timelines of all ranks, each in a worker."""
+def run_activity(run: Run, clock: Clock, calls: Calls, windows: pl.DataFrame | None) -> RunActivity:
+    """Reads the timelines of all ranks, each in a worker.
+
+    Args:
+        run: What was recorded.
+        clock: Of the run.
+        calls: Of each rank.
+        windows: Steps that were recorded, on the common clock; None where traces draw their own.
+    """
     ranks = [rank for rank in run.ranks if has_timeline(rank)]
     waits_drawn = run.kind == "distprof"
     each = list(for_each_rank("activity", _shown, ranks, lambda rank: (
-        clock.line(rank.number), *calls(rank.number), waits_drawn), threads=AT_ONCE))
+        clock.line(rank.number), *calls(rank.number), waits_drawn,
+        None if windows is None else windows.filter(pl.col("rank") == rank.number)), threads=AT_ONCE))
     activities, did = Activities(), dict[int, RankActivity]()
     known = [(rank, one) for rank, one in zip(ranks, each, strict=True) if isinstance(one, _Shown)]
     for rank, one in known:
@@ -67,20 +81,38 @@ def run_activity(run: Run, clock: Clock, calls: Calls) -> RunActivity:
             did[rank.number] = _numbered(one.did, one.known, activities)
     return RunActivity(
         ranks={rank.number: rank for rank, _ in known}, did=did, activities=activities,
+        devices=DeviceSteps.joined([one.device for _, one in known if one.device is not None]),
         steps=[one.steps for _, one in known if one.steps is not None],
         problems=[one for one in each if isinstance(one, Unreadable)])
 
 
 def _shown(rank: Rank, line: RankClock, calls: RankCollectives | None, recorded: Intervals | None,
-           waits_drawn: bool) -> _Shown | Unreadable | None:  # noqa: FBT001 (it is mapped)
+           waits_drawn: bool, windows: pl.DataFrame | None) -> (  # noqa: FBT001 (it is mapped)
+               _Shown | Unreadable | None):
     events = slices_of(rank, line)
     if not isinstance(events, pl.DataFrame):
         return events
     activities = Activities()
     did = None if calls is None or events.is_empty() else rank_activity(
         events, calls, activities, waits_drawn=waits_drawn, recorded=recorded)
-    has_marks = rank.recorded is None and len(events)
-    return _Shown(did=did, known=activities.known, steps=steps_drawn(rank.number, events) if has_marks else None)
+    drawn = steps_drawn(rank.number, events) if rank.recorded is None and len(events) else None
+    steps = drawn if windows is None else windows
+    is_marked = drawn is None or bool(events["name"].str.starts_with(STEP).any())
+    return _Shown(did=did, known=activities.known, steps=drawn,
+                  device=None if steps is None else _device(
+                      rank.number, events, steps.select("step", "start_ns", "end_ns", is_marked=pl.lit(is_marked)), calls))
+
+
+def _device(rank: int, events: pl.DataFrame, windows: pl.DataFrame, calls: RankCollectives | None) -> (
+        DeviceSteps | None):
+    commands = commands_of(events)
+    if commands is None or windows.is_empty():
+        return None
+    activities = Activities()
+    lane = host_lane(events, activities)
+    host = OnHost(lane=lane, known=activities.known) if calls is None else OnHost(
+        lane=lane, known=activities.known, waits=calls.waiting, messages=calls.messages.waiting)
+    return device_steps(rank, commands, windows, host)
 
 
 def _numbered(did: RankActivity, known: Sequence[Activity], activities: Activities) -> RankActivity:

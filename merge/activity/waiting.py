@@ -53,6 +53,12 @@ class RankCollectives:
         return ActivityLane.first_counts(self.arrival_ns[order], ends[order],
                                          Activities.waiting_for(self.collective[order]))
 
+    @property
+    def waiting(self) -> Intervals:
+        """When the rank was there and another was not."""
+        waits = self.waits()
+        return Intervals.of(waits.starts, waits.ends)
+
 
 def collectives_by_rank(rows: pl.DataFrame) -> dict[int, RankCollectives]:
     """The collectives of every rank whose arrival and end are known.

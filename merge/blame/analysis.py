@@ -14,6 +14,8 @@ from distprof.contract.problems import Remark, SeveralRanksInFile, Unreadable
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
+from distprof.merge.activity.device.mean_steps import counted_steps
+from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.lines import with_lines
@@ -31,6 +33,9 @@ from distprof.merge.run.tables import read_table
 
 VAGUE = ("unknown", "whole")
 """Causes that name nothing."""
+EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns", "overlapped_ns",
+            "communication_ns")
+"""What is known of steps of hosts and of devices alike."""
 MANY_SAMPLES = 1.2
 """From this ratio to the median rank on, the size of the batch is the cause."""
 
@@ -40,7 +45,9 @@ class Analysis:
     """What waiting cost, and who caused it."""
 
     breakdown: pl.DataFrame
-    """A row per rank and step: see `step_breakdown`."""
+    """Of ranks without a device, a row per rank and step: see `step_breakdown`."""
+    devices: DeviceSteps = NO_DEVICES
+    """Of the others, likewise."""
     culprits: list[Culprit]
     """Ranks by what fixing them would gain, the most first, whether certain or not."""
     blind: Blind | None
@@ -60,6 +67,12 @@ class Analysis:
     """Where ranks are taken to leave a collective together: how far apart they do. None: clocks alone tell."""
     passes: Sequence[str] = ()
     """Passes whose steps the times of culprits are of; none for traces of other programs."""
+
+    @property
+    def exposure(self) -> pl.DataFrame:
+        """`EXPOSURE` of all ranks whose steps are split: of those with a device, of steps of the device."""
+        return pl.concat([self.breakdown.select(EXPOSURE), counted_steps(self.devices.steps).select(
+            duration_ns="device_step_ns", *(name for name in EXPOSURE if name != "duration_ns")).select(EXPOSURE)])
 
 
 def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
@@ -85,7 +98,10 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         job: The graph of it.
     """
     windows, counted = did.windows, did.traced or did.arrivals
-    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), did.calls, did.did, did.activities)
+    devices = did.devices.of_steps(counted)
+    on_device = devices.steps["rank"].unique().implode()
+    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted), ~pl.col("rank").is_in(on_device)),
+                               did.calls, did.did, did.activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
     even = did.of_even_steps() if run.light_ranks else did
     judged_by = [*even.traced, *even.arrivals]
@@ -103,7 +119,7 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
                            did.activities)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
-    return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,
+    return Analysis(breakdown=breakdown, devices=devices, steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
                     shifting=shifting, ends_apart_ns=ends_apart_ns,
                     passes=_passes(even) if run.kind == "distprof" else ())

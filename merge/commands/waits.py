@@ -13,10 +13,13 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import UsageError
+from distprof.merge.activity.device.mean_steps import settled_steps
+from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
+from distprof.merge.text.documents.devices_json import devices_data
 from distprof.merge.text.waits import WaitsShown, render
 from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.grouping import grouped
@@ -71,7 +74,7 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
     if view.form == "csv":
         return as_csv(table.head(view.top) if view.top else table)
     shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, compilations=_chosen_of(found.compilations, view),
-                       queue_rows=_queue_rows(found, view), table=table, by=tuple(dict.fromkeys(view.by)),
+                       queue_rows=_queue_rows(found, view), devices=_devices(found, view), table=table, by=tuple(dict.fromkeys(view.by)),
                        lines=_lines(run, view), ranks=_ranks(found, view), top=view.top, queues=view.queues,
                        paths=(path, *more), problems=problems)
     return render(shown, Page())
@@ -113,7 +116,7 @@ def _data(run: Run, found: RunWaits, view: WaitsView, rows: pl.DataFrame, steps:
                    "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
         "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts(),
         "lines": _lines(run, view).to_dicts(), "compilations": _compiled(found, view),
-        "queues": _queue_data(found, view)}
+        "queues": _queue_data(found, view), "devices": devices_data(_devices(found, view))}
 
 
 def _compiled(found: RunWaits, view: WaitsView) -> dict[str, Any]:
@@ -127,6 +130,12 @@ def _compiled(found: RunWaits, view: WaitsView) -> dict[str, Any]:
 def _queue_data(found: RunWaits, view: WaitsView) -> list[dict[str, Any]] | None:
     rows = _queue_rows(found, view)
     return None if rows is None else summed_queues(rows).to_dicts()
+
+
+def _devices(found: RunWaits, view: WaitsView) -> DeviceSteps:
+    """Of the chosen ranks and steps; without a choice those that `comms` shows too."""
+    devices = found.devices.of_ranks(view.ranks or found.ranks)
+    return devices.of_steps(view.steps or settled_steps(sorted(set(devices.steps["step"].to_list()))))
 
 
 def _queue_rows(found: RunWaits, view: WaitsView) -> pl.DataFrame | None:

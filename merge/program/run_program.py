@@ -10,6 +10,8 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import FirstStepLeftOut, Remark, Unreadable
 from distprof.merge.activity.activities import Activities
+from distprof.merge.activity.device.mean_steps import SETTLES, settled_steps
+from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.activity.rank_slices import step_windows
@@ -20,10 +22,6 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job, job_of
 from distprof.merge.program.waits import COLUMNS
 from distprof.merge.run.run_model import Run
-
-SETTLES = 3
-"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgram:
@@ -42,6 +40,8 @@ class RunProgram:
     calls: Mapping[int, RankCollectives]
     did: Mapping[int, RankActivity]
     activities: Activities
+    devices: DeviceSteps
+    """What devices did in steps with a timeline; also of ranks without collectives."""
     remarks: Sequence[Remark]
     problems: Sequence[Unreadable]
     """Timelines that are damaged."""
@@ -57,7 +57,7 @@ class RunProgram:
         """
         even = pl.col("step").is_in(self.arrivals)
         return replace(self, rows=self.rows.filter(even), windows=self.windows.filter(even), traced=[], timelines={},
-                       calls={}, did={}, activities=Activities(), remarks=[])
+                       calls={}, did={}, activities=Activities(), devices=NO_DEVICES, remarks=[])
 
 
 def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> RunProgram:
@@ -72,21 +72,17 @@ def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame 
     # of a million rows without timelines, nothing but the graph is made
     has_any = any(map(has_timeline, run.ranks))
     calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if has_any else ({}, {})
-    read = run_activity(run, clock, lambda rank: (calls.get(rank), recorded.get(rank)))
-    windows = step_windows(clock, steps, read.steps)
+    windows = None if steps is None else step_windows(clock, steps, ())
+    read = run_activity(run, clock, lambda rank: (calls.get(rank), recorded.get(rank)), windows)
+    windows = step_windows(clock, None, read.steps) if windows is None else windows
     if windows.is_empty():
         windows = _windows_of(rows)
     traced, arrivals = (sorted(set(windows.filter((pl.col("pass") == ARRIVALS) == is_one)["step"].to_list()))
                         for is_one in (False, True))
     remarks = [FirstStepLeftOut(step=traced[0])] if len(traced) >= SETTLES else []
-    return RunProgram(rows=rows, windows=windows, traced=_settled(traced), arrivals=_settled(arrivals),
+    return RunProgram(rows=rows, windows=windows, traced=settled_steps(traced), arrivals=settled_steps(arrivals),
                       timelines=Timelines(read.ranks, clock), calls=calls if read.ranks else {}, did=read.did,
-                      activities=read.activities, remarks=remarks, problems=read.problems)
-
-
-def _settled(steps: list[int]) -> list[int]:
-    """Steps of a pass without the first, which begins on each rank in its own time."""
-    return steps[1:] if len(steps) >= SETTLES else steps
+                      activities=read.activities, devices=read.devices, remarks=remarks, problems=read.problems)
 
 
 def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,9 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem
+from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.run.run_model import Run
+from distprof.merge.text.communication.device_steps import show_idleness
 from distprof.merge.text.communication.queues import show_queues
 from distprof.merge.text.compilations import show_compilations
 from distprof.merge.text.problems import show_problems
@@ -41,6 +43,8 @@ class WaitsShown:
     """Likewise."""
     queue_rows: pl.DataFrame | None
     """Likewise; None without timelines."""
+    devices: DeviceSteps
+    """Likewise."""
     table: pl.DataFrame
     """`grouped`."""
     lines: pl.DataFrame
@@ -70,6 +74,8 @@ def render(shown: WaitsShown, page: Page) -> str:
     show_compilations(shown.compilations, page, top=shown.top)
     show_queues(shown.queue_rows, shown.ranks, page, asked=shown.queues)
     page.line()
+    if not shown.devices.steps.is_empty():
+        show_idleness(shown.devices, page)
     if shown.run.remarks or shown.problems:
         show_problems(shown.run.remarks, shown.problems, page)
         page.line()

@@ -153,4 +153,5 @@ def _traced(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 def _of_step(analysis: Analysis, step: int) -> Analysis:
     """The split of that step; culprits stay those of all steps, because one step proves no habit."""
     return replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == step),
+                   devices=analysis.devices.of_steps([step]),
                    remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])

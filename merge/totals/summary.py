@@ -209,7 +209,7 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
 
 def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
     """`communication` of `summary.json`."""
-    split = found.breakdown.filter(pl.col("waiting_ns").is_not_null())  # summaries do not tell it of every rank
+    split = found.exposure.filter(pl.col("waiting_ns").is_not_null())  # summaries do not tell it of every rank
     total = int(split["duration_ns"].sum())
     spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {

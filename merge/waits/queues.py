@@ -1,4 +1,4 @@
-"""The queues of devices: commands that the host has sent and that have not begun, and times with nothing to do."""
+"""The queues of devices: commands that the host has sent and that have not begun."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distprof.merge.operators.timeline.grouped_calls import marked_steps
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
 
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "delay_ns", "longest_ns", "queued_ns", "deepest",
-                                       "idle_ns", "span_ns", "unsent")}
+                                       "span_ns", "unsent")}
 Windows = Sequence[tuple[int, int, int]]
 
 
@@ -29,8 +29,8 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
         `QUEUE`, no rows for a rank without a device. `commands`: calls of the runtime in the step that put something on
         a device; `delay_ns`: from the end of each until the first of it begins, added up, 0 where that was earlier;
         `longest_ns`: the longest. `queued_ns`: the time in the step in which commands were in the queue, once for each;
-        `deepest`: most that were in it at once; `idle_ns`: time in which nothing was in the queue, and nothing ran;
-        `span_ns`: of the step; `unsent`: slices of the device whose call is not in the timeline, in all steps.
+        `deepest`: most that were in it at once; `span_ns`: of the step of the host; `unsent`: slices of the device
+        whose call is not in the timeline, in all steps.
     """
     device, calls = np.flatnonzero(timeline.type >= NUM_HOST), np.flatnonzero(timeline.type == RUNTIME)
     if not len(device):
@@ -47,22 +47,18 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
         mine = (sent >= low) & (sent < high)
         delay = np.maximum(begin_ns - sent_ns, 0)[mine]
         queued = _clipped(sent_ns[waits], begin_ns[waits], low, high)
-        worked = _clipped(np.concatenate((sent_ns[waits], start_ns)), np.concatenate((begin_ns[waits], end_ns)), low,
-                          high)
         rows.append((rank, step, int(mine.sum()), int(delay.sum()), int(delay.max(initial=0)),
-                     int((queued[1] - queued[0]).sum()), _deepest(*queued), high - low - _union_ns(*worked), high - low,
-                     int((call < 0).sum())))
+                     int((queued[1] - queued[0]).sum()), _deepest(*queued), high - low, int((call < 0).sum())))
     return pl.DataFrame(rows, schema=QUEUE, orient="row")
 
 
 def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
-    """A row per rank, over the steps that are left, with `mean_delay_ns`, `mean_depth` and `idle_ratio`."""
+    """A row per rank, over the steps that are left, with `mean_delay_ns` and `mean_depth`."""
     return queues.group_by("rank").agg(
-        pl.col("commands", "delay_ns", "queued_ns", "idle_ns", "span_ns").sum(),
+        pl.col("commands", "delay_ns", "queued_ns", "span_ns").sum(),
         pl.col("longest_ns", "deepest", "unsent").max()).with_columns(
             mean_delay_ns=pl.when(pl.col("commands") > 0).then(pl.col("delay_ns") / pl.col("commands")),
-            mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns")),
-            idle_ratio=pl.when(pl.col("span_ns") > 0).then(pl.col("idle_ns") / pl.col("span_ns"))).sort("rank")
+            mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns"))).sort("rank")
 
 
 def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any]:
@@ -83,12 +79,3 @@ def _deepest(start: Any, end: Any) -> int:
     change = np.concatenate((np.full(len(end), -1), np.full(len(start), 1)))
     order = np.argsort(np.concatenate((end, start)), kind="stable")
     return int(np.cumsum(change[order]).max(initial=0))
-
-
-def _union_ns(start: Any, end: Any) -> int:
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    before = np.concatenate((start[:1], reach[:-1]))
-    return int((reach - np.maximum(start, before)).sum())

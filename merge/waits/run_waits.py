@@ -13,11 +13,13 @@ from distprof.contract.passes import SYNC
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COMPILATIONS, STEPS, WAITS
 from distprof.errors import DataError
+from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines
 from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
+from distprof.merge.waits.devices import devices_of_timeline
 from distprof.merge.waits.queues import device_queue
 from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
 from distprof.threads import thread_pool
@@ -25,8 +27,8 @@ from distprof.threads import thread_pool
 AT_ONCE = 2
 """Timelines that are read side by side."""
 Source = Literal["sync pass", "timeline"]
-TracedWaits = tuple[pl.DataFrame, pl.DataFrame]
-"""Waits of a rank, and the queue of its device."""
+TracedWaits = tuple[pl.DataFrame, pl.DataFrame, DeviceSteps]
+"""Waits of a rank, the queue of its device, and what its devices did in its steps."""
 NOTHING_READ: Mapping[int, TracedWaits] = MappingProxyType({})
 
 
@@ -46,6 +48,8 @@ class RunWaits:
     """Of the whole job: `COMPILED`."""
     queues: pl.DataFrame | None
     """`QUEUE` of the ranks whose timelines were read; None where none was."""
+    devices: DeviceSteps
+    """Of the same ranks."""
     problems: Sequence[Unreadable]
 
 
@@ -72,11 +76,11 @@ def run_waits(run: Run, *, queues: bool = False, traced: Mapping[int, TracedWait
     each = _read_timelines(run, steps, problems, traced) if queues else {}
     return RunWaits(rows=pl.concat([found.rows.select(SCHEMA.keys()), compiling_waits(compilations, known)]),
                     steps=known, ranks=found.ranks, source="sync pass", compilations=compilations,
-                    queues=_queues(each), problems=problems)
+                    queues=_queues(each), devices=_devices(each), problems=problems)
 
 
 def waits_of_timeline(steps: Loaded | None, rank: Rank, timeline: RankTimeline) -> TracedWaits:
-    """Waits and queue of a rank.
+    """Waits of a rank, and what its devices did.
 
     Args:
         steps: `STEPS` of the run; None for traces of other programs.
@@ -87,8 +91,9 @@ def waits_of_timeline(steps: Loaded | None, rank: Rank, timeline: RankTimeline) 
 
 
 def waits_within(rank: int, windows: Sequence[tuple[int, int, int]] | None, timeline: RankTimeline) -> TracedWaits:
-    """Waits and queue of a rank whose steps are known: `windows_of`."""
-    return traced_waits(rank, timeline, windows), device_queue(rank, timeline, windows)
+    """The same of a rank whose steps are known: `windows_of`."""
+    return (traced_waits(rank, timeline, windows), device_queue(rank, timeline, windows),
+            devices_of_timeline(rank, timeline, windows))
 
 
 def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, problems: list[Unreadable],
@@ -98,11 +103,11 @@ def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, pr
         raise DataError(f"{run.path} has neither waits from the sync pass nor a timeline",
                         hint="record it with --steps sync=2")
     known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
-    return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *(waits for waits, _ in found.values())]),
+    return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *(waits for waits, *_ in found.values())]),
                     steps=known if steps is None else _steps_of_timelines(steps, run),
                     ranks=list(found) or compilations["rank"].unique().sort().to_list(),
                     source="timeline" if found else None, compilations=compilations, queues=_queues(found),
-                    problems=problems)
+                    devices=_devices(found), problems=problems)
 
 
 def _read_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable],
@@ -122,7 +127,11 @@ def _read_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable],
 
 
 def _queues(found: Mapping[int, TracedWaits]) -> pl.DataFrame | None:
-    return pl.concat([queue for _, queue in found.values()]) if found else None
+    return pl.concat([queue for _, queue, _ in found.values()]) if found else None
+
+
+def _devices(found: Mapping[int, TracedWaits]) -> DeviceSteps:
+    return DeviceSteps.joined([devices for *_, devices in found.values()])
 
 
 def _steps(steps: Loaded, name: str) -> pl.DataFrame:

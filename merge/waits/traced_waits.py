@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.tables import COMPILE_SLICE_END, WAIT_SLICE, WAITS
+from distprof.merge.activity.device.commands import SYNCHRONISES
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.timeline.grouped_calls import steps_of
@@ -17,11 +18,6 @@ from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, 
 from distprof.merge.run.tables import TYPES
 
 SCHEMA = {column.name: TYPES[column.type] for column in WAITS.columns if column.name not in ("mp_size", "dp_size")}
-OF_RUNTIME = {
-    f"{prefix}{name}" for prefix in ("cuda", "hip") for name in (
-        "StreamSynchronize", "DeviceSynchronize", "EventSynchronize", "Memcpy", "Memcpy2D", "MemcpyWithStream")
-} | {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"}
-"""Calls that return when the device is so far."""
 OF_VALUES = {
     "aten::item": "aten::item", "aten::_local_scalar_dense": "aten::item",
     **{name: name for name in ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim",
@@ -68,7 +64,7 @@ def _kinds(timeline: RankTimeline, *, has_device: bool) -> Any:
 
 
 def _kind(name: str, *, has_device: bool) -> int:
-    if name in OF_RUNTIME:
+    if name in SYNCHRONISES:
         return _RUNTIME
     if name == LOADING:
         return _DATA

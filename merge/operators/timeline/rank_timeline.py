@@ -47,7 +47,7 @@ class RankTimeline:
     type: Any
     """Number of `TYPES`."""
     thread: Any
-    """A number for each thread or stream."""
+    """A number for each thread or stream; see `threads`."""
     start_ns: Any
     """The rank's clock; ns since the epoch."""
     duration_ns: Any
@@ -71,6 +71,8 @@ class RankTimeline:
     """Which slice of the file each one was."""
     metadata: Mapping[str, Any]
     """Keys beside the events."""
+    threads: Sequence[str] = ()
+    """What they are called: process and thread, which for slices of a device are device and stream."""
     problems: Sequence[TraceDamaged] = ()
     """What is lost of the file."""
 
@@ -186,7 +188,8 @@ class TimelineParts:
         return RankTimeline(
             **found, names=words,
             texts=_decoded(self._scanner.texts), base_ns=base_ns,
-            num_bad=self._num_bad, more=more, place=place, metadata=metadata)
+            num_bad=self._num_bad, more=more, place=place, metadata=metadata,
+            threads=[text.decode("utf-8", "replace") for text in self._scanner.threads.texts()])
 
 
 def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str], texts: Sequence[str]) -> (

@@ -14,6 +14,7 @@ from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
+from distprof.merge.text.communication.device_steps import show_device_steps
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.communication.timeline import collective_line, gigabytes
 from distprof.merge.text.phrases import clock_line, known_to, left_together, rank_list, some, step_time_words
@@ -117,7 +118,11 @@ def _kind(one: CollectiveKind, found: Findings) -> tuple[str, ...]:
 
 def _steps(found: Findings, page: Page) -> None:
     assert found.analysis is not None
-    breakdown = found.analysis.breakdown
+    breakdown, devices = found.analysis.breakdown, found.analysis.devices
+    if not devices.steps.is_empty():
+        show_device_steps(devices, page, found.step_time)
+        if breakdown.is_empty():
+            return
     if breakdown.is_empty():
         page.line("step breakdown unknown: no rank has both steps and a timeline")
     else:

@@ -9,9 +9,9 @@ import polars as pl
 from distprof.merge.text.phrases import rank_list
 from distprof.merge.waits.queues import summed_queues
 from distprof.reporters.page import Page
-from distprof.units import counted, duration, percent
+from distprof.units import counted, duration
 
-HEADER = ("rank", "commands", "mean delay", "longest", "mean depth", "deepest", "idle")
+HEADER = ("rank", "commands", "mean delay", "longest", "mean depth", "deepest")
 
 
 def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *, asked: bool) -> None:
@@ -36,7 +36,7 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
     page.line()
     page.table(HEADER, [
         [str(row["rank"]), str(row["commands"]), duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
-         f"{row['mean_depth'] or 0:.1f}", str(row["deepest"]), percent(row["idle_ratio"])]
+         f"{row['mean_depth'] or 0:.1f}", str(row["deepest"])]
         for row in found.iter_rows(named=True)])
     unsent = int(found["unsent"].sum())
     if unsent:

@@ -15,6 +15,7 @@ from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.text.communication.culprits import at_step_time
+from distprof.merge.text.documents.devices_json import devices_data
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings
 from distprof.merge.totals.step_time import step_time_data
@@ -47,6 +48,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
+        "devices": None if analysis is None else devices_data(analysis.devices),
         "culprits": None if analysis is None else [
             culprit_data(one) for one in at_step_time(analysis.culprits, found.step_time)],
         "blind": None if analysis is None else analysis.blind,

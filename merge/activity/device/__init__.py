@@ -1,0 +1,1 @@
+"""What a device did: its commands, its steps, and why it was idle."""

@@ -1,0 +1,65 @@
+"""The mean step of each device, why it is idle in it, and what the host does meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from distprof.merge.activity.device.idleness import CAUSES
+from distprof.merge.activity.device.rank_device import DeviceSteps
+from distprof.merge.activity.device.steps import BESIDE, PARTS
+
+ENOUGH = 2
+"""From so many whole steps on, one without an end is left out of means."""
+SETTLES = 3
+"""From this many steps of a timeline on the first is left out: what records them warms up."""
+OF_DEVICE = ("rank", "device")
+TIMES = ("device_step_ns", *(f"{part}_ns" for part in PARTS), *(f"{cause}_idle_ns" for cause in CAUSES),
+         *(f"{one}_ns" for one in BESIDE))
+
+
+def settled_steps(steps: list[int]) -> list[int]:
+    """Steps of a timeline, ascending, without the first, which begins on each rank in its own time."""
+    return steps[1:] if len(steps) >= SETTLES else steps
+
+
+def counted_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """The steps that means are of, of each device: where several are whole, those.
+
+    The last step of a timeline ends with its last command, as no next one shows when it really ends.
+
+    Args:
+        steps: `DeviceSteps.steps`.
+    """
+    whole = pl.col("is_whole").sum().over(OF_DEVICE)
+    return steps.filter((whole < ENOUGH) | pl.col("is_whole"))
+
+
+def mean_device_steps(devices: DeviceSteps) -> pl.DataFrame:
+    """A row for each device: `TIMES`, `commands`, the first, last and number of `steps`, and `num_open` of them."""
+    return counted_steps(devices.steps).group_by(OF_DEVICE).agg(
+        pl.col(*TIMES, "commands").mean(), first_step=pl.col("step").min(), last_step=pl.col("step").max(),
+        num_steps=pl.len(), num_open=(~pl.col("is_whole")).sum(),
+        overlap_ratio=pl.when(pl.col("communication_ns").sum() > 0).then(
+            pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum())).sort(OF_DEVICE)
+
+
+def host_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
+    """What hosts do while their devices are idle because of it, over the steps that count, most first.
+
+    Returns:
+        `kind`, `where`, `idle_ns` a step and device, mean over all devices, and `ratio` to the mean step.
+    """
+    steps = counted_steps(devices.steps)
+    kept = devices.doing.join(steps.select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"), how="semi")
+    return kept.group_by("kind", "where").agg(idle_ns=pl.col("idle_ns").sum() / max(len(steps), 1)).with_columns(
+        ratio=pl.col("idle_ns") / steps["device_step_ns"].mean()).sort("idle_ns", descending=True)
+
+
+def mean_streams(devices: DeviceSteps) -> list[dict[str, Any]]:
+    """A row for each stream that had commands in the steps that count: what it did in a step."""
+    kept = devices.streams.join(counted_steps(devices.steps).select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"),
+                                how="semi")
+    found = kept.group_by(*OF_DEVICE, "stream").agg(pl.exclude("step").mean()).filter(pl.col("commands") > 0)
+    return found.sort(*OF_DEVICE, "commands", descending=[False, False, True]).to_dicts()

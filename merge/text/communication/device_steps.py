@@ -1,0 +1,178 @@
+"""The part of `distprof comms` and `waits` about devices: what their steps are spent on, and why they are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from distprof.merge.activity.device.idleness import CAUSES
+from distprof.merge.activity.device.mean_steps import OF_DEVICE, counted_steps, host_meanwhile, mean_device_steps, mean_streams
+from distprof.merge.activity.device.rank_device import DeviceSteps
+from distprof.merge.activity.device.steps import PARTS
+from distprof.merge.text.phrases import work_name
+from distprof.merge.totals.step_time import StepTime
+from distprof.reporters.page import Page
+from distprof.units import counted, duration, percent, spans
+
+MOST_RANKS = 16
+"""From more devices on only the slowest, the median and the fastest have a row."""
+MOST_STREAMS = 8
+NAMED = 4
+"""Things that hosts do meanwhile that are named."""
+LEAST = 0.005
+"""Smallest part of a step with which a cause has a column, and an activity is named."""
+HEADER = ("device step in ms", "step", *PARTS, "overlapped comm.")
+TITLES = {"host": "host late", "sync": "synchronising", "stream": "other stream", "latency": "latency",
+          "unshown": "not shown", "unsent": "launch unknown", "unasked": "no command"}
+"""Of columns, by cause."""
+WHY = {
+    "host": "host late: the host had not launched the next command yet",
+    "sync": "synchronising: nor could it, as it waited for the device",
+    "stream": "other stream: handed over from a command of another stream",
+    "latency": "latency: the command was launched before and began within 10 us",
+    "unshown": "not shown: the command was launched before, and the timeline does not show what it waited for",
+    "unsent": "launch unknown: the timeline does not show the launch of the next command",
+    "unasked": "no command: no further one follows",
+}
+OF_STREAM = {"running_ns": "runs", "for_communication_ns": "communication", "for_copy_ns": "a copy",
+             "for_kernel_ns": "a kernel", "host_ns": "the host", "sync_ns": "synchronising", "latency_ns": "latency",
+             "unshown_ns": "not shown"}
+"""Titles of columns."""
+
+
+def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None = None) -> None:
+    """What the step of each device is spent on, and why it is idle.
+
+    Args:
+        devices: What they did in the steps that are shown; there is at least one step.
+        page: Where it goes.
+        usual: The step time of the host.
+    """
+    rows = mean_device_steps(devices)
+    page.table(HEADER, [_row(title, one) for title, one in _shown(rows)])
+    for line in definitions(devices, rows):
+        page.line(line)
+    if usual is not None and usual.is_light:
+        page.line(f"with the profiler on; without it the host's step takes {duration(usual.time_ns)}, so that devices "
+                  "wait less for the host then")
+    page.line()
+    show_idleness(devices, page)
+
+
+def show_idleness(devices: DeviceSteps, page: Page) -> None:
+    """Why devices are idle, and what streams wait for where there are several."""
+    rows = mean_device_steps(devices)
+    step_ns = max(float(rows["device_step_ns"].mean() or 0), 1.0)  # type: ignore[arg-type]
+    shown = [cause for cause in CAUSES if (rows[f"{cause}_idle_ns"] / step_ns).max() >= LEAST]  # type: ignore[operator]
+    page.table(("idle in ms", "step", "idle", *(TITLES[cause] for cause in shown)), [
+        (title, _ms(one["device_step_ns"]), _part(one, "idle_ns"), *(_part(one, f"{cause}_idle_ns") for cause in shown))
+        for title, one in _shown(rows)])
+    if shown:
+        page.line("; ".join(WHY[cause] for cause in shown))
+    for line in idle_lines(devices):
+        page.line(line)
+    page.line()
+    _streams(devices, page)
+
+
+def definitions(devices: DeviceSteps, rows: pl.DataFrame) -> Iterator[str]:
+    """What the table of steps is of, and what is not in it."""
+    steps = counted_steps(devices.steps)
+    yield (f"{_of_steps(steps)}: from the first command of a step on the device to the first of the next, wherever "
+           "that lies on the host; commands belong to the step that launched them. waiting and moving: kernels that "
+           "communicate while nothing is computed; copies: copies and fills while there is neither; idle: nothing runs")
+    open_steps = sorted(set(steps.filter(~pl.col("is_whole"))["step"].to_list()))
+    if open_steps:
+        yield (f"{counted(len(open_steps), 'step')[2:]} {spans(open_steps)} may be longer: no next one shows where it "
+               "ends on the device")
+    elif len(left := sorted(set(devices.steps["step"].to_list()) - set(steps["step"].to_list()))):
+        yield f"step {spans(left)} is left out: no next one shows where it ends on the device"
+    yield from outside_lines(devices)
+
+
+def outside_lines(devices: DeviceSteps) -> Iterator[str]:
+    """Commands that are in no step."""
+    unsent, unsent_ns, outside, outside_ns = devices.outside.select(
+        "unsent", "unsent_ns", "outside", "outside_ns").sum().row(0)
+    found = [(unsent, unsent_ns, "whose launch is not in the timeline"), (outside, outside_ns, "launched outside of them")]
+    said = [f"{counted(number, 'command')} ({duration(ns)}) {what}" for number, ns, what in found if number]
+    if said:
+        yield f"in no step: {' and '.join(said)}"
+
+
+def idle_lines(devices: DeviceSteps) -> Iterator[str]:
+    """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin."""
+    rows = mean_device_steps(devices)
+    step_ns = float(rows["device_step_ns"].mean() or 0)  # type: ignore[arg-type]
+    named = [row for row in host_meanwhile(devices).head(NAMED).iter_rows(named=True)
+             if row["kind"] is not None and row["ratio"] >= LEAST]
+    if named:
+        yield "while devices wait for the host, it is in " + ", ".join(
+            f"{work_name(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
+            for row in named) + " a step"
+    after = float(rows["after_sync_ns"].mean() or 0)  # type: ignore[arg-type]
+    if step_ns and after / step_ns >= LEAST:
+        yield (f"of host late, {duration(after)} a step directly follow a synchronisation that had emptied the queue: "
+               "without it, the host might have launched ahead")
+    graphs = float(rows["in_graph_ns"].mean() or 0)  # type: ignore[arg-type]
+    if step_ns and graphs / step_ns >= LEAST:
+        yield (f"of not shown, {duration(graphs)} a step lie in front of commands of CUDA graphs: the profiler may not "
+               "have noted all kernels of a graph")
+
+
+def _streams(devices: DeviceSteps, page: Page) -> None:
+    rows = mean_streams(devices)
+    by_device: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_device.setdefault(tuple(row[key] for key in OF_DEVICE), []).append(row)
+    several = [row for some in by_device.values() if len(some) > 1 for row in some]
+    if not several or len(by_device) > MOST_RANKS:
+        return
+    with_device = any(len({device for rank, device in by_device if rank == one}) > 1 for one, _ in by_device)
+    columns = [name for name in OF_STREAM if any(row[name] >= 1e4 for row in several)]
+    page.table(("stream, ms a step", "commands", *(OF_STREAM[name] for name in columns)), [
+        (f"{_title(row, with_device=with_device)} stream {row['stream']}",
+         f"{row['commands']:.3g}", *(_ms(row[name]) for name in columns)) for row in several[:MOST_STREAMS]])
+    if len(several) > MOST_STREAMS:
+        page.line(f"... {len(several) - MOST_STREAMS} more of {len(several)}: --json lists all")
+    page.line("runs: its commands; the rest is what its next command waits for: a communication, copy or kernel of "
+              "another stream that ended just before it began, or as above")
+    page.line()
+
+
+def _shown(rows: pl.DataFrame) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    found = rows.to_dicts()
+    several = len(found) > rows["rank"].n_unique()
+    titled = [(_title(one, with_device=several), one) for one in found]
+    if len(found) > MOST_RANKS:
+        by_time = sorted(titled, key=lambda one: -one[1]["device_step_ns"])
+        picked = {"slowest": by_time[0], "median": by_time[len(by_time) // 2], "fastest": by_time[-1]}
+        titled = [(f"{title} ({why})", one) for why, (title, one) in picked.items()]
+    if len(found) > 1:
+        titled.append((f"mean of {len(found)}", rows.mean().row(0, named=True)))
+    return titled
+
+
+def _title(one: Mapping[str, Any], *, with_device: bool) -> str:
+    return f"rank {one['rank']} device {one['device']}" if with_device else f"rank {one['rank']}"
+
+
+def _row(title: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    overlap = "-" if not one["communication_ns"] else _ms(one["overlapped_ns"])
+    return title, _ms(one["device_step_ns"]), *(_part(one, f"{part}_ns") for part in PARTS), overlap
+
+
+def _of_steps(steps: pl.DataFrame) -> str:
+    numbers = sorted(set(steps["step"].to_list()))
+    return f"mean of steps {spans(numbers)}" if len(numbers) > 1 else f"step {spans(numbers)}"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.2f}"
+
+
+def _part(one: Mapping[str, Any], name: str) -> str:
+    whole = one["device_step_ns"]
+    return f"{_ms(one[name])} {100 * one[name] / whole:4.1f} %" if whole else _ms(one[name])
