@@ -21,7 +21,7 @@ from distprof.merge.chrome.rank_tables import RankTables, keep_table
 from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock
 from distprof.merge.operators.shapes.costs import UNKNOWN, WANTED
-from distprof.merge.operators.source import ABOUT, Source
+from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
 from distprof.merge.operators.timeline.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead
 from distprof.merge.operators.timeline.rank_timeline import TEXTS, TimelineParts, Wanted
@@ -74,7 +74,7 @@ class OperatorTable:
         calls = grouped_calls(timeline, self._plan.traced_steps, changes=self._changes.changes(base_ns),
                               by_shapes=self._by_shapes)
         about = {"source": asdict(Source.of(self._plan.trace)), "num_bad": timeline.num_bad,
-                 "asked_shapes": self._by_shapes,
+                 "asked_shapes": self._by_shapes, STEPS_BY_LAUNCH: True,
                  "runs": self._runs, "by_shapes": None if calls.by_shapes is None else asdict(calls.by_shapes)}
         schema = schema_of(MERGED_OPERATORS, {**self._plan.table_metadata, ABOUT: json.dumps(about)})
         table = pa.Table.from_arrays([_array(field, calls, self._plan.tags) for field in schema], schema=schema)

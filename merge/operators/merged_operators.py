@@ -16,7 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
 from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.source import ABOUT, Source
+from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import readable
 from distprof.storage.places import place
@@ -85,7 +85,7 @@ def merged_operators(run: Run, folder: Path | None, makers: Sequence[ShareMaker]
 
 def _read(path: Path, rank: Rank, *, by_shapes: bool) -> Operators | None:
     about = _about(path)
-    if rank.trace is None or about["source"] != asdict(Source.of(rank.trace)) or about["asked_shapes"] != by_shapes:
+    if STEPS_BY_LAUNCH not in about or rank.trace is None or about["source"] != asdict(Source.of(rank.trace)) or about["asked_shapes"] != by_shapes:
         return None
     found = pl.read_parquet(readable(path), columns=list(SCHEMA))
     rows = found.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())

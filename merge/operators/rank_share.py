@@ -15,6 +15,7 @@ from distprof.merge.operators.operator_rows import RankOperators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.operators.sums.added_up import AddedUp, added_up
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, TYPES
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import rank_table
 
@@ -52,6 +53,10 @@ class RankShare:
     steps: Sequence[int]
     phases: Sequence[str]
     has_stacks: bool
+    num_stepless: int
+    """Commands of its devices that are in no step, though there are steps: the timeline has no launch of them, or one
+    outside of all steps. They are left out."""
+    stepless_ns: int
     problems: Sequence[TraceDamaged] = ()
     """What is lost of its timeline."""
 
@@ -77,10 +82,20 @@ class ShareMaker:
         if ops is not None:
             rows, coverage = with_counts(rows, ops, pl.DataFrame(
                 {"rank": [number], "steps": [len(self.windows or ())]}))
+        rows, stepless = _in_steps(rows)
         rows = with_limits(rows, [self.rank], self.rates)
         steps, phases = (rows[name].drop_nulls().unique().sort().to_list() for name in ("step", "phase"))
         share = RankShare(
             rank=number, by_shapes=found.by_shapes, num_bad=num_bad, flops=0.0 if coverage is None else coverage.flops,
             calls=0.0 if coverage is None else coverage.calls,
-            num_rows=len(rows), steps=steps, phases=phases, has_stacks=not rows["stack"].is_null().all())
+            num_rows=len(rows), steps=steps, phases=phases, has_stacks=not rows["stack"].is_null().all(),
+            num_stepless=int(stepless["calls"].sum()), stepless_ns=int(stepless["self_device_ns"].sum()))
         return share, rows if self.asked is None else self.asked.of(rows)
+
+
+def _in_steps(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows, and those of devices that are in no step, where there are steps."""
+    if rows["step"].is_null().all():
+        return rows, rows.clear()
+    stepless = pl.col("type").cast(pl.String).is_in(TYPES[NUM_HOST:]) & pl.col("step").is_null()
+    return rows.filter(~stepless), rows.filter(stepless)

@@ -62,6 +62,16 @@ class RunOperators:
         """Slices without a usable duration, which were left out."""
         return sum(one.num_bad for one in self.shares)
 
+    @property
+    def num_stepless(self) -> int:
+        """Commands of devices that are in no step, which were left out."""
+        return sum(one.num_stepless for one in self.shares)
+
+    @property
+    def stepless_ns(self) -> int:
+        """How long they took."""
+        return sum(one.stepless_ns for one in self.shares)
+
     def all(self, name: str) -> set[Any]:
         """Values of `steps` or `phases` of all ranks."""
         return {value for one in self.shares for value in getattr(one, name)}

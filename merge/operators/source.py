@@ -10,6 +10,9 @@ ABOUT = "operators"
 """Key of the file's metadata with a JSON object: source, num_bad, asked_shapes, by_shapes, and
 the paths of the run."""
 
+STEPS_BY_LAUNCH = "steps_by_launch"
+"""Key of it that is true where commands without a launch are in no step; earlier merges counted them by their start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

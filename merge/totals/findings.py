@@ -12,6 +12,7 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.contract.tables import MODULES, STEPS
+from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.analysis import Analysis, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
@@ -55,6 +56,8 @@ class Findings:
     """`communication` of the summary of a merge that was read alone."""
     step_time: StepTime | None
     """Of the job; None where no step was timed."""
+    devices: DeviceSteps = NO_DEVICES
+    """What devices did in the steps that count, also where nothing communicates."""
 
 
 def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES,
@@ -111,7 +114,13 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
         run = run.noting(analysis.problems)
         if timed is None and rows["step"].count():  # else traces mark no steps
             timed = did.windows
-    return _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
+    found = _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
+    if analysis is not None:
+        return replace(found, devices=found.analysis.devices if found.analysis is not None else NO_DEVICES)
+    if choice.is_of_some or not rows.is_empty():
+        return found
+    did = run_program(run, clock, every, timed)
+    return replace(found, devices=did.devices.of_steps(did.traced if choice.step is None else [choice.step]))
 
 
 def _program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> tuple[RunProgram, Job]:

@@ -110,9 +110,16 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
     return {
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
         "module_path": _of_launcher(places.module, launcher), "phase": _of_launcher(places.phase, launcher),
-        "step": steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher)),
+        "step": _steps(timeline, windows, launcher),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
         "launched_by": np.where(known, timeline.name[launcher], -1)}
+
+
+def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Any) -> Any:
+    """Number of the step of each slice: a device runs commands later, so that without a launch it is not known, and -1."""
+    step = steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher))
+    has_steps = bool(marked_steps(timeline)) if windows is None else True
+    return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
 
 def _of_launcher(values: Any, launcher: Any) -> Any:

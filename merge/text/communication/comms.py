@@ -43,8 +43,11 @@ def summarise(found: Findings, page: Page) -> None:
         page.line(line, style="bold red")
     page.line()
     _kinds(found, page)
+    if not found.devices.steps.is_empty():
+        show_device_steps(found.devices, page, found.step_time)
     if found.analysis is not None:
-        _steps(found, page)
+        if found.devices.steps.is_empty() or not found.analysis.breakdown.is_empty():
+            _steps(found, page)
         _culprits(found, found.analysis, page)
     elif found.communication is not None:
         for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks],
@@ -118,11 +121,7 @@ def _kind(one: CollectiveKind, found: Findings) -> tuple[str, ...]:
 
 def _steps(found: Findings, page: Page) -> None:
     assert found.analysis is not None
-    breakdown, devices = found.analysis.breakdown, found.analysis.devices
-    if not devices.steps.is_empty():
-        show_device_steps(devices, page, found.step_time)
-        if breakdown.is_empty():
-            return
+    breakdown = found.analysis.breakdown
     if breakdown.is_empty():
         page.line("step breakdown unknown: no rank has both steps and a timeline")
     else:

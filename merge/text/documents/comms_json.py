@@ -48,7 +48,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
-        "devices": None if analysis is None else devices_data(analysis.devices),
+        "devices": devices_data(found.devices),
         "culprits": None if analysis is None else [
             culprit_data(one) for one in at_step_time(analysis.culprits, found.step_time)],
         "blind": None if analysis is None else analysis.blind,

@@ -29,7 +29,8 @@ def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, An
         "coverage": _coverage(found),
         "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
                                 for name in ("flops", "bytes")}},
-        "left_out": {"slices_without_duration": found.num_bad},
+        "left_out": {"slices_without_duration": found.num_bad, "commands_in_no_step": found.num_stepless,
+                     "in_no_step_ns": found.stepless_ns},
         "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
                             *(name for name in (*KEYS, *NUMBERS, "bound") if name not in ("module_path", "class_name"))
                             ).to_dicts()}
