@@ -97,10 +97,10 @@ def _shown(rank: Rank, line: RankClock, calls: RankCollectives | None, recorded:
         events, calls, activities, waits_drawn=waits_drawn, recorded=recorded)
     drawn = steps_drawn(rank.number, events) if rank.recorded is None and len(events) else None
     steps = drawn if windows is None else windows
-    is_marked = drawn is None or bool(events["name"].str.starts_with(STEP).any())
-    return _Shown(did=did, known=activities.known, steps=drawn,
-                  device=None if steps is None else _device(
-                      rank.number, events, steps.select("step", "start_ns", "end_ns", is_marked=pl.lit(is_marked)), calls))
+    is_marked = pl.lit(drawn is None or bool(events["name"].str.starts_with(STEP).any()))
+    device = None if steps is None else _device(
+        rank.number, events, steps.select("step", "start_ns", "end_ns", is_marked=is_marked), calls)
+    return _Shown(did=did, known=activities.known, steps=drawn, device=device)
 
 
 def _device(rank: int, events: pl.DataFrame, windows: pl.DataFrame, calls: RankCollectives | None) -> (

@@ -14,7 +14,7 @@ from distprof.contract.problems import Remark, SeveralRanksInFile, Unreadable
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
-from distprof.merge.activity.device.mean_steps import counted_steps
+from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
@@ -33,8 +33,8 @@ from distprof.merge.run.tables import read_table
 
 VAGUE = ("unknown", "whole")
 """Causes that name nothing."""
-EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns", "overlapped_ns",
-            "communication_ns")
+EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns",
+            "overlapped_ns", "communication_ns")
 """What is known of steps of hosts and of devices alike."""
 MANY_SAMPLES = 1.2
 """From this ratio to the median rank on, the size of the batch is the cause."""
@@ -68,11 +68,15 @@ class Analysis:
     passes: Sequence[str] = ()
     """Passes whose steps the times of culprits are of; none for traces of other programs."""
 
+    without_kernels: Sequence[int] = ()
+    """Ranks with a device that exchange data with others, though no kernel of theirs communicates."""
+
     @property
     def exposure(self) -> pl.DataFrame:
-        """`EXPOSURE` of all ranks whose steps are split: of those with a device, of steps of the device."""
-        return pl.concat([self.breakdown.select(EXPOSURE), counted_steps(self.devices.steps).select(
-            duration_ns="device_step_ns", *(name for name in EXPOSURE if name != "duration_ns")).select(EXPOSURE)])
+        """`EXPOSURE` of all ranks of which it is known: of those with a device, of steps of the device."""
+        told = counted_steps(self.devices.steps).filter(~pl.col("rank").is_in(list(self.without_kernels)))
+        return pl.concat([self.breakdown.select(EXPOSURE), told.rename({"device_step_ns": "duration_ns"}).select(
+            EXPOSURE)])
 
 
 def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
@@ -119,7 +123,8 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
                            did.activities)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
-    return Analysis(breakdown=breakdown, devices=devices, steps=counted, remarks=list(did.remarks), culprits=found,
+    return Analysis(breakdown=breakdown, devices=devices, without_kernels=without_kernels(devices, did.rows),
+                    steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
                     shifting=shifting, ends_apart_ns=ends_apart_ns,
                     passes=_passes(even) if run.kind == "distprof" else ())

@@ -74,7 +74,8 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
     if view.form == "csv":
         return as_csv(table.head(view.top) if view.top else table)
     shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, compilations=_chosen_of(found.compilations, view),
-                       queue_rows=_queue_rows(found, view), devices=_devices(found, view), table=table, by=tuple(dict.fromkeys(view.by)),
+                       queue_rows=_queue_rows(found, view), devices=_devices(found, view), table=table,
+                       by=tuple(dict.fromkeys(view.by)),
                        lines=_lines(run, view), ranks=_ranks(found, view), top=view.top, queues=view.queues,
                        paths=(path, *more), problems=problems)
     return render(shown, Page())

@@ -85,7 +85,9 @@ def merged_operators(run: Run, folder: Path | None, makers: Sequence[ShareMaker]
 
 def _read(path: Path, rank: Rank, *, by_shapes: bool) -> Operators | None:
     about = _about(path)
-    if STEPS_BY_LAUNCH not in about or rank.trace is None or about["source"] != asdict(Source.of(rank.trace)) or about["asked_shapes"] != by_shapes:
+    if rank.trace is None or STEPS_BY_LAUNCH not in about or about["asked_shapes"] != by_shapes:
+        return None
+    if about["source"] != asdict(Source.of(rank.trace)):
         return None
     found = pl.read_parquet(readable(path), columns=list(SCHEMA))
     rows = found.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())

@@ -23,6 +23,7 @@ from distprof.merge.program.job import Job, job_of
 from distprof.merge.program.waits import COLUMNS
 from distprof.merge.run.run_model import Run
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgram:
     """Times are on the common clock."""

@@ -141,7 +141,7 @@ def _communication(summary: Mapping[str, Any], absent: dict[str, str]) -> dict[s
         absent["communication"] = AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM).sentence(
             recorded=summary["kind"] == "distprof")
         return None
-    return {name: found.get(name) for name in ("steps", "exposed_ratio", "waiting_ratio", "moving_ratio")}
+    return {name: found.get(name) for name in ("steps", "of_device", "exposed_ratio", "waiting_ratio", "moving_ratio")}
 
 
 def _missing(sources: Sources) -> list[str]:

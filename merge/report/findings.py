@@ -187,7 +187,8 @@ def _step(facts: Facts) -> Iterator[Finding]:
     exposed = None if split is None or facts.sources.run.world_size < 2 else (
         split["exposed_ratio"])
     if exposed is not None:
-        words.append(f"{percent(exposed)} of it is exposed communication{_apart(facts, split)}")
+        of = "the device's step" if split["of_device"] else "it"
+        words.append(f"{percent(exposed)} of {of} is exposed communication{_apart(facts, split)}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
                       section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)

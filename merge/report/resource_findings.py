@@ -9,6 +9,7 @@ from typing import Any
 
 from distprof.merge.report.columns import rows_of
 from distprof.merge.report.finding import MORE_LOADERS, Finding
+from distprof.merge.text.phrases import work_name
 from distprof.units import counted, duration, percent, size
 
 DATA = 0.2
@@ -19,6 +20,8 @@ SLOWER = 2.0
 """How much slower collectives between hosts have to be to be named."""
 MEASURED = 5
 """Collectives that a bandwidth has to rest on."""
+IDLE = 0.2
+"""Share of the step of a device in which it waits for its host, from which on that is a warning."""
 UNEVEN = 1.2
 """Peak against the median rank, from which on a rank is named."""
 WAITS_FOR = {"device": "the device", "communication": "other ranks", "data": "data"}
@@ -32,13 +35,34 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
         where: The run as an argument of a command.
     """
     parts = document["step_parts"]
-    if parts is None or parts["source"] != "trace":
+    if parts is None or parts["source"] not in ("trace", "device"):
+        return
+    if parts["source"] == "device":
+        yield from _device_idle(parts, where)
         return
     share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
     if share >= DATA:
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
                       action=MORE_LOADERS,
                       text=f"{percent(share)} of a traced step is spent loading data (mean over all ranks).")
+
+
+def _device_idle(parts: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Devices that wait for their hosts, and for what."""
+    mean, meanwhile = parts["mean"], parts["meanwhile"]
+    late = (mean["host_idle_ns"] + mean["sync_idle_ns"]) / mean["duration_ns"]
+    loading = sum(one["ratio"] for one in meanwhile if one["kind"] == "data")
+    if loading >= DATA:
+        yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}", action=MORE_LOADERS,
+                      text=f"For {percent(loading)} of its step the device is idle while the host is loading data "
+                           "(mean over all ranks).")
+    elif late >= IDLE:
+        most = next((one for one in meanwhile if one["kind"] is not None), None)
+        what = "" if most is None else (f", most of all while it is in {work_name(most['kind'], most['where'])} "
+                                        f"({percent(most['ratio'])})")
+        yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
+                      text=f"For {percent(late)} of its step, with the profiler on, the device waits for the host"
+                           f"{what} (mean over all ranks).")
 
 
 def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:

@@ -8,6 +8,10 @@ import polars as pl
 
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.merge.activity.breakdown import PARTS
+from distprof.merge.activity.device.idleness import CAUSES
+from distprof.merge.activity.device.mean_steps import counted_steps, host_meanwhile, mean_device_steps
+from distprof.merge.activity.device.rank_device import DeviceSteps
+from distprof.merge.activity.device.steps import PARTS as DEVICE_PARTS
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.columns import columns_of, columns_of_rows
 from distprof.merge.report.sampling import Sample
@@ -19,6 +23,10 @@ from distprof.units import counted
 OF_TRACE = tuple(f"{part}_ns" for part in PARTS)
 MORE_OF_TRACE = ("message_waiting_ns", "overlapped_ns", "overlap_ratio")
 OF_TIME = ("before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "other_ns")
+OF_DEVICE = (*(f"{part}_ns" for part in DEVICE_PARTS if part != "idle"), *(f"{cause}_idle_ns" for cause in CAUSES))
+"""Parts of a step of a device, idle time by its cause."""
+MOST_MEANWHILE = 8
+"""Things that hosts do while devices wait for them."""
 TIMED = ("time", TRACE, ARRIVALS)
 """Passes whose steps last as long as those of the job, or nearly."""
 MOST_CELLS = 20_000
@@ -30,7 +38,9 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
     Raises:
         AbsentError: There is neither.
     """
-    analysis = sources.comms.analysis
+    analysis, devices = sources.comms.analysis, sources.comms.devices
+    if not devices.steps.is_empty() and sources.level is None:
+        return _of_devices(devices, sample)
     # summaries do not tell all parts of a step
     if analysis is not None and not analysis.breakdown.is_empty() and sources.level is None:
         names, rows = ("duration_ns", *OF_TRACE, *MORE_OF_TRACE), parts_of_step(
@@ -44,6 +54,17 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
             return _of_time_pass(sources, ranks, sample)
     raise AbsentError("step breakdown unknown: no step was timed",
                       remedy="record it with --steps time=3,trace=6")
+
+
+def _of_devices(devices: DeviceSteps, sample: Sample) -> dict[str, Any]:
+    """Steps of devices, which host steps are not mixed with: `duration_ns` is that of the device."""
+    rows = mean_device_steps(devices).rename({"device_step_ns": "duration_ns"}).to_dicts()
+    names = ("duration_ns", *OF_DEVICE, "idle_ns", "overlapped_ns")
+    shown = [row for row in rows if row["rank"] in set(sample.ranks)]
+    return {"source": "device", "parts": list(OF_DEVICE),
+            "steps": counted_steps(devices.steps)["step"].unique().sort().to_list(),
+            "by_rank": columns_of_rows(shown, ("rank", "device", *names)), "mean": _mean(rows, names),
+            "meanwhile": host_meanwhile(devices).head(MOST_MEANWHILE).to_dicts()}
 
 
 def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:
@@ -73,7 +94,8 @@ def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
     if cells.is_empty():
         raise AbsentError("no step was timed", remedy="record some with --steps time=3,trace=6,arrivals=20")
     analysis = sources.comms.analysis
-    split = None if analysis is None else analysis.breakdown.select("rank", "step", "waiting_ns", "compute_ns")
+    split = None if analysis is None else analysis.exposure.group_by("rank", "step").agg(
+        pl.col("waiting_ns", "compute_ns").sum())
     cells = _of_some_steps(cells, sample)
     if split is None:
         cells = cells.with_columns(waiting_ns=None, compute_ns=None)

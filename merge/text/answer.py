@@ -32,6 +32,9 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
         lines.append(mfu(summary["step"], at_least=bool(summary["uncounted_ops"])))
     return [*lines, *_communication(summary), *change_line(summary), *_missing(summary)]
 
+UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",
+          "exposed communication unknown: no kernel of a device communicates, as with gloo")
+
 
 def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
     """What of a step is exposed, and who is late and why."""
@@ -40,7 +43,7 @@ def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
         yield ("exposed communication: none, there is one rank" if summary["world_size"] == 1 else
                "exposed communication unknown: distprof comms says why")
         return
-    yield exposed(found) or "exposed communication unknown: no rank has steps and a timeline"
+    yield exposed(found) or UNTOLD[bool(found.get("of_device"))]
     if found["pipeline"] is not None:
         yield bubble(found["pipeline"])
     lines = list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"], num_causes=1,

@@ -93,7 +93,7 @@ def _head(shown: OperatorsShown, page: Page) -> None:
         page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration skipped")
     if shown.found.num_stepless:
         page.line(f"not counted: {counted(shown.found.num_stepless, 'command')} of devices "
-                  f"({duration(shown.found.stepless_ns)}) in no step: launched outside of all steps, or not in the trace")
+                  f"({duration(shown.found.stepless_ns)}) in no step: launched outside of them, or not in the trace")
     page.line()
 
 

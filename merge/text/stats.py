@@ -246,13 +246,17 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
 def exposed(found: Mapping[str, Any]) -> str | None:
     """What of a step is communication in which nothing is computed, from `communication` of `summary.json`."""
     if found["waiting_ratio"] is not None:
-        return (f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
-                f"{percent(found['moving_ratio'])} moving data")
+        return (f"exposed communication: {percent(found['waiting_ratio'])} of {_step_of(found)} waiting for other "
+                f"ranks, {percent(found['moving_ratio'])} moving data")
     if (both := found.get("exposed_ratio")) is None:  # or the merge is of an earlier version
         return None
     why = "no collective is known from all of its ranks" if found["blind"] == "no collective" else "ranks are missing"
-    return (f"exposed communication: {percent(both)} of a step; how much of it is waiting for other ranks is unknown, "
-            f"as {why}")
+    return (f"exposed communication: {percent(both)} of {_step_of(found)}; how much of it is waiting for other ranks "
+            f"is unknown, as {why}")
+
+
+def _step_of(found: Mapping[str, Any]) -> str:
+    return "a step of the device" if found.get("of_device") else "a step"
 
 
 def bubble(found: Mapping[str, Any]) -> str:

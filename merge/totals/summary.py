@@ -213,7 +213,7 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
     total = int(split["duration_ns"].sum())
     spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {
-        "steps": found.steps,
+        "steps": found.steps, "of_device": not found.devices.steps.is_empty(),
         "pipeline": asdict(pipeline) if (pipeline := pipeline_of(run, split)) is not None else None,
         "exposed_ratio": sum(spent) / total if total else None,
         # waiting for a rank that left nothing, or in a call that is matched with no other rank's, seems moving

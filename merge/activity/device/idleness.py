@@ -1,9 +1,9 @@
 """When a device or a stream had nothing to run, and why.
 
-The command that ends a pause tells why there was one. Until its call had returned, nobody had asked for it: the host was
-late, or waited for the device itself. From then on it waited for something that another stream ran, or needed the short
-time that any command needs. A longer wait for which the timeline shows no reason is called unshown: commands that the
-profiler did not note, other processes on the device, or functions of the host may be the reason.
+The command that ends a pause tells why there was one. Until its call had returned, nobody had asked for it: the host
+was late, or waited for the device itself. From then on it waited for something that another stream ran, or needed the
+short time that any command needs. A longer wait for which the timeline shows no reason is called unshown: commands that
+the profiler did not note, other processes on the device, or functions of the host may be the reason.
 """
 
 from __future__ import annotations

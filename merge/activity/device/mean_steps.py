@@ -45,6 +45,21 @@ def mean_device_steps(devices: DeviceSteps) -> pl.DataFrame:
             pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum())).sort(OF_DEVICE)
 
 
+def without_kernels(devices: DeviceSteps, rows: pl.DataFrame) -> list[int]:
+    """Ranks that exchange data with others in these steps though no kernel of theirs communicates.
+
+    Gloo does so on the host, and kernels may be unknown: the device is idle or copies meanwhile.
+
+    Args:
+        devices: What they did.
+        rows: `MERGED_COLLECTIVES`.
+    """
+    silent = devices.steps.group_by("rank").agg(pl.col("communication_ns").sum() == 0).filter("communication_ns")
+    steps = devices.steps.select("rank", "step").unique()
+    calling = rows.filter(pl.col("num_ranks") > 1).join(steps, on=("rank", "step"), how="semi")["rank"]
+    return sorted(set(silent["rank"].to_list()) & set(calling.to_list()))
+
+
 def host_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
     """What hosts do while their devices are idle because of it, over the steps that count, most first.
 
@@ -62,4 +77,4 @@ def mean_streams(devices: DeviceSteps) -> list[dict[str, Any]]:
     kept = devices.streams.join(counted_steps(devices.steps).select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"),
                                 how="semi")
     found = kept.group_by(*OF_DEVICE, "stream").agg(pl.exclude("step").mean()).filter(pl.col("commands") > 0)
-    return found.sort(*OF_DEVICE, "commands", descending=[False, False, True]).to_dicts()
+    return found.sort(*OF_DEVICE, "running_ns", "stream", descending=[False, False, True, False]).to_dicts()

@@ -8,7 +8,14 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.activity.device.commands import COMMUNICATION, COMPUTE, COPY, Commands
-from distprof.merge.activity.device.idleness import HANDOVER_NS, LATENCY_NS, Pauses, asked_of, pauses_of, synchronisations
+from distprof.merge.activity.device.idleness import (
+    HANDOVER_NS,
+    LATENCY_NS,
+    Pauses,
+    asked_of,
+    pauses_of,
+    synchronisations,
+)
 from distprof.merge.activity.device.steps import Span
 from distprof.merge.activity.intervals import Intervals
 

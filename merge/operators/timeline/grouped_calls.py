@@ -116,7 +116,7 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
 
 
 def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Any) -> Any:
-    """Number of the step of each slice: a device runs commands later, so that without a launch it is not known, and -1."""
+    """Number of the step of each slice; -1 for commands without a launch: a device may run them in a later step."""
     step = steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher))
     has_steps = bool(marked_steps(timeline)) if windows is None else True
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)

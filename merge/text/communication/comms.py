@@ -44,7 +44,8 @@ def summarise(found: Findings, page: Page) -> None:
     page.line()
     _kinds(found, page)
     if not found.devices.steps.is_empty():
-        show_device_steps(found.devices, page, found.step_time)
+        show_device_steps(found.devices, page, found.step_time,
+                          () if found.analysis is None else found.analysis.without_kernels)
     if found.analysis is not None:
         if found.devices.steps.is_empty() or not found.analysis.breakdown.is_empty():
             _steps(found, page)

@@ -8,10 +8,16 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.activity.device.idleness import CAUSES
-from distprof.merge.activity.device.mean_steps import OF_DEVICE, counted_steps, host_meanwhile, mean_device_steps, mean_streams
+from distprof.merge.activity.device.mean_steps import (
+    OF_DEVICE,
+    counted_steps,
+    host_meanwhile,
+    mean_device_steps,
+    mean_streams,
+)
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import PARTS
-from distprof.merge.text.phrases import work_name
+from distprof.merge.text.phrases import rank_list, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
 from distprof.units import counted, duration, percent, spans
@@ -42,18 +48,23 @@ OF_STREAM = {"running_ns": "runs", "for_communication_ns": "communication", "for
 """Titles of columns."""
 
 
-def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None = None) -> None:
+def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None = None,
+                      without_kernels: Sequence[int] = ()) -> None:
     """What the step of each device is spent on, and why it is idle.
 
     Args:
         devices: What they did in the steps that are shown; there is at least one step.
         page: Where it goes.
         usual: The step time of the host.
+        without_kernels: Ranks that exchange data though no kernel communicates.
     """
     rows = mean_device_steps(devices)
     page.table(HEADER, [_row(title, one) for title, one in _shown(rows)])
     for line in definitions(devices, rows):
         page.line(line)
+    if without_kernels:
+        page.line(f"{rank_list(without_kernels)} exchange data with others, but no kernel communicates, as with gloo: "
+                  "while that lasts, the device counts as idle")
     if usual is not None and usual.is_light:
         page.line(f"with the profiler on; without it the host's step takes {duration(usual.time_ns)}, so that devices "
                   "wait less for the host then")
@@ -96,7 +107,8 @@ def outside_lines(devices: DeviceSteps) -> Iterator[str]:
     """Commands that are in no step."""
     unsent, unsent_ns, outside, outside_ns = devices.outside.select(
         "unsent", "unsent_ns", "outside", "outside_ns").sum().row(0)
-    found = [(unsent, unsent_ns, "whose launch is not in the timeline"), (outside, outside_ns, "launched outside of them")]
+    found = [(unsent, unsent_ns, "whose launch is not in the timeline"),
+             (outside, outside_ns, "launched outside of all steps")]
     said = [f"{counted(number, 'command')} ({duration(ns)}) {what}" for number, ns, what in found if number]
     if said:
         yield f"in no step: {' and '.join(said)}"
@@ -124,10 +136,12 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
 
 def _streams(devices: DeviceSteps, page: Page) -> None:
     rows = mean_streams(devices)
+    step_ns = float(mean_device_steps(devices)["device_step_ns"].mean() or 0)  # type: ignore[arg-type]
     by_device: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         by_device.setdefault(tuple(row[key] for key in OF_DEVICE), []).append(row)
-    several = [row for some in by_device.values() if len(some) > 1 for row in some]
+    several = [row for some in by_device.values() if len(some) > 1 for row in some
+               if row["running_ns"] >= LEAST * step_ns]
     if not several or len(by_device) > MOST_RANKS:
         return
     with_device = any(len({device for rank, device in by_device if rank == one}) > 1 for one, _ in by_device)

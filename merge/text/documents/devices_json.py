@@ -9,7 +9,7 @@ from distprof.merge.activity.device.rank_device import DeviceSteps
 
 
 def devices_data(devices: DeviceSteps) -> dict[str, Any]:
-    """The mean step of each device and each of its steps, its streams, and what hosts do while devices wait for them."""
+    """The mean step of each device, each step, its streams, and what hosts do while devices wait for them."""
     return {"steps": mean_device_steps(devices).to_dicts(), "by_step": devices.steps.to_dicts(),
             "streams": mean_streams(devices), "host_meanwhile": host_meanwhile(devices).to_dicts(),
             "in_no_step": devices.outside.to_dicts()}

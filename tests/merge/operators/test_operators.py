@@ -131,7 +131,7 @@ def test_torch_takes_what_its_table_takes(profiled, flags, told):
 @needs_shared
 def test_kernels_count_for_the_operators_that_launched_them():
     """By the launches of the trace, one after the other: eight ranks of a job that distprof did not record."""
-    expected, total, by_rank = defaultdict(int), 0, Counter()
+    expected, total, by_rank, left_out = defaultdict(int), 0, Counter(), list[int]()
     for path in sorted((DLRM / "kineto").iterdir()):
         trace = json.loads(gzip.decompress(path.read_bytes()))
         events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -145,13 +145,15 @@ def test_kernels_count_for_the_operators_that_launched_them():
             around = [] if launch is None else [
                 one for one in operators if one["tid"] == launch["tid"] and one["ts"] <= launch["ts"]
                 and launch["ts"] + launch["dur"] <= one["ts"] + one["dur"]]
-            innermost = min(around, key=lambda one: (one["dur"], -one["ts"]), default=launch or kernel)
+            innermost = min(around, key=lambda one: (one["dur"], -one["ts"]), default=launch)
             expected[innermost["name"]] += kernel["dur"] * 1000
             total += kernel["dur"] * 1000
             by_rank[trace["distributedInfo"]["rank"]] += kernel["dur"] * 1000
     data = json.loads(called("ops", "--json", DLRM / "kineto").stdout)
     found = {row["op"]: row["self_device_ns"] for row in data["ops"] if row["self_device_ns"]}
     assert found == dict(expected) and data["totals"]["self_device_ns"] == total
+    assert left_out and (data["left_out"]["commands_in_no_step"], data["left_out"]["in_no_step_ns"]) == (
+        len(left_out), sum(left_out))
     ranks = json.loads(called("ops", "--json", "--by", "rank", DLRM / "kineto").stdout)["ops"]
     assert {row["rank"]: row["self_device_ns"] for row in ranks} == by_rank and len(by_rank) == 8
     kernels = json.loads(called("ops", "--json", "--type", "kernel", "--type", "memcpy", "--type", "memset",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.waits.queues import _clipped, _deepest, _union_ns
+from distprof.merge.waits.queues import _clipped, _deepest
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared
 from support.made_up_traces import folder, op
@@ -47,13 +47,10 @@ def by_hand(events):
     delays = [max(starts - sent, 0) for sent, starts in mine]
     ticks = sorted({begin, end, *(tick for pair in (*waiting, *ran) for tick in pair if begin < tick < end)})
     depth = [sum(sent <= low < starts for sent, starts in waiting) for low in ticks[:-1]]
-    works = [any(low >= one and low < other for one, other in ran) for low in ticks[:-1]]
     spans = [high - low for low, high in itertools.pairwise(ticks)]
     return {"commands": len(mine), "delay_ns": 1e3 * sum(delays), "longest_ns": 1e3 * max(delays), "unsent": unsent,
             "queued_ns": 1e3 * sum(deep * span for deep, span in zip(depth, spans, strict=True)),
-            "deepest": max(depth), "span_ns": 1e3 * (end - begin),
-            "idle_ns": 1e3 * sum(span for deep, work, span in zip(depth, works, spans, strict=True)
-                                 if not deep and not work)}
+            "deepest": max(depth), "span_ns": 1e3 * (end - begin)}
 
 
 @pytest.mark.long
@@ -68,7 +65,6 @@ def test_queues_of_eight_gpus_are_those_of_a_computation_by_hand():
         assert {name: mine[name] for name in expected} == pytest.approx(expected, abs=1)
         assert mine["mean_delay_ns"] == pytest.approx(expected["delay_ns"] / expected["commands"])
         assert mine["mean_depth"] == pytest.approx(expected["queued_ns"] / expected["span_ns"])
-        assert mine["idle_ratio"] == pytest.approx(expected["idle_ns"] / expected["span_ns"])
 
 
 def launch(ts, correlation, dur=2):
@@ -93,8 +89,7 @@ def test_what_waits_in_two_steps_counts_in_each_for_its_part(tmp_path):
     first, second = queues(tmp_path, "--step", 3)[0], queues(tmp_path, "--step", 4)[0]
     assert (first["commands"], second["commands"]) == (4, 1)
     assert (first["queued_ns"], second["queued_ns"]) == ((8 + 26 + 8) * 1000, 10_000)
-    assert (first["idle_ns"], second["idle_ns"]) == ((2 + 52) * 1000, (100 - 30 - 15) * 1000)
-    assert whole["idle_ns"] == first["idle_ns"] + second["idle_ns"] and whole["span_ns"] == 200_000
+    assert whole["span_ns"] == 200_000
 
 
 def test_a_host_without_a_device_queues_nothing_and_that_is_said(tmp_path):
@@ -115,11 +110,10 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambd
 
 
 @given(INTERVALS, st.integers(0, 10), st.integers(10, 30))
-def test_unions_and_depths_are_those_of_counting_each_tick(intervals, low, high):
+def test_depths_are_those_of_counting_each_tick(intervals, low, high):
     import numpy as np
 
     start, end = _clipped(np.array([one for one, _ in intervals], np.int64),
                           np.array([one for _, one in intervals], np.int64), low, high)
     depths = [sum(one <= tick < other for one, other in intervals) for tick in range(low, high)]
-    assert _union_ns(start, end) == sum(depth > 0 for depth in depths)
     assert _deepest(start, end) == max(depths, default=0)

@@ -1,0 +1,110 @@
+"""Why a device is idle: made-up traces, each with a pause of known cause."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.jobs import called
+from support.made_up_traces import folder, op
+
+CAUSES = ("host", "sync", "stream", "latency", "unshown", "unsent", "unasked")
+
+
+def call(ts, correlation, dur=5, name="cudaLaunchKernel", tid=1):
+    return op(name, ts, dur, tid=tid, cat="cuda_runtime", correlation=correlation)
+
+
+def kernel(ts, dur, correlation, tid=7, name="kernel"):
+    return op(name, ts, dur, tid=tid, cat="kernel", correlation=correlation)
+
+
+def copy(ts, dur, correlation, tid=7):
+    return op("Memcpy DtoH (Device -> Pageable)", ts, dur, tid=tid, cat="gpu_memcpy", correlation=correlation)
+
+
+def steps(*borders):
+    return [op(f"ProfilerStep#{number}", start, end - start, cat="user_annotation")
+            for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False))]
+
+
+FIRST, NEXT = [call(10, 1), kernel(20, 100, 1)], [call(1010, 99), kernel(1020, 80, 99)]
+"""A kernel from 20 to 120 in the first step, and the first one of the next, which is launched in it."""
+
+
+def row_of(tmp_path, *events, borders=(0, 1000, 2000), step=0):
+    run = folder(tmp_path, [*steps(*borders), *FIRST, *events, *NEXT])
+    found = json.loads(called("waits", "--json", "--step", step, run).stdout)["devices"]
+    assert found["by_step"], found
+    return found["by_step"][0]
+
+
+def causes(row):
+    return {cause: row[f"{cause}_idle_ns"] // 1000 for cause in CAUSES if row[f"{cause}_idle_ns"]}
+
+
+@pytest.mark.parametrize(("events", "expected"), [
+    ([], {"host": 895, "latency": 5}),
+    ([call(200, 2), kernel(212, 50, 2)], {"host": 85 + 753, "latency": 7 + 5}),
+    ([call(30, 2), kernel(124, 50, 2)], {"latency": 4 + 5, "host": 841}),                # launched long before
+    ([call(30, 2), kernel(320, 50, 2)], {"unshown": 200, "host": 645, "latency": 5}),    # nothing tells why
+    ([call(30, 2), kernel(140, 50, 2, tid=8)], {"stream": 20, "host": 825, "latency": 5}),   # handed over
+    ([call(30, 2), kernel(320, 50, 2, tid=8)], {"unshown": 200, "host": 645, "latency": 5}),  # too late for that
+    ([kernel(320, 50, 2)], {"unsent": 200, "host": 645, "latency": 5}),
+    ([call(40, 3, dur=110, name="cudaStreamSynchronize")], {"sync": 30, "host": 865, "latency": 5}),
+    ([call(40, 3, dur=110, name="cudaStreamSynchronize", tid=2)], {"host": 895, "latency": 5}),  # launches nothing
+    ([call(30, 2, dur=120, name="cudaMemcpyAsync"), copy(125, 10, 2)],
+     {"host": 5 + 865, "sync": 15, "latency": 5}),                                       # it returns behind its copy
+], ids=lambda one: "-".join(one) if isinstance(one, dict) else "")
+def test_a_pause_has_the_cause_of_the_command_that_ends_it(tmp_path, events, expected):
+    row = row_of(tmp_path, *events)
+    assert causes(row) == expected and row["idle_ns"] == 1000 * sum(expected.values())
+    assert row["device_step_ns"] == 1_000_000 and row["is_whole"]
+
+
+def test_the_last_step_ends_with_the_step_of_the_host_where_that_is_later(tmp_path):
+    row = row_of(tmp_path, step=1)
+    assert row["device_step_ns"] == 980_000 and not row["is_whole"]
+    assert causes(row) == {"unasked": 900} and row["compute_ns"] == 80_000
+
+
+def test_a_kernel_belongs_to_the_step_that_launched_it_wherever_it_runs(tmp_path):
+    row = row_of(tmp_path, call(900, 2), kernel(1005, 10, 2))
+    assert (row["commands"], row["device_step_ns"], row["compute_ns"]) == (2, 1_000_000, 110_000)
+    late = row_of(tmp_path, call(900, 2), kernel(1005, 10, 2), step=1)
+    assert late["commands"] == 1
+
+
+def test_kernels_of_a_graph_have_the_step_of_its_launch_and_their_gaps_are_told(tmp_path):
+    graph = [call(30, 2, name="cudaGraphLaunch"), kernel(121, 10, 2), kernel(132, 10, 2), kernel(400, 10, 2)]
+    row = row_of(tmp_path, *graph)
+    assert row["commands"] == 4 and causes(row) == {"latency": 1 + 1 + 5, "unshown": 258, "host": 605}
+    assert row["in_graph_ns"] == 258_000
+
+
+def test_what_lies_behind_a_synchronisation_is_told(tmp_path):
+    row = row_of(tmp_path, call(40, 3, dur=85, name="cudaDeviceSynchronize"))
+    assert causes(row) == {"sync": 5, "host": 890, "latency": 5} and row["after_sync_ns"] == 890_000
+
+
+def test_exposed_communication_copies_and_computing_do_not_overlap(tmp_path):
+    row = row_of(tmp_path, call(30, 2), kernel(100, 100, 2, tid=9, name="ncclDevKernel_AllReduce_Sum_f32"),
+                 call(50, 3), copy(150, 100, 3, tid=8))
+    assert (row["compute_ns"], row["moving_ns"], row["copies_ns"]) == (100_000, 80_000, 50_000)
+    assert (row["communication_ns"], row["overlapped_ns"]) == (100_000, 20_000)
+    assert row["idle_ns"] == 770_000
+
+
+def test_commands_before_the_first_step_and_without_a_launch_are_said(tmp_path):
+    run = folder(tmp_path, [*steps(5, 1000, 2000), call(0, 7, dur=2), kernel(5, 3, 7), *FIRST, kernel(500, 10, 55),
+                            *NEXT])
+    found = json.loads(called("waits", "--json", run).stdout)["devices"]
+    assert found["in_no_step"] == [{"rank": 0, "device": "1", "unsent": 1, "unsent_ns": 10_000, "outside": 1,
+                                    "outside_ns": 3000}]
+
+
+def test_a_device_that_nothing_was_sent_to_in_steps_has_none(tmp_path):
+    run = folder(tmp_path, [*steps(500, 900), call(10, 1), kernel(20, 100, 1)])
+    text = called("waits", run)
+    assert text.returncode == 0 and "idle in ms" not in text.stdout
