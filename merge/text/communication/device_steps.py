@@ -38,7 +38,8 @@ WHY = {
     "sync": "synchronising: nor could it, as it waited for the device",
     "stream": "other stream: handed over from a command of another stream",
     "latency": "latency: the command was launched before and began within 10 us",
-    "unshown": "not shown: the command was launched before, and the timeline does not show what it waited for",
+    "unshown": "not shown: the command was launched before, and the timeline does not show what it waited for "
+               "(commands that were not noted, or another process on the device)",
     "unsent": "launch unknown: the timeline does not show the launch of the next command",
     "unasked": "no command: no further one follows",
 }

@@ -141,8 +141,11 @@ def test_kernels_count_for_the_operators_that_launched_them():
         for kernel in events:
             if kernel["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset"):
                 continue
-            launch = launches.get(kernel["args"]["correlation"])  # some were launched before the profiler began
-            around = [] if launch is None else [
+            launch = launches.get(kernel["args"]["correlation"])
+            if launch is None:  # launched before the profiler began: in no step
+                left_out.append(kernel["dur"] * 1000)
+                continue
+            around = [
                 one for one in operators if one["tid"] == launch["tid"] and one["ts"] <= launch["ts"]
                 and launch["ts"] + launch["dur"] <= one["ts"] + one["dur"]]
             innermost = min(around, key=lambda one: (one["dur"], -one["ts"]), default=launch)

@@ -272,7 +272,7 @@ def test_real_traces_of_another_program(profiled):
 def test_traces_of_eight_gpus():
     found = document(DLRM)
     assert len(found["ranks"]) == 8 and found["operators"]["totals"]["self_device_ns"]
-    assert found["step_parts"]["source"] == "trace"
+    assert found["step_parts"]["source"] == "device"
 
 
 def test_a_folder_without_a_run(tmp_path):
