@@ -50,8 +50,11 @@ def streams_of(commands: Commands, step: Any, spans: list[Span]) -> list[dict[st
 def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict[str, Intervals]:
     pauses = pauses_of(mine)
     asked, known = asked_of(mine, pauses)
-    late = np.where(known, np.clip(asked, pauses.starts, pauses.ends), pauses.starts)
-    awaited = np.where(known & _was_ordered(mine, pauses), _awaited(every, late, pauses.ends), -1)
+    # a call that returns behind its command was blocked by what that waited for
+    sent = np.where(mine.end_ns[pauses.behind] <= asked, mine.sent_ns[pauses.behind], asked)
+    late, since = (np.where(known, np.clip(times, pauses.starts, pauses.ends), pauses.starts) for times in (asked, sent))
+    awaited = np.where(known & _was_ordered(mine, pauses), _awaited(every, since, pauses.ends), -1)
+    late = np.where(awaited >= 0, since, late)
     done = np.where(awaited >= 0, every.end_ns[awaited], late)
     held = np.select([~known, (awaited >= 0) | (pauses.ends - late <= LATENCY_NS)], ["unsent", "latency"], "unshown")
     host = Intervals.of(pauses.starts[known], late[known])
