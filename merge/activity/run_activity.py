@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.problems import Unreadable
-from distprof.contract.tables import EVENTS
+from distprof.contract.tables import EVENTS, LINES
 from distprof.merge.activity.activities import Activities, Activity
 from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import DeviceSteps, OnHost, device_steps
@@ -21,6 +21,7 @@ from distprof.merge.activity.waiting import RankCollectives
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import rank_table
 
 AT_ONCE = 2
 """Ranks that are read side by side: their slices are in memory together."""
@@ -99,20 +100,30 @@ def _shown(rank: Rank, line: RankClock, calls: RankCollectives | None, recorded:
     steps = drawn if windows is None else windows
     is_marked = pl.lit(drawn is None or bool(events["name"].str.starts_with(STEP).any()))
     device = None if steps is None else _device(
-        rank.number, events, steps.select("step", "start_ns", "end_ns", is_marked=is_marked), calls)
+        rank, line, events, steps.select("step", "start_ns", "end_ns", is_marked=is_marked), calls)
     return _Shown(did=did, known=activities.known, steps=drawn, device=device)
 
 
-def _device(rank: int, events: pl.DataFrame, windows: pl.DataFrame, calls: RankCollectives | None) -> (
-        DeviceSteps | None):
+def _device(rank: Rank, line: RankClock, events: pl.DataFrame, windows: pl.DataFrame,
+            calls: RankCollectives | None) -> DeviceSteps | None:
     commands = commands_of(events)
     if commands is None or windows.is_empty():
         return None
     activities = Activities()
     lane = host_lane(events, activities)
-    host = OnHost(lane=lane, known=activities.known) if calls is None else OnHost(
-        lane=lane, known=activities.known, waits=calls.waiting, messages=calls.messages.waiting)
-    return device_steps(rank, commands, windows, host)
+    host = OnHost(lane=lane, known=activities.known, samples=_samples(rank, line))
+    if calls is not None:
+        host = replace(host, waits=calls.waiting, messages=calls.messages.waiting)
+    return device_steps(rank.number, commands, windows, host)
+
+
+def _samples(rank: Rank, line: RankClock) -> pl.DataFrame | None:
+    """Samples of its thread, on the common clock."""
+    found = rank_table(rank, LINES) if rank.recorded is not None and rank.has(LINES) else None
+    if found is None:
+        return None
+    return found.select(pl.Series("at_ns", line.to_common(found["at_ns"].to_numpy())),
+                        pl.col("file", "function").cast(pl.String), "line")
 
 
 def _numbered(did: RankActivity, known: Sequence[Activity], activities: Activities) -> RankActivity:

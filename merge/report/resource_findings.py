@@ -9,7 +9,8 @@ from typing import Any
 
 from distprof.merge.report.columns import rows_of
 from distprof.merge.report.finding import MORE_LOADERS, Finding
-from distprof.merge.text.phrases import work_name
+from distprof.merge.text.communication.device_steps import host_work
+from distprof.merge.totals.step_time import step_time_of
 from distprof.units import counted, duration, percent, size
 
 DATA = 0.2
@@ -38,7 +39,7 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     if parts is None or parts["source"] not in ("trace", "device"):
         return
     if parts["source"] == "device":
-        yield from _device_idle(parts, where)
+        yield from _device_idle(parts, document["step"], where)
         return
     share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
     if share >= DATA:
@@ -47,8 +48,8 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
                       text=f"{percent(share)} of a traced step is spent loading data (mean over all ranks).")
 
 
-def _device_idle(parts: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Devices that wait for their hosts, and for what."""
+def _device_idle(parts: Mapping[str, Any], step: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Devices that wait for their hosts, and for what; not where they only do so because the profiler slows hosts."""
     mean, meanwhile = parts["mean"], parts["meanwhile"]
     late = (mean["host_idle_ns"] + mean["sync_idle_ns"]) / mean["duration_ns"]
     loading = sum(one["ratio"] for one in meanwhile if one["kind"] == "data")
@@ -56,13 +57,18 @@ def _device_idle(parts: Mapping[str, Any], where: str) -> Iterator[Finding]:
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}", action=MORE_LOADERS,
                       text=f"For {percent(loading)} of its step the device is idle while the host is loading data "
                            "(mean over all ranks).")
-    elif late >= IDLE:
+    elif min(late, _idle_without_profiler(mean, step)) >= IDLE:
         most = next((one for one in meanwhile if one["kind"] is not None), None)
-        what = "" if most is None else (f", most of all while it is in {work_name(most['kind'], most['where'])} "
-                                        f"({percent(most['ratio'])})")
+        what = "" if most is None else f"; most of it: {host_work(most['kind'], most['where'])} ({percent(most['ratio'])})"
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
-                      text=f"For {percent(late)} of its step, with the profiler on, the device waits for the host"
-                           f"{what} (mean over all ranks).")
+                      text=f"For {percent(late)} of its step, with the profiler on, the device waits for the host "
+                           f"(mean over all ranks){what}.")
+
+
+def _idle_without_profiler(mean: Mapping[str, Any], step: Mapping[str, Any]) -> float:
+    """Share of a step without the profiler in which a device has nothing to do, if it is as busy then."""
+    usual = step_time_of(step)
+    return 1.0 if usual is None or not usual.is_light else 1 - (mean["duration_ns"] - mean["idle_ns"]) / usual.time_ns
 
 
 def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:

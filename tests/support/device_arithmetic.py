@@ -6,6 +6,7 @@ Times are microseconds, as in the trace.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -93,7 +94,7 @@ class Trace:
         firsts = {number: min(one["ts"] for one in some) for number, some in by_step.items() if some}
         numbers = sorted(firsts)
         found = {number: (firsts[number], firsts[following])
-                 for number, following in zip(numbers, numbers[1:], strict=False)}
+                 for number, following in itertools.pairwise(numbers)}
         last = numbers[-1]
         return {**found, last: (firsts[last], max(max(sum(span(one)[1:]) for one in by_step[last]),
                                                   self.marks[last][1]))}

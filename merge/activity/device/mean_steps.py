@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import BESIDE, PARTS
@@ -70,6 +71,21 @@ def host_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
     kept = devices.doing.join(steps.select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"), how="semi")
     return kept.group_by("kind", "where").agg(idle_ns=pl.col("idle_ns").sum() / max(len(steps), 1)).with_columns(
         ratio=pl.col("idle_ns") / steps["device_step_ns"].mean()).sort("idle_ns", descending=True)
+
+
+def kinds_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
+    """`host_meanwhile` without modules, whose time is added up; what the host itself does stays apart by its place."""
+    of_modules = pl.col("kind").is_in([*OF_MODULES, "optimizer"])
+    rows = host_meanwhile(devices).with_columns(where=pl.when(~of_modules).then("where"))
+    return rows.group_by("kind", "where").agg(pl.col("idle_ns", "ratio").sum()).sort("idle_ns", descending=True)
+
+
+def lines_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
+    """Lines of the script in which hosts were seen then: `file`, `line`, `function`, `samples`, the most first."""
+    kept = devices.lines.join(counted_steps(devices.steps).select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"),
+                              how="semi")
+    return kept.group_by("file", "line", "function").agg(pl.col("samples").sum()).sort(
+        "samples", "file", "line", descending=[True, False, False])
 
 
 def mean_streams(devices: DeviceSteps) -> list[dict[str, Any]]:

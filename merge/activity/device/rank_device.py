@@ -26,6 +26,9 @@ from distprof.merge.activity.intervals import NOTHING, Intervals
 DOING = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "kind": pl.String, "where": pl.String,
          "idle_ns": pl.Int64}
 """What the host did while a device was idle because of it: `Activity`; both null where no slice tells."""
+LINES = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "file": pl.String, "line": pl.Int64,
+         "function": pl.String, "samples": pl.Int64}
+"""Lines of the script in which samples found the host while a device was idle because of it."""
 WINDOWS = {"step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "is_marked": pl.Boolean}
 """Steps of the host; `is_marked` is false where a whole trace counts as one."""
 
@@ -42,28 +45,28 @@ class DeviceSteps:
     """`STREAMS`."""
     doing: pl.DataFrame
     """`DOING`."""
+    lines: pl.DataFrame
+    """`LINES`."""
 
     @classmethod
     def joined(cls, several: Sequence[DeviceSteps]) -> DeviceSteps:
         """Those of several ranks."""
-        frames = {name: pl.concat([pl.DataFrame(schema=schema), *(getattr(one, name) for one in several)])
-                  for name, schema in (("steps", SCHEMA), ("outside", OUTSIDE), ("streams", STREAMS),
-                                       ("doing", DOING))}
-        return cls(**frames)
+        return cls(**{name: pl.concat([pl.DataFrame(schema=schema), *(getattr(one, name) for one in several)])
+                      for name, schema in FRAMES.items()})
 
     def of_steps(self, steps: Sequence[int]) -> DeviceSteps:
         """Some steps alone."""
         chosen = pl.col("step").is_in(list(steps))
-        return replace(self, steps=self.steps.filter(chosen), streams=self.streams.filter(chosen),
-                       doing=self.doing.filter(chosen))
+        return replace(self, **{name: getattr(self, name).filter(chosen) for name in FRAMES if name != "outside"})
 
     def of_ranks(self, ranks: Sequence[int]) -> DeviceSteps:
         """Some ranks alone."""
         chosen = pl.col("rank").is_in(list(ranks))
-        return DeviceSteps(steps=self.steps.filter(chosen), outside=self.outside.filter(chosen),
-                           streams=self.streams.filter(chosen), doing=self.doing.filter(chosen))
+        return DeviceSteps(**{name: getattr(self, name).filter(chosen) for name in FRAMES})
 
 
+FRAMES: dict[str, dict[str, Any]] = {"steps": SCHEMA, "outside": OUTSIDE, "streams": STREAMS, "doing": DOING,
+                                     "lines": LINES}
 NO_DEVICES = DeviceSteps.joined(())
 
 
@@ -78,6 +81,8 @@ class OnHost:
     """When the rank was in a collective and another one was not."""
     messages: Intervals = NOTHING
     """The part of it in sends and receives."""
+    samples: pl.DataFrame | None = None
+    """`at_ns`, `file`, `line` and `function` of samples of its thread; None without any."""
 
 
 def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnHost) -> DeviceSteps:
@@ -91,7 +96,7 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
     """
     windows = windows.sort("start_ns")
     step = step_of_commands(commands, windows)
-    frames: dict[str, list[dict[str, Any]]] = {"steps": [], "outside": [], "streams": [], "doing": []}
+    frames: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
     for number, device in enumerate(commands.devices):
         chosen = commands.device == number
         mine, of_step = commands.where(chosen), step[chosen]
@@ -102,8 +107,9 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         frames["outside"].append({**names, **_outside(mine, of_step)})
         frames["streams"] += [{**names, **row} for row in streams_of(mine, of_step, spans)]
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]
-    return DeviceSteps(**{name: pl.DataFrame(frames[name], schema=schema, orient="row") for name, schema in (
-        ("steps", SCHEMA), ("outside", OUTSIDE), ("streams", STREAMS), ("doing", DOING))})
+        frames["lines"] += [{**names, **row} for row in _lines(spans, idleness, host)]
+    return DeviceSteps(**{name: pl.DataFrame(frames[name], schema=schema, orient="row")
+                          for name, schema in FRAMES.items()})
 
 
 def _steps(commands: Commands, step: Any, spans: Sequence[Span], idleness: Idleness, host: OnHost) -> (
@@ -133,3 +139,14 @@ def _doing(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[
         yield from ({"step": number, "kind": one.kind, "where": one.where, "idle_ns": ns} for one, ns in found)
         if rest:
             yield {"step": number, "kind": None, "where": None, "idle_ns": rest}
+
+
+def _lines(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[dict[str, Any]]:
+    if host.samples is None or host.samples.is_empty():
+        return
+    late = idleness.causes["host"]
+    seen = host.samples.filter(pl.Series(late.covers(host.samples["at_ns"].to_numpy()), dtype=pl.Boolean))
+    for number, start, end, _ in spans:
+        here = seen.filter(pl.col("at_ns").is_between(start, end, closed="left"))
+        yield from ({"step": number, **row} for row in here.group_by("file", "line", "function").agg(
+            samples=pl.len()).to_dicts())

@@ -52,7 +52,8 @@ def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict
     asked, known = asked_of(mine, pauses)
     # a call that returns behind its command was blocked by what that waited for
     sent = np.where(mine.end_ns[pauses.behind] <= asked, mine.sent_ns[pauses.behind], asked)
-    late, since = (np.where(known, np.clip(times, pauses.starts, pauses.ends), pauses.starts) for times in (asked, sent))
+    late, since = (np.where(known, np.clip(times, pauses.starts, pauses.ends), pauses.starts)
+                   for times in (asked, sent))
     awaited = np.where(known & _was_ordered(mine, pauses), _awaited(every, since, pauses.ends), -1)
     late = np.where(awaited >= 0, since, late)
     done = np.where(awaited >= 0, every.end_ns[awaited], late)

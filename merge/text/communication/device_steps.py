@@ -11,13 +11,15 @@ from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import (
     OF_DEVICE,
     counted_steps,
-    host_meanwhile,
+    kinds_meanwhile,
+    lines_meanwhile,
     mean_device_steps,
     mean_streams,
 )
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import PARTS
 from distprof.merge.text.phrases import rank_list, work_name
+from distprof.merge.text.script_lines import cut, short_names
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
 from distprof.units import counted, duration, percent, spans
@@ -27,6 +29,9 @@ MOST_RANKS = 16
 MOST_STREAMS = 8
 NAMED = 4
 """Things that hosts do meanwhile that are named."""
+NAMED_LINES = 2
+ENOUGH_SAMPLES = 3
+"""From so many samples on, lines are named."""
 LEAST = 0.005
 """Smallest part of a step with which a cause has a column, and an activity is named."""
 HEADER = ("device step in ms", "step", *PARTS, "overlapped comm.")
@@ -119,12 +124,19 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin."""
     rows = mean_device_steps(devices)
     step_ns = float(rows["device_step_ns"].mean() or 0)  # type: ignore[arg-type]
-    named = [row for row in host_meanwhile(devices).head(NAMED).iter_rows(named=True)
+    named = [row for row in kinds_meanwhile(devices).head(NAMED).iter_rows(named=True)
              if row["kind"] is not None and row["ratio"] >= LEAST]
     if named:
-        yield "while devices wait for the host, it is in " + ", ".join(
-            f"{work_name(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
-            for row in named) + " a step"
+        yield "what the host does while it is late, in a step: " + ", ".join(
+            f"{host_work(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
+            for row in named)
+    seen = lines_meanwhile(devices)
+    total = int(seen["samples"].sum())
+    if total >= ENOUGH_SAMPLES:
+        files = short_names(seen["file"].unique().to_list())
+        yield f"of {counted(total, 'sample')} of the script meanwhile, most were in " + ", ".join(
+            cut(f"{files[row['file']]}:{row['line']} {row['function']} ({row['samples']})")
+            for row in seen.head(NAMED_LINES).iter_rows(named=True))
     after = float(rows["after_sync_ns"].mean() or 0)  # type: ignore[arg-type]
     if step_ns and after / step_ns >= LEAST:
         yield (f"of host late, {duration(after)} a step directly follow a synchronisation that had emptied the queue: "
@@ -133,6 +145,11 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     if step_ns and graphs / step_ns >= LEAST:
         yield (f"of not shown, {duration(graphs)} a step lie in front of commands of CUDA graphs: the profiler may not "
                "have noted all kernels of a graph")
+
+
+def host_work(kind: str, where: str | None) -> str:
+    """`backward`, `the optimizer`, `between backward and optimizer`."""
+    return where if kind == "host" and where is not None else work_name(kind, where)
 
 
 def _streams(devices: DeviceSteps, page: Page) -> None:

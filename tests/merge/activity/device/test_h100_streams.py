@@ -60,7 +60,7 @@ def test_the_main_stream_waits_for_the_spinning_kernel_and_for_the_copy(found, t
     main = [one for one in trace.device if str(one["tid"]) == MAIN]
 
     def waited_for(name, step):
-        """From when the host had launched what waits, and what ran before had ended, until the other stream was done."""
+        """From when the host had launched what waits and what ran before had ended, until the other stream was done."""
         other, = (one for one in trace.device if name in one["name"] and trace.step(one) == step)
         done = span(other)[1]
         behind = min((one for one in main if one["ts"] >= done), key=lambda one: one["ts"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -26,7 +27,7 @@ def copy(ts, dur, correlation, tid=7):
 
 def steps(*borders):
     return [op(f"ProfilerStep#{number}", start, end - start, cat="user_annotation")
-            for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False))]
+            for number, (start, end) in enumerate(itertools.pairwise(borders))]
 
 
 FIRST, NEXT = [call(10, 1), kernel(20, 100, 1)], [call(1010, 99), kernel(1020, 80, 99)]

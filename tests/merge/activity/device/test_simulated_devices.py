@@ -34,7 +34,7 @@ def within(pieces, window):
 
 
 def compare(job):
-    """Idle time of all whole steps by cause: what is shown, and what was simulated; and the same of waits of streams."""
+    """Idle time of all whole steps by cause, and waits of streams: what is shown, and what was simulated."""
     devices, spans = shown(job), job.spans()
     rows = {row["step"]: row for row in devices.steps.to_dicts() if row["is_whole"]}
     assert {step: (row["start_ns"], row["start_ns"] + row["device_step_ns"]) for step, row in rows.items()} == spans
