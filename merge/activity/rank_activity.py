@@ -38,6 +38,8 @@ class RankActivity:
     """The part of `blocked` that no such slice shows."""
     on_device: bool = False
     """True where all this is of a GPU."""
+    host_lane: ActivityLane | None = None
+    """Of a GPU: what its host was doing."""
     collectives: Any = None
     """Of a GPU: numbers of the collectives of the rank, and, in `ready_ns`, when it was ready for each: when what was
     launched before the call had run. Its kernel may begin later, behind that of another collective."""
@@ -68,7 +70,7 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
         computing = _intervals(kernels)
         blocked, none, launched = calls.running - computing, np.empty(0, np.int64), _launched(kernels, events)
         return RankActivity(lane=lane.under(_on_device(launched, lane)), computing=computing, blocked=blocked,
-                            wait_starts=none, wait_ends=none, pauses=blocked, on_device=True,
+                            wait_starts=none, wait_ends=none, pauses=blocked, on_device=True, host_lane=lane,
                             collectives=calls.collective, ready_ns=_ready(launched, calls))
     ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))

@@ -100,21 +100,27 @@ def _shown(rank: Rank, line: RankClock, calls: RankCollectives | None, recorded:
     steps = drawn if windows is None else windows
     is_marked = pl.lit(drawn is None or bool(events["name"].str.starts_with(STEP).any()))
     device = None if steps is None else _device(
-        rank, line, events, steps.select("step", "start_ns", "end_ns", is_marked=is_marked), calls)
-    return _Shown(did=did, known=activities.known, steps=drawn, device=device)
+        rank, events, steps.select("step", "start_ns", "end_ns", is_marked=is_marked),
+        _on_host(rank, line, calls, did, activities))
+    return _Shown(did=None if did is None else replace(did, host_lane=None), known=activities.known, steps=drawn,
+                  device=device)
 
 
-def _device(rank: Rank, line: RankClock, events: pl.DataFrame, windows: pl.DataFrame,
-            calls: RankCollectives | None) -> DeviceSteps | None:
+def _device(rank: Rank, events: pl.DataFrame, windows: pl.DataFrame, host: OnHost) -> DeviceSteps | None:
     commands = commands_of(events)
     if commands is None or windows.is_empty():
         return None
-    activities = Activities()
-    lane = host_lane(events, activities)
-    host = OnHost(lane=lane, known=activities.known, samples=_samples(rank, line))
-    if calls is not None:
-        host = replace(host, waits=calls.waiting, messages=calls.messages.waiting)
+    if host.lane is None:
+        activities = Activities()
+        host = replace(host, lane=host_lane(events, activities), known=activities.known)
     return device_steps(rank.number, commands, windows, host)
+
+
+def _on_host(rank: Rank, line: RankClock, calls: RankCollectives | None, did: RankActivity | None,
+             activities: Activities) -> OnHost:
+    """What its host did; without a lane, where that is not known yet."""
+    host = OnHost(lane=None if did is None else did.host_lane, known=activities.known, samples=_samples(rank, line))
+    return host if calls is None else replace(host, waits=calls.waiting, messages=calls.messages.waiting)
 
 
 def _samples(rank: Rank, line: RankClock) -> pl.DataFrame | None:

@@ -59,7 +59,8 @@ def _device_idle(parts: Mapping[str, Any], step: Mapping[str, Any], where: str) 
                            "(mean over all ranks).")
     elif min(late, _idle_without_profiler(mean, step)) >= IDLE:
         most = next((one for one in meanwhile if one["kind"] is not None), None)
-        what = "" if most is None else f"; most of it: {host_work(most['kind'], most['where'])} ({percent(most['ratio'])})"
+        what = "" if most is None else (
+            f"; most of it: {host_work(most['kind'], most['where'])} ({percent(most['ratio'])})")
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
                       text=f"For {percent(late)} of its step, with the profiler on, the device waits for the host "
                            f"(mean over all ranks){what}.")

@@ -12,6 +12,7 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
 from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.communication.culprits import exact_hint, lines_of_summary
+from distprof.merge.text.communication.device_steps import idle_words
 from distprof.merge.text.phrases import clock_line, step_time_words
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import change_line, evaluation_line, step_line, steps_words
@@ -234,6 +235,8 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
         return
     if (line := exposed(found)) is not None:
         page.line(line)
+    if found.get("devices"):
+        page.line(idle_words(found["devices"]))
     if found["pipeline"] is not None:
         page.line(bubble(found["pipeline"]))
     late = lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"],

@@ -12,6 +12,7 @@ import polars as pl
 from distprof.contract.passes import TIME
 from distprof.contract.problems import CountedUnlike, ModulesUncounted, Problem, RecordedLightly, StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
+from distprof.merge.activity.device.mean_steps import mean_device_steps
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.levels.all_tables import are_few
@@ -214,6 +215,7 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
     spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {
         "steps": found.steps, "of_device": not found.devices.steps.is_empty(),
+        "devices": mean_device_steps(found.devices).to_dicts(),
         "pipeline": asdict(pipeline) if (pipeline := pipeline_of(run, split)) is not None else None,
         "exposed_ratio": sum(spent) / total if total else None,
         # waiting for a rank that left nothing, or in a call that is matched with no other rank's, seems moving

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from distprof.merge.activity.activities import ActivityLane
 from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import NO_DEVICES, WINDOWS, DeviceSteps, OnHost, device_steps
 from distprof.merge.operators.timeline.grouped_calls import marked_steps
@@ -28,10 +27,10 @@ def devices_of_timeline(rank: int, timeline: RankTimeline,
     if commands is None:
         return NO_DEVICES
     known = marked_steps(timeline) if windows is None else windows
-    rows = [(step, start, end, True) for start, end, step in known] or [
-        (0, int(timeline.start_ns.min()), int(timeline.end_ns.max()), False)]
-    host = OnHost(lane=ActivityLane.of(()), known=())
-    return device_steps(rank, commands, pl.DataFrame(rows, schema=WINDOWS, orient="row"), host)
+    rows = [(step, start, end, True) for start, end, step in known]
+    if windows is None and not rows:
+        rows = [(0, int(timeline.start_ns.min()), int(timeline.end_ns.max()), False)]
+    return device_steps(rank, commands, pl.DataFrame(rows, schema=WINDOWS, orient="row"), OnHost())
 
 
 def _slices(timeline: RankTimeline) -> pl.DataFrame:

@@ -74,8 +74,9 @@ NO_DEVICES = DeviceSteps.joined(())
 class OnHost:
     """What the host did meanwhile."""
 
-    lane: ActivityLane
-    known: Sequence[Activity]
+    lane: ActivityLane | None = None
+    """None where that is not looked at."""
+    known: Sequence[Activity] = ()
     """Its labels are places in here."""
     waits: Intervals = NOTHING
     """When the rank was in a collective and another one was not."""
@@ -131,6 +132,8 @@ def _outside(commands: Commands, step: Any) -> dict[str, int]:
 
 def _doing(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[dict[str, Any]]:
     late = idleness.causes["host"]
+    if host.lane is None:
+        return
     lane = host.lane.within(late)
     for number, start, end, _ in spans:
         spent = lane.split(start, end)

@@ -9,21 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.merge.activity.activities import ActivityLane
 from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import WINDOWS, OnHost, device_steps
 from support.device_simulation import Simulation
 
 SCHEMA = {"name": pl.String, "category": pl.String, "start_ns": pl.Int64, "duration_ns": pl.Int64,
           "correlation": pl.Int64, "process": pl.String, "thread": pl.String}
-HOST = OnHost(lane=ActivityLane.of(()), known=())
 
 
 def shown(job):
     windows = pl.DataFrame([(number, *mark, True) for number, mark in enumerate(job.marks)], schema=WINDOWS,
                            orient="row")
     events = pl.DataFrame(list(job.slices()), schema=SCHEMA, orient="row")
-    return device_steps(0, commands_of(events), windows, HOST)
+    return device_steps(0, commands_of(events), windows, OnHost())
 
 
 def within(pieces, window):

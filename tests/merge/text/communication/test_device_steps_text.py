@@ -1,0 +1,76 @@
+"""What `comms` and `stats` say about steps of devices."""
+
+from __future__ import annotations
+
+import json
+
+from distprof.merge.activity.device.idleness import CAUSES
+from distprof.merge.text.communication.device_steps import idle_words
+from support.jobs import called
+from support.made_up_traces import folder, op
+
+
+def launched(ts, dur, correlation, *, device=1, name="kernel", at=None):
+    """A kernel, and the call that launched it."""
+    begun = ts - 8 if at is None else at
+    return [op("cudaLaunchKernel", begun, 4, cat="cuda_runtime", correlation=correlation),
+            {**op(name, ts, dur, tid=7, cat="kernel", correlation=correlation), "pid": device}]
+
+
+def marked(number, start, end):
+    return op(f"ProfilerStep#{number}", start, end - start, cat="user_annotation")
+
+
+def job(*, shift=0, devices=(1,), name="ncclDevKernel_AllReduce_Sum_f32"):
+    """Four steps of 1 ms; in each, a kernel of 300 us, and one that communicates for 100 us from 200 us on."""
+    events = [marked(number, 1000 * number, 1000 * number + 1000) for number in range(4)]
+    for number in range(4):
+        for place, device in enumerate(devices):
+            at = 1000 * number + 50 + 20 * place
+            first = 1 + 100 * number + 10 * place
+            events += [*launched(at, 300 + shift, first, device=device),
+                       *launched(at + 250, 100, first + 1, device=device, name=name, at=at - 5)]
+    return events
+
+
+def test_each_rank_has_a_row_and_their_mean(tmp_path):
+    text = called("comms", folder(tmp_path, job(), job(shift=100))).stdout
+    row, other, mean = (next(line for line in text.splitlines() if line.startswith(name)).split()
+                        for name in ("rank 0", "rank 1", "mean of 2"))
+    assert row[2:5] == ["1.00", "0.30", "30.0"] and other[2:5] == ["1.00", "0.40", "40.0"]
+    assert mean[3:6] == ["1.00", "0.35", "35.0"]
+
+
+def test_devices_of_one_process_are_told_apart(tmp_path):
+    run = folder(tmp_path, job(devices=(0, 3)))
+    text = called("comms", run).stdout
+    assert "rank 0 device 0" in text and "rank 0 device 3" in text
+    rows = json.loads(called("comms", "--json", run).stdout)["devices"]["steps"]
+    assert [row["device"] for row in rows] == ["0", "3"]
+
+
+def test_of_many_ranks_some_have_a_row(tmp_path):
+    text = called("comms", folder(tmp_path, *(job(shift=10 * rank) for rank in range(20)))).stdout
+    assert all(f"({why})" in text for why in ("slowest", "median", "fastest")) and "mean of 20" in text
+
+
+def test_the_share_of_exposed_communication_is_that_of_the_device(tmp_path):
+    (tmp_path / "run").mkdir()
+    run = folder(tmp_path / "run", job(), job())
+    data = json.loads(called("comms", "--json", run).stdout)
+    row = data["devices"]["steps"][0]
+    assert (row["communication_ns"], row["overlapped_ns"], row["waiting_ns"] + row["moving_ns"]) == (
+        100_000, 50_000, 50_000)
+    assert data["breakdown"] == []  # the host's steps are not mixed with the device's
+    out = tmp_path / "merged"
+    assert called("merge", "--collectives", run, "--out", out).returncode == 0
+    summary = json.loads((out / "summary.json").read_text())["communication"]
+    assert summary["of_device"] and abs(summary["exposed_ratio"] - 0.05) < 1e-9
+    assert [one["rank"] for one in summary["devices"]] == [0, 1]
+
+
+def test_idle_time_in_words_names_what_matters_most_first():
+    row = {"device_step_ns": 1e7, **{f"{cause}_idle_ns": 0 for cause in CAUSES}}
+    assert idle_words([row]) == "device step 10.00 ms, 0.0 % idle"
+    row |= {"latency_idle_ns": 1e6, "host_idle_ns": 3e6, "sync_idle_ns": 1e3}
+    assert idle_words([row]) == "device step 10.00 ms, 40.0 % idle: host late 30.0 %, latency 10.0 %"
