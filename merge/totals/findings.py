@@ -106,7 +106,7 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     run, clock, every = measured.run, measured.clock, measured.collectives
     assert every is not None
     rows = chosen(every if recorded is None else _traced(every, recorded.rows), choice)
-    analysis, timed = None, None if recorded is None else recorded.rows
+    analysis, timed, devices = None, None if recorded is None else recorded.rows, NO_DEVICES
     if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
         did, job = program or _program(run, clock, every, timed)
@@ -114,13 +114,16 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
         run = run.noting(analysis.problems)
         if timed is None and rows["step"].count():  # else traces mark no steps
             timed = did.windows
+        devices = _devices(did, choice)
+    elif not choice.is_of_some:  # a device may work though nothing communicates
+        devices = _devices(run_program(run, clock, every, timed), choice)
     found = _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
-    if analysis is not None:
-        return replace(found, devices=found.analysis.devices if found.analysis is not None else NO_DEVICES)
-    if choice.is_of_some or not rows.is_empty():
-        return found
-    did = run_program(run, clock, every, timed)
-    return replace(found, devices=did.devices.of_steps(did.traced if choice.step is None else [choice.step]))
+    return replace(found, devices=devices)
+
+
+def _devices(did: RunProgram, choice: Choice) -> DeviceSteps:
+    """Of the step that was chosen, also of one that does not count otherwise."""
+    return did.devices.of_steps(did.traced if choice.step is None else [choice.step])
 
 
 def _program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> tuple[RunProgram, Job]:

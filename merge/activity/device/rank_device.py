@@ -96,7 +96,7 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         host: What its host did.
     """
     windows = windows.sort("start_ns")
-    step = step_of_commands(commands, windows)
+    step, is_marked = step_of_commands(commands, windows), bool(windows["is_marked"].all())
     frames: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
     for number, device in enumerate(commands.devices):
         chosen = commands.device == number
@@ -104,7 +104,8 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         names = {"rank": rank, "device": device}
         spans = spans_of(mine, of_step, windows)
         idleness = idleness_of(mine, max((span[2] for span in spans), default=0))
-        frames["steps"] += [{**names, **row} for row in _steps(mine, of_step, spans, idleness, host)]
+        frames["steps"] += [{**names, "is_marked": is_marked, **row}
+                            for row in _steps(mine, of_step, spans, idleness, host)]
         frames["outside"].append({**names, **_outside(mine, of_step)})
         frames["streams"] += [{**names, **row} for row in streams_of(mine, of_step, spans)]
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]

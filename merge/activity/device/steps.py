@@ -20,14 +20,14 @@ that communicate while nothing is computed, before and after the last rank had c
 there is neither."""
 BESIDE = ("overlapped", "communication", "after_sync", "in_graph")
 SCHEMA = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "start_ns": pl.Int64, "device_step_ns": pl.Int64,
-          "is_whole": pl.Boolean, "commands": pl.Int64, **{f"{part}_ns": pl.Int64 for part in PARTS},
-          **{f"{cause}_idle_ns": pl.Int64 for cause in CAUSES}, **{f"{one}_ns": pl.Int64 for one in BESIDE},
-          "message_waiting_ns": pl.Int64}
+          "is_whole": pl.Boolean, "is_marked": pl.Boolean, "commands": pl.Int64,
+          **{f"{part}_ns": pl.Int64 for part in PARTS}, **{f"{cause}_idle_ns": pl.Int64 for cause in CAUSES},
+          **{f"{one}_ns": pl.Int64 for one in BESIDE}, "message_waiting_ns": pl.Int64}
 """`device_step_ns`: to the first command of the next step; where none follows, `is_whole` is false, and it ends with
-its last command, or with the step of the host if that is later. `communication_ns`: when a kernel communicated,
-`overlapped_ns` the part of it in which something was computed. Of the idle time, `after_sync_ns` is the part of
-`host_idle_ns` behind a synchronisation that had emptied the queue, `in_graph_ns` the part of `unshown_idle_ns` that
-commands of graphs end."""
+its last command, or with the step of the host if that is later. `is_marked` is false where the whole trace counts as
+one step. `communication_ns`: when a kernel communicated, `overlapped_ns` the part of it in which something was
+computed. Of the idle time, `after_sync_ns` is the part of `host_idle_ns` behind a synchronisation that had emptied the
+queue, `in_graph_ns` the part of `unshown_idle_ns` that commands of graphs end."""
 Span = tuple[int, int, int, bool]
 """A step of a device: number, start, end, and whether its end is the first command of the next one."""
 OUTSIDE = {"rank": pl.Int64, "device": pl.String, "unsent": pl.Int64, "unsent_ns": pl.Int64, "outside": pl.Int64,

@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import (
+    ENOUGH,
     OF_DEVICE,
     counted_steps,
     kinds_meanwhile,
@@ -111,9 +112,14 @@ def show_idleness(devices: DeviceSteps, page: Page) -> None:
 def definitions(devices: DeviceSteps, rows: pl.DataFrame) -> Iterator[str]:
     """What the table of steps is of, and what is not in it."""
     steps = counted_steps(devices.steps)
+    parts = ("waiting and moving: kernels that communicate while nothing is computed; copies: copies and fills while "
+             "there is neither; idle: nothing runs")
+    if not steps["is_marked"].all():
+        yield f"from the first command in the trace to the last, as it marks no steps. {parts}"
+        yield from outside_lines(devices)
+        return
     yield (f"{_of_steps(steps)}: from the first command of a step on the device to the first of the next, wherever "
-           "that lies on the host; commands belong to the step that launched them. waiting and moving: kernels that "
-           "communicate while nothing is computed; copies: copies and fills while there is neither; idle: nothing runs")
+           f"that lies on the host; commands belong to the step that launched them. {parts}")
     open_steps = sorted(set(steps.filter(~pl.col("is_whole"))["step"].to_list()))
     if open_steps:
         yield (f"{counted(len(open_steps), 'step')[2:]} {spans(open_steps)} may be longer: no next one shows where it "
@@ -172,16 +178,19 @@ def _streams(devices: DeviceSteps, page: Page) -> None:
     by_device: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         by_device.setdefault(tuple(row[key] for key in OF_DEVICE), []).append(row)
-    several = [row for some in by_device.values() if len(some) > 1 for row in some
-               if row["running_ns"] >= LEAST * step_ns]
-    if not several or len(by_device) > MOST_RANKS:
+    longest = mean_device_steps(devices).sort("device_step_ns", descending=True).row(0, named=True)
+    mine = by_device.get(tuple(longest[key] for key in OF_DEVICE), [])
+    several = [row for row in mine if row["running_ns"] >= LEAST * step_ns]
+    if len(several) < ENOUGH:
         return
     with_device = any(len({device for rank, device in by_device if rank == one}) > 1 for one, _ in by_device)
     columns = [name for name in OF_STREAM if any(row[name] >= 1e4 for row in several)]
     page.table(("stream, ms a step", "commands", *(OF_STREAM[name] for name in columns)), [
         (f"{_title(row, with_device=with_device)} stream {row['stream']}",
          f"{row['commands']:.3g}", *(_ms(row[name]) for name in columns)) for row in several[:MOST_STREAMS]])
-    if len(several) > MOST_STREAMS:
+    if len(by_device) > 1:
+        page.line("this device has the longest step; --json lists the streams of all")
+    elif len(several) > MOST_STREAMS:
         page.line(f"... {len(several) - MOST_STREAMS} more of {len(several)}: --json lists all")
     page.line("runs: its commands; the rest is what its next command waits for: a communication, copy or kernel of "
               "another stream that ended just before it began, or as above")
