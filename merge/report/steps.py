@@ -9,7 +9,7 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.activity.device.idleness import CAUSES
-from distprof.merge.activity.device.mean_steps import counted_steps, kinds_meanwhile, mean_device_steps
+from distprof.merge.activity.device.mean_steps import counted_steps, host_meanwhile, mean_device_steps
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import PARTS as DEVICE_PARTS
 from distprof.merge.report.absent import AbsentError
@@ -64,7 +64,7 @@ def _of_devices(devices: DeviceSteps, sample: Sample) -> dict[str, Any]:
     return {"source": "device", "parts": list(OF_DEVICE),
             "steps": counted_steps(devices.steps)["step"].unique().sort().to_list(),
             "by_rank": columns_of_rows(shown, ("rank", "device", *names)), "mean": _mean(rows, names),
-            "meanwhile": kinds_meanwhile(devices).head(MOST_MEANWHILE).to_dicts()}
+            "meanwhile": host_meanwhile(devices, with_modules=False).head(MOST_MEANWHILE).to_dicts()}
 
 
 def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:

@@ -61,23 +61,30 @@ def without_kernels(devices: DeviceSteps, rows: pl.DataFrame) -> list[int]:
     return sorted(set(silent["rank"].to_list()) & set(calling.to_list()))
 
 
-def host_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
+def host_meanwhile(devices: DeviceSteps, *, with_modules: bool = True) -> pl.DataFrame:
     """What hosts do while their devices are idle because of it, over the steps that count, most first.
 
+    Args:
+        devices: What they did.
+        with_modules: Keeps modules apart; else their time is added up, and what the host itself does stays apart.
+
     Returns:
-        `kind`, `where`, `idle_ns` a step and device, mean over all devices, and `ratio` to the mean step.
+        `kind`, `where`, `idle_ns` a step and device, mean over all devices, `ratio` to the mean step, `most_ns` of the
+        device with most of it, and `most_rank`, its rank.
     """
     steps = counted_steps(devices.steps)
     kept = devices.doing.join(steps.select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"), how="semi")
-    return kept.group_by("kind", "where").agg(idle_ns=pl.col("idle_ns").sum() / max(len(steps), 1)).with_columns(
-        ratio=pl.col("idle_ns") / steps["device_step_ns"].mean()).sort("idle_ns", descending=True)
-
-
-def kinds_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
-    """`host_meanwhile` without modules, whose time is added up; what the host itself does stays apart by its place."""
-    of_modules = pl.col("kind").is_in([*OF_MODULES, "optimizer"])
-    rows = host_meanwhile(devices).with_columns(where=pl.when(~of_modules).then("where"))
-    return rows.group_by("kind", "where").agg(pl.col("idle_ns", "ratio").sum()).sort("idle_ns", descending=True)
+    if not with_modules:
+        of_modules = pl.col("kind").is_in([*OF_MODULES, "optimizer"])
+        kept = kept.with_columns(where=pl.when(~of_modules).then("where"))
+    number = steps.group_by(OF_DEVICE).agg(num_steps=pl.len())
+    each = kept.group_by(*OF_DEVICE, "kind", "where").agg(pl.col("idle_ns").sum()).join(number, on=OF_DEVICE)
+    each = each.sort(OF_DEVICE).with_columns(mean_ns=pl.col("idle_ns") / pl.col("num_steps"))
+    found = each.group_by("kind", "where").agg(
+        idle_ns=pl.col("idle_ns").sum() / max(len(steps), 1), most_ns=pl.col("mean_ns").max(),
+        most_rank=pl.col("rank").get(pl.col("mean_ns").arg_max()))
+    return found.with_columns(ratio=pl.col("idle_ns") / steps["device_step_ns"].mean()).sort(
+        "idle_ns", "kind", "where", descending=[True, False, False])
 
 
 def lines_meanwhile(devices: DeviceSteps) -> pl.DataFrame:

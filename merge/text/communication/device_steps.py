@@ -12,7 +12,7 @@ from distprof.merge.activity.device.mean_steps import (
     ENOUGH,
     OF_DEVICE,
     counted_steps,
-    kinds_meanwhile,
+    host_meanwhile,
     lines_meanwhile,
     mean_device_steps,
     mean_streams,
@@ -31,6 +31,8 @@ MOST_STREAMS = 8
 NAMED = 4
 """Things that hosts do meanwhile that are named."""
 NAMED_LINES = 2
+UNEVEN = 1.5
+"""From so many times the mean on, the rank with most is named."""
 ENOUGH_SAMPLES = 3
 """From so many samples on, lines are named."""
 LEAST = 0.005
@@ -144,11 +146,11 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin."""
     rows = mean_device_steps(devices)
     step_ns = float(rows["device_step_ns"].mean() or 0)  # type: ignore[arg-type]
-    named = [row for row in kinds_meanwhile(devices).head(NAMED).iter_rows(named=True)
+    named = [row for row in host_meanwhile(devices, with_modules=False).head(NAMED).iter_rows(named=True)
              if row["kind"] is not None and row["ratio"] >= LEAST]
     if named:
         yield "what the host does while it is late, in a step: " + ", ".join(
-            f"{host_work(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
+            f"{host_work(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])}{_most(row)})"
             for row in named)
     seen = lines_meanwhile(devices)
     total = int(seen["samples"].sum())
@@ -165,6 +167,12 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     if step_ns and graphs / step_ns >= LEAST:
         yield (f"of not shown, {duration(graphs)} a step lie in front of commands of CUDA graphs: the profiler may not "
                "have noted all kernels of a graph")
+
+
+def _most(row: Mapping[str, Any]) -> str:
+    """The rank that does much more of it than the mean."""
+    much = row["most_ns"] >= UNEVEN * row["idle_ns"]
+    return f"; rank {row['most_rank']} {duration(row['most_ns'])}" if much else ""
 
 
 def host_work(kind: str, where: str | None) -> str:
