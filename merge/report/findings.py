@@ -20,7 +20,14 @@ from distprof.contract.problems import (
 )
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.report.finding import MORE_LOADERS, Finding
-from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
+from distprof.merge.report.resource_findings import (
+    bandwidth,
+    compilations,
+    data_loading,
+    device_idle,
+    host_waits,
+    memory_imbalance,
+)
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
@@ -74,7 +81,7 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
     found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _change, _step, _imbalance, _bubble)
              for one in look(facts)]
     if _has_steps(facts):
-        found += data_loading(document, facts.where)
+        found += [*data_loading(document, facts.where), *device_idle(document, facts.where)]
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
               *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
               *_clock(facts), *_partial(facts)]

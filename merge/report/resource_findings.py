@@ -36,10 +36,7 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
         where: The run as an argument of a command.
     """
     parts = document["step_parts"]
-    if parts is None or parts["source"] not in ("trace", "device"):
-        return
-    if parts["source"] == "device":
-        yield from _device_idle(parts, document["step"], where)
+    if parts is None or parts["source"] != "trace":
         return
     share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
     if share >= DATA:
@@ -48,8 +45,16 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
                       text=f"{percent(share)} of a traced step is spent loading data (mean over all ranks).")
 
 
-def _device_idle(parts: Mapping[str, Any], step: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Devices that wait for their hosts, and for what; not where they only do so because the profiler slows hosts."""
+def device_idle(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Devices that wait for their hosts, and for what; not where they only do so because the profiler slows hosts.
+
+    Args:
+        document: With `step` and `step_parts`.
+        where: The run as an argument of a command.
+    """
+    parts = document["step_parts"]
+    if parts is None or parts["source"] != "device":
+        return
     mean, meanwhile = parts["mean"], parts["meanwhile"]
     late = (mean["host_idle_ns"] + mean["sync_idle_ns"]) / mean["duration_ns"]
     loading = sum(one["ratio"] for one in meanwhile if one["kind"] == "data")
@@ -57,7 +62,7 @@ def _device_idle(parts: Mapping[str, Any], step: Mapping[str, Any], where: str) 
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}", action=MORE_LOADERS,
                       text=f"For {percent(loading)} of its step the device is idle while the host is loading data "
                            "(mean over all ranks).")
-    elif min(late, _idle_without_profiler(mean, step)) >= IDLE:
+    elif min(late, _idle_without_profiler(mean, document["step"])) >= IDLE:
         most = next((one for one in meanwhile if one["kind"] is not None), None)
         what = "" if most is None else (
             f"; most of it: {host_work(most['kind'], most['where'])} ({percent(most['ratio'])})")

@@ -75,8 +75,8 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
         page.line(f"{rank_list(without_kernels)} exchange data with others, but no kernel communicates, as with gloo: "
                   "while that lasts, the device counts as idle")
     if usual is not None and usual.is_light:
-        page.line(f"with the profiler on; without it the host's step takes {duration(usual.time_ns)}, so that devices "
-                  "wait less for the host then")
+        page.line(f"these steps ran with the profiler; without it, a step of the host takes {duration(usual.time_ns)}: "
+                  "the device waits for it less")
     page.line()
     show_idleness(devices, page)
 

@@ -9,7 +9,14 @@ import pytest
 
 from distprof.merge.report.document import document
 from distprof.merge.report.finding import Finding
-from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
+from distprof.merge.report.resource_findings import (
+    bandwidth,
+    compilations,
+    data_loading,
+    device_idle,
+    host_waits,
+    memory_imbalance,
+)
 from distprof.merge.text.report_markdown import plain, render
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
@@ -156,3 +163,29 @@ def test_names_are_text_in_markdown(name):
     assert not set("`*_[]#|~@$") & set(bare)
     read = unescape(re.sub(r"\\([\\`*_\[\]#|~@$:])", r"\1", shown))
     assert read == name.replace("\n", r"\n").replace("\u202e", r"\u202e")
+
+
+def device_document(*, usual_ms=None, kind="backward", passes=("time",)):
+    """A device that is busy for 6 of 20 ms, and waits for its host for 13."""
+    mean = {"duration_ns": 20 * MS, "idle_ns": 14 * MS, "host_idle_ns": 12 * MS, "sync_idle_ns": MS}
+    meanwhile = [{"kind": kind, "where": None, "ratio": 0.4}, {"kind": "data", "where": None, "ratio": 0.1}]
+    step = {"time_ns": None if usual_ms is None else usual_ms * MS, "low_ns": 0, "high_ns": 0, "num_steps": 3,
+            "passes": list(passes)}
+    return {"step": step, "step_parts": {"source": "device", "mean": mean, "meanwhile": meanwhile}}
+
+
+def test_a_device_that_waits_for_its_host_is_named_with_what_the_host_does():
+    one, = device_idle(device_document(), "runs/a")
+    assert one.severity == "warn" and one.text == (
+        "For 65.0 % of its step, with the profiler on, the device waits for the host (mean over all ranks); most of "
+        "it: backward (40.0 %).")
+    loading, = device_idle(device_document(kind="data"), "runs/a")
+    assert loading.text.startswith("For 50.0 % of its step the device is idle while the host is loading data")
+    assert not list(device_idle({"step_parts": None}, "runs/a"))
+    assert not list(data_loading(device_document(kind="data"), "runs/a"))
+
+
+def test_a_device_that_waits_because_the_profiler_slows_its_host_is_not():
+    assert not list(device_idle(device_document(usual_ms=7), "runs/a"))  # busy for 6 of 7 ms without it
+    assert list(device_idle(device_document(usual_ms=12), "runs/a"))
+    assert list(device_idle(device_document(usual_ms=7, passes=["trace"]), "runs/a"))  # with it as well
