@@ -23,7 +23,7 @@ from distprof.merge.text.phrases import rank_list, work_name
 from distprof.merge.text.script_lines import cut, short_names
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
-from distprof.units import counted, duration, percent, spans
+from distprof.units import counted, duration, numbered, percent
 
 MOST_RANKS = 16
 """From more devices on only the slowest, the median and the fastest have a row."""
@@ -69,7 +69,7 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
     """
     rows = mean_device_steps(devices)
     page.table(HEADER, [_row(title, one) for title, one in _shown(rows)])
-    for line in definitions(devices, rows):
+    for line in definitions(devices):
         page.line(line)
     if without_kernels:
         page.line(f"{rank_list(without_kernels)} exchange data with others, but no kernel communicates, as with gloo: "
@@ -111,7 +111,7 @@ def show_idleness(devices: DeviceSteps, page: Page) -> None:
     _streams(devices, page)
 
 
-def definitions(devices: DeviceSteps, rows: pl.DataFrame) -> Iterator[str]:
+def definitions(devices: DeviceSteps) -> Iterator[str]:
     """What the table of steps is of, and what is not in it."""
     steps = counted_steps(devices.steps)
     parts = ("waiting and moving: kernels that communicate while nothing is computed; copies: copies and fills while "
@@ -120,14 +120,15 @@ def definitions(devices: DeviceSteps, rows: pl.DataFrame) -> Iterator[str]:
         yield f"from the first command in the trace to the last, as it marks no steps. {parts}"
         yield from outside_lines(devices)
         return
-    yield (f"{_of_steps(steps)}: from the first command of a step on the device to the first of the next, wherever "
-           f"that lies on the host; commands belong to the step that launched them. {parts}")
+    numbers = sorted(set(steps["step"].to_list()))
+    mean = "mean of " if len(numbers) > 1 else ""
+    yield (f"{mean}{numbered('step', numbers)}: from the first command of a step on the device to the first of the "
+           f"next, wherever that lies on the host; commands belong to the step that launched them. {parts}")
     open_steps = sorted(set(steps.filter(~pl.col("is_whole"))["step"].to_list()))
     if open_steps:
-        yield (f"{counted(len(open_steps), 'step')[2:]} {spans(open_steps)} may be longer: no next one shows where it "
-               "ends on the device")
-    elif len(left := sorted(set(devices.steps["step"].to_list()) - set(steps["step"].to_list()))):
-        yield f"step {spans(left)} is left out: no next one shows where it ends on the device"
+        yield f"{numbered('step', open_steps)} may be longer: no next one shows where it ends on the device"
+    elif left := sorted(set(devices.steps["step"].to_list()) - set(numbers)):
+        yield f"not in it: {numbered('step', left)}, as no next one shows where it ends on the device"
     yield from outside_lines(devices)
 
 
@@ -144,8 +145,19 @@ def outside_lines(devices: DeviceSteps) -> Iterator[str]:
 
 def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin."""
-    rows = mean_device_steps(devices)
-    step_ns = float(rows["device_step_ns"].mean() or 0)  # type: ignore[arg-type]
+    yield from _meanwhile(devices)
+    means = mean_device_steps(devices).mean().row(0, named=True)
+    least = LEAST * (means["device_step_ns"] or 1)
+    if means["after_sync_ns"] >= least:
+        yield (f"of host late, {duration(means['after_sync_ns'])} a step directly follow a synchronisation that had "
+               "emptied the queue: without it, the host might have launched ahead")
+    if means["in_graph_ns"] >= least:
+        yield (f"of not shown, {duration(means['in_graph_ns'])} a step lie in front of commands of CUDA graphs: the "
+               "profiler may not have noted all kernels of a graph")
+
+
+def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
+    """What hosts do while they are late, by slices and by samples."""
     named = [row for row in host_meanwhile(devices, with_modules=False).head(NAMED).iter_rows(named=True)
              if row["kind"] is not None and row["ratio"] >= LEAST]
     if named:
@@ -159,14 +171,6 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
         yield f"of {counted(total, 'sample')} of the script meanwhile, most were in " + ", ".join(
             cut(f"{files[row['file']]}:{row['line']} {row['function']} ({row['samples']})")
             for row in seen.head(NAMED_LINES).iter_rows(named=True))
-    after = float(rows["after_sync_ns"].mean() or 0)  # type: ignore[arg-type]
-    if step_ns and after / step_ns >= LEAST:
-        yield (f"of host late, {duration(after)} a step directly follow a synchronisation that had emptied the queue: "
-               "without it, the host might have launched ahead")
-    graphs = float(rows["in_graph_ns"].mean() or 0)  # type: ignore[arg-type]
-    if step_ns and graphs / step_ns >= LEAST:
-        yield (f"of not shown, {duration(graphs)} a step lie in front of commands of CUDA graphs: the profiler may not "
-               "have noted all kernels of a graph")
 
 
 def _most(row: Mapping[str, Any]) -> str:
@@ -225,11 +229,6 @@ def _title(one: Mapping[str, Any], *, with_device: bool) -> str:
 def _row(title: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     overlap = "-" if not one["communication_ns"] else _ms(one["overlapped_ns"])
     return title, _ms(one["device_step_ns"]), *(_part(one, f"{part}_ns") for part in PARTS), overlap
-
-
-def _of_steps(steps: pl.DataFrame) -> str:
-    numbers = sorted(set(steps["step"].to_list()))
-    return f"mean of steps {spans(numbers)}" if len(numbers) > 1 else f"step {spans(numbers)}"
 
 
 def _ms(ns: float) -> str:
