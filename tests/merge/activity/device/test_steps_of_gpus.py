@@ -105,3 +105,21 @@ def test_a_trace_without_steps_is_one_from_its_first_command_to_its_last():
     assert mine["compute_ns"] == pytest.approx(1e3 * expected["compute"], abs=2000)
     assert mine["moving_ns"] == pytest.approx(1e3 * expected["exposed"], abs=2000)
     assert not mine["is_whole"]
+
+
+@pytest.mark.long
+@needs_gpu_traces
+@pytest.mark.parametrize("name", NAMES)
+def test_comms_waits_and_the_report_say_the_same(name):
+    path = GPU / f"{name}.json.gz"
+    comms, waits = (devices(command, path)["steps"][0] for command in ("comms", "waits"))
+    report = json.loads(called("report", "--json", path).stdout)
+    parts = report["step_parts"]
+    assert waits == comms and parts["source"] == "device"
+    assert parts["mean"]["duration_ns"] == comms["device_step_ns"]
+    assert {part: parts["mean"][part] for part in parts["parts"]} == {part: comms[part] for part in parts["parts"]}
+    assert sum(parts["mean"][part] for part in parts["parts"]) == pytest.approx(comms["device_step_ns"])
+    assert report["communication"]["of_device"] and report["communication"]["exposed_ratio"] == pytest.approx(
+        (comms["waiting_ns"] + comms["moving_ns"]) / comms["device_step_ns"])
+    late = next((one["text"] for one in report["findings"] if "the device waits for the host" in one["text"]), None)
+    assert (late is not None) == (name == "a100_nccl_data")  # the others have full queues, or never idle
