@@ -32,6 +32,9 @@ GRAPHS = ("cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch")
 class Calls:
     """Calls of the runtime, by start; times in int64 ns."""
 
+    name: Any
+    """A number of `names`."""
+    names: list[str]
     start_ns: Any
     end_ns: Any
     thread: Any
@@ -124,8 +127,9 @@ def calls_of(names: pl.Series, start_ns: Any, duration_ns: Any, thread: Any) -> 
     """Calls from their names and times, by start."""
     synchronises, orders, sends_graph = (names.is_in(list(some)).fill_null(value=False).to_numpy()
                                          for some in (SYNCHRONISES, ORDERS, GRAPHS))
-    return Calls(start_ns=start_ns, end_ns=start_ns + duration_ns, thread=thread, synchronises=synchronises,
-                 orders=orders, sends_graph=sends_graph)
+    name, known = numbered(names)
+    return Calls(name=name, names=known, start_ns=start_ns, end_ns=start_ns + duration_ns, thread=thread,
+                 synchronises=synchronises, orders=orders, sends_graph=sends_graph)
 
 
 def kinds_of(names: pl.Series, is_kernel: Any) -> Any:

@@ -87,6 +87,14 @@ def host_meanwhile(devices: DeviceSteps, *, with_modules: bool = True) -> pl.Dat
         "idle_ns", "kind", "where", descending=[True, False, False])
 
 
+def calls_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
+    """Calls of the runtime that hosts are in then: `name`, `idle_ns` a step and device, `ratio`, the most first."""
+    steps = counted_steps(devices.steps)
+    kept = devices.calls.join(steps.select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"), how="semi")
+    return kept.group_by("name").agg(idle_ns=pl.col("idle_ns").sum() / max(len(steps), 1)).with_columns(
+        ratio=pl.col("idle_ns") / steps["device_step_ns"].mean()).sort("idle_ns", "name", descending=[True, False])
+
+
 def lines_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
     """Lines of the script in which hosts were seen then: `file`, `line`, `function`, `samples`, the most first."""
     kept = devices.lines.join(counted_steps(devices.steps).select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"),

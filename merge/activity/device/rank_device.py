@@ -26,6 +26,8 @@ from distprof.merge.activity.intervals import NOTHING, Intervals
 DOING = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "kind": pl.String, "where": pl.String,
          "idle_ns": pl.Int64}
 """What the host did while a device was idle because of it: `Activity`; both null where no slice tells."""
+CALLS = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "name": pl.String, "idle_ns": pl.Int64}
+"""Calls of the runtime that hosts were in while a device was idle because of them."""
 LINES = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "file": pl.String, "line": pl.Int64,
          "function": pl.String, "samples": pl.Int64}
 """Lines of the script in which samples found the host while a device was idle because of it."""
@@ -45,6 +47,8 @@ class DeviceSteps:
     """`STREAMS`."""
     doing: pl.DataFrame
     """`DOING`."""
+    calls: pl.DataFrame
+    """`CALLS`."""
     lines: pl.DataFrame
     """`LINES`."""
 
@@ -66,7 +70,7 @@ class DeviceSteps:
 
 
 FRAMES: dict[str, dict[str, Any]] = {"steps": SCHEMA, "outside": OUTSIDE, "streams": STREAMS, "doing": DOING,
-                                     "lines": LINES}
+                                     "calls": CALLS, "lines": LINES}
 NO_DEVICES = DeviceSteps.joined(())
 
 
@@ -109,6 +113,7 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         frames["outside"].append({**names, **_outside(mine, of_step)})
         frames["streams"] += [{**names, **row} for row in streams_of(mine, of_step, spans)]
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]
+        frames["calls"] += [{**names, **row} for row in _calls(mine, spans, idleness)]
         frames["lines"] += [{**names, **row} for row in _lines(spans, idleness, host)]
     return DeviceSteps(**{name: pl.DataFrame(frames[name], schema=schema, orient="row")
                           for name, schema in FRAMES.items()})
@@ -143,6 +148,15 @@ def _doing(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[
         yield from ({"step": number, "kind": one.kind, "where": one.where, "idle_ns": ns} for one, ns in found)
         if rest:
             yield {"step": number, "kind": None, "where": None, "idle_ns": rest}
+
+
+def _calls(commands: Commands, spans: Sequence[Span], idleness: Idleness) -> Iterator[dict[str, Any]]:
+    late, calls = idleness.causes["host"], commands.calls
+    starts, ends = (np.array([span[place] for span in spans], np.int64) for place in (1, 2))
+    for number, name in enumerate(calls.names):
+        held = calls.name == number
+        spent = (Intervals.of(calls.start_ns[held], calls.end_ns[held]) & late).within(starts, ends).tolist()
+        yield from ({"step": span[0], "name": name, "idle_ns": ns} for span, ns in zip(spans, spent, strict=True) if ns)
 
 
 def _lines(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[dict[str, Any]]:

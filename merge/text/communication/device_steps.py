@@ -11,6 +11,7 @@ from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import (
     ENOUGH,
     OF_DEVICE,
+    calls_meanwhile,
     counted_steps,
     host_meanwhile,
     lines_meanwhile,
@@ -30,7 +31,9 @@ MOST_RANKS = 16
 MOST_STREAMS = 8
 NAMED = 4
 """Things that hosts do meanwhile that are named."""
-NAMED_LINES = 2
+NAMED_LINES, NAMED_CALLS = 2, 3
+IN_CALLS = 0.02
+"""Share of a step from which on a call of the runtime is named."""
 UNEVEN = 1.5
 """From so many times the mean on, the rank with most is named."""
 ENOUGH_SAMPLES = 3
@@ -164,6 +167,11 @@ def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
         yield "what the host does while it is late, in a step: " + ", ".join(
             f"{host_work(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])}{_most(row)})"
             for row in named)
+    calls = calls_meanwhile(devices).filter(pl.col("ratio") >= IN_CALLS).head(NAMED_CALLS)
+    if len(calls):
+        yield "calls of the runtime that its threads are in meanwhile: " + ", ".join(
+            f"{row['name']} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
+            for row in calls.iter_rows(named=True))
     seen = lines_meanwhile(devices)
     total = int(seen["samples"].sum())
     if total >= ENOUGH_SAMPLES:

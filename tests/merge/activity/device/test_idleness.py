@@ -109,3 +109,12 @@ def test_a_device_that_nothing_was_sent_to_in_steps_has_none(tmp_path):
     run = folder(tmp_path, [*steps(500, 900), call(10, 1), kernel(20, 100, 1)])
     text = called("waits", run)
     assert text.returncode == 0 and "idle in ms" not in text.stdout
+
+
+def test_calls_that_the_host_is_in_while_it_is_late_are_told(tmp_path):
+    run = folder(tmp_path, [*steps(0, 1000, 2000), *FIRST, call(300, 3, dur=200, name="cudaMalloc", tid=2), *NEXT])
+    found = json.loads(called("comms", "--json", run).stdout)["devices"]
+    assert [(one["name"], one["idle_ns"]) for one in found["calls_meanwhile"]] == [
+        ("cudaMalloc", 100_000), ("cudaLaunchKernel", 2500)]  # mean of two steps
+    text = called("comms", run).stdout
+    assert "calls of the runtime that its threads are in meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
