@@ -24,7 +24,7 @@ from distprof.merge.text.phrases import rank_list, work_name
 from distprof.merge.text.script_lines import cut, short_names
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
-from distprof.units import counted, duration, numbered, percent
+from distprof.units import UNKNOWN, counted, duration, numbered, percent
 
 MOST_RANKS = 16
 """From more devices on only the slowest, the median and the fastest have a row."""
@@ -70,13 +70,15 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
         usual: The step time of the host.
         without_kernels: Ranks that exchange data though no kernel communicates.
     """
-    rows = mean_device_steps(devices)
+    silent = pl.col("rank").is_in(list(without_kernels))
+    rows = mean_device_steps(devices).with_columns(pl.when(~silent).then(pl.col("waiting_ns", "moving_ns")))
     page.table(HEADER, [_row(title, one) for title, one in _shown(rows)])
     for line in definitions(devices):
         page.line(line)
     if without_kernels:
-        page.line(f"{rank_list(without_kernels)} exchange data with others, but no kernel communicates, as with gloo: "
-                  "while that lasts, the device counts as idle")
+        verb = "exchanges" if len(without_kernels) == 1 else "exchange"
+        page.line(f"{rank_list(without_kernels)} {verb} data with others, but no kernel communicates, as with gloo: "
+                  "while that lasts, the device counts as idle or copying")
     if usual is not None and usual.is_light:
         page.line(f"these steps ran with the profiler; without it, a step of the host takes {duration(usual.time_ns)}: "
                   "the device waits for it less")
@@ -245,4 +247,6 @@ def _ms(ns: float) -> str:
 
 def _part(one: Mapping[str, Any], name: str) -> str:
     whole = one["device_step_ns"]
+    if one[name] is None:
+        return UNKNOWN
     return f"{_ms(one[name])} {100 * one[name] / whole:4.1f} %" if whole else _ms(one[name])

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
+
 from distprof.merge.activity.device.idleness import CAUSES
-from distprof.merge.text.communication.device_steps import idle_words
+from distprof.merge.activity.device.rank_device import FRAMES, NO_DEVICES, DeviceSteps
+from distprof.merge.activity.device.steps import SCHEMA
+from distprof.merge.text.communication.device_steps import idle_words, show_device_steps
+from distprof.reporters.page import Page
 from support.jobs import called
 from support.made_up_traces import folder, op
 
@@ -67,6 +72,20 @@ def test_the_share_of_exposed_communication_is_that_of_the_device(tmp_path):
     summary = json.loads((out / "summary.json").read_text())["communication"]
     assert summary["of_device"] and abs(summary["exposed_ratio"] - 0.05) < 1e-9
     assert [one["rank"] for one in summary["devices"]] == [0, 1]
+
+
+def test_exposed_communication_is_unknown_where_no_kernel_communicates(tmp_path):
+    devices = DeviceSteps(**{**{name: getattr(NO_DEVICES, name) for name in FRAMES}, "steps": pl.DataFrame([{
+        **{name: 0 for name, kind in SCHEMA.items() if kind == pl.Int64}, "device": "0", "is_whole": True,
+        "is_marked": True, "device_step_ns": 10_000_000, "idle_ns": 10_000_000}], schema=SCHEMA)})
+    page = Page()
+    show_device_steps(devices, page, without_kernels=[0])
+    row = next(line for line in page.text().splitlines() if line.startswith("rank 0")).split()
+    assert row[2:10] == ["10.00", "0.00", "0.0", "%", "-", "-", "0.00", "0.0"]
+    assert "rank 0 exchanges data with others, but no kernel communicates, as with gloo" in page.text()
+    page = Page()
+    show_device_steps(devices, page)
+    assert "gloo" not in page.text()
 
 
 def test_idle_time_in_words_names_what_matters_most_first():
