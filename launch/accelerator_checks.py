@@ -11,6 +11,7 @@ import torch
 from distprof.peaks.published import device_peaks
 from distprof.process.accelerators import KINDS, MEASURES_PEAK
 from distprof.recording.tracing.timeline import activity_of
+from distprof.timing.stopwatch import has_events
 
 
 def accelerator_lines() -> Iterator[tuple[str, str]]:
@@ -37,21 +38,9 @@ def _lacking(kind: str, module: ModuleType) -> Iterator[str]:
     if kind not in KINDS:
         yield f"the backend {kind} is unknown to distprof: jobs on it are measured on the host"
         return
-    if not _has_events(kind):
+    if not has_events(kind):
         yield f"{kind} has no events with times: modules, steps and collectives are timed on the host"
     if activity_of(kind) not in torch.profiler.supported_activities():
         yield f"torch.profiler has no timeline of {kind} devices: kernels and their waits are unknown"
     if not hasattr(module, MEASURES_PEAK):
         yield f"{kind} does not tell how much memory was held: peak memory of devices is unknown"
-
-
-def _has_events(kind: str) -> bool:
-    try:
-        first, last = (torch.Event(kind, enable_timing=True) for _ in range(2))
-        first.record()
-        last.record()
-        last.synchronize()
-        first.elapsed_time(last)
-    except (RuntimeError, NotImplementedError):
-        return False
-    return True

@@ -327,6 +327,9 @@ STEPS = Table(
         time("start_ns", "Start; ns since the epoch, this rank's clock."),
         time("end_ns", "End; ns since the epoch, this rank's clock."),
         span("duration_ns", "end_ns - start_ns, by a monotonic clock."),
+        span("device_ns", "Time on the current stream of the accelerator, from where it came to the begin of the step "
+                          "to where it came to the end. The host may run ahead of it. Null without an accelerator, or "
+                          "if the rank ended in the middle.", nullable=True),
         span("before_forward_ns", "From the start of the step to the first forward call: data loading and anything "
                                   "else the script does there, excluding optimizers (time pass).", nullable=True),
         span("fwd_ns", "Time inside root forward calls, excluding evaluation (time pass).", nullable=True),

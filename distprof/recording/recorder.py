@@ -187,6 +187,7 @@ class Recorder:
             if not self.recording:
                 return
             self._remove(goes_on=goes_on)
+            self._step.device_times.settle()
             self._rank.flush(self._passes, status=status, why=why)
             self._walk.stop()  # a session may have ended since
             self._hang.complete(self._rank.complete)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -99,15 +99,26 @@ def _never() -> bool:
     return False
 
 
+@cache
+def has_events(kind: str) -> bool:
+    """True where the backend of an accelerator has events with times; initialises it."""
+    try:
+        first, last = (torch.Event(kind, enable_timing=True) for _ in range(2))
+        first.record()
+        last.record()
+        last.synchronize()
+        first.elapsed_time(last)
+    except (RuntimeError, NotImplementedError):
+        if kind == "cuda":
+            raise  # it has them: something else is wrong
+        return False
+    return True
+
+
 def stopwatch() -> Stopwatch:
     """The stopwatch of the device in use: the accelerator once the script has initialised it, else the host.
 
     It is the host's as well where a backend has no events with times, of which `distprof doctor` tells.
     """
     kind = device_type()
-    try:
-        return Stopwatch() if kind == CPU else StreamStopwatch(kind)
-    except (RuntimeError, NotImplementedError):
-        if kind == "cuda":
-            raise  # it has them: something else is wrong
-        return Stopwatch()
+    return StreamStopwatch(kind) if kind != CPU and has_events(kind) else Stopwatch()

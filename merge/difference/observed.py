@@ -31,7 +31,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import problems_of, without_tables
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
-from distprof.merge.totals.step_time import LIGHT, TRACED, settled, step_time
+from distprof.merge.totals.step_time import LIGHT, TRACED, on_device, settled, step_time
 from distprof.merge.totals.summary import reduce
 from distprof.merge.totals.workload import Workload, workload
 
@@ -101,7 +101,7 @@ class Observed:
 
     def steps_of(self, passes: Sequence[str]) -> pl.DataFrame:
         """Steps that count of some passes: `step`, `rank`, `duration_ns` and what threads did."""
-        return settled(self.tables.steps if self.tables is not None else self.program.windows, passes)
+        return settled(on_device(self.tables.steps if self.tables is not None else self.program.windows), passes)
 
     def step_samples(self, passes: Sequence[str], column: str = "duration_ns") -> Samples | None:
         """Durations of these steps, or another column of them; None where there are none."""

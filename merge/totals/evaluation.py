@@ -11,7 +11,7 @@ from distprof.contract.passes import TIME
 from distprof.contract.tables import EVALUATION
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.recorded_tables import RecordedTables
-from distprof.merge.totals.step_time import step_time
+from distprof.merge.totals.step_time import on_device, step_time
 
 
 def steps_found(run: Run) -> dict[str, Any] | None:
@@ -34,7 +34,7 @@ def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
     if not seen["evaluation_calls"].sum() and counted.is_empty():
         return None
     num_ranks = max(len(operators.of_ranks), 1)
-    timed, usual = steps.filter(pl.col("pass") == TIME), step_time(steps)
+    timed, usual = on_device(steps).filter(pl.col("pass") == TIME), step_time(steps)
     measured: Any = timed["duration_ns"].mean()
     took: Any = timed["evaluation_ns"].fill_null(0).mean()
     return {

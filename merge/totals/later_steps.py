@@ -63,7 +63,8 @@ def job_steps(run: Run, steps: pl.DataFrame) -> JobSteps:
     ends = min(number + len(durations) for number, durations in later)
     each = np.mean([durations[first - number:ends - number] for number, durations in later], axis=0) if (
         ends > first) else np.empty(0)
-    light = settled(steps, LIGHT).group_by("step").agg(pl.col("duration_ns").mean()).sort("step")
+    on_host = pl.col("end_ns") - pl.col("start_ns")  # as the later ones are measured
+    light = settled(steps, LIGHT).group_by("step").agg(duration_ns=on_host.mean()).sort("step")
     change = step_change(np.concatenate((light["step"].to_numpy(), np.arange(first, first + len(each)))),
                          np.concatenate((light["duration_ns"].to_numpy(), each)))
     return JobSteps(num_recorded=recorded, num_run=max(number + len(durations) for number, durations in later),

@@ -75,6 +75,7 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     Returns:
         None where there is no such step.
     """
+    steps = on_device(steps)
     every = (settled(steps, some) for some in ((_light(steps), *TRACED) if passes is None else (passes,)))
     found = next((rows for rows in every if len(rows)), None)
     if found is None:
@@ -83,6 +84,12 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     low, middle, high = np.quantile(each, (LEAST, 0.5, MOST)).tolist()
     return StepTime(time_ns=middle, low_ns=low, high_ns=high, num_steps=len(each),
                     passes=sorted(found["pass"].cast(pl.String).unique().to_list()))
+
+
+def on_device(steps: pl.DataFrame) -> pl.DataFrame:
+    """Steps with the `duration_ns` that they have on the device, where that is known: the host may run ahead of it."""
+    return steps.with_columns(duration_ns=pl.coalesce("device_ns", "duration_ns")) if (
+        "device_ns" in steps.columns) else steps
 
 
 def _light(steps: pl.DataFrame) -> Sequence[str]:

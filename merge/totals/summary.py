@@ -24,7 +24,7 @@ from distprof.merge.totals.mfu import utilisation
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE, OperatorSums
 from distprof.merge.totals.pipeline import pipeline_of
 from distprof.merge.totals.recorded_tables import RecordedTables
-from distprof.merge.totals.step_time import StepTime, passes_of, step_time
+from distprof.merge.totals.step_time import StepTime, on_device, passes_of, step_time
 from distprof.merge.totals.totals import model_totals, per_rank, spread
 from distprof.merge.totals.workload import Workload, workload
 
@@ -84,7 +84,7 @@ def _communicated(found: MeasuredRun, tables: RecordedTables,
 
 def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
     """A timed step that took several times the others: a compilation, or warm-up that is not over."""
-    timed = steps.filter(pl.col("pass") == "time")["duration_ns"]
+    timed = on_device(steps).filter(pl.col("pass") == "time")["duration_ns"]
     longest, median = timed.max(), timed.median()
     if len(timed) < 2 or not isinstance(longest, int) or not isinstance(median, float) or longest < 5 * median:
         return []
@@ -113,7 +113,7 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
         run, tables.operators.model_flops, counted_ns, peak)
     return {
         **(dict.fromkeys(StepTime.__dataclass_fields__) if usual is None else asdict(usual)),
-        "measured_ns": tables.steps.filter(pl.col("pass") == TIME)["duration_ns"].mean(),
+        "measured_ns": on_device(tables.steps).filter(pl.col("pass") == TIME)["duration_ns"].mean(),
         **{name: mean[name] for name in TIMES if name != "step_ns"},
         "samples": samples,
         "samples_per_second": samples / work.usual_ns * 1e9 if work is not None and samples else None,

@@ -20,7 +20,7 @@ from distprof.merge.totals.held_parameters import HeldParameters
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE
 from distprof.merge.totals.parameters import model_params
 from distprof.merge.totals.recorded_tables import RecordedTables
-from distprof.merge.totals.step_time import step_time
+from distprof.merge.totals.step_time import on_device, step_time
 
 PARAMS = ("params", "stored_params", "unique_params")
 Spread = dict[str, float | int | None]
@@ -30,7 +30,7 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     """One row per rank: `rank`, every quantity, every time as a part of the step time; null where the rank did not
     record it.
     """
-    timed = _timed(tables.steps)
+    timed = _timed(on_device(tables.steps))
     found = (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))

@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from distprof.contract.passes import COUNT
-from distprof.merge.totals.step_time import StepTime, settled
+from distprof.merge.totals.step_time import StepTime, on_device, settled
 
 Unit = Literal["samples", "forward_calls"]
 UNITS: tuple[Unit, ...] = ("samples", "forward_calls")
@@ -44,7 +44,7 @@ class Workload:
 
 def workload(steps: pl.DataFrame, usual: StepTime) -> Workload | None:
     """What `STEPS` tell of it; None where they do not."""
-    timed, counted = settled(steps, usual.passes), steps.filter(pl.col("pass") == COUNT)
+    timed, counted = settled(on_device(steps), usual.passes), steps.filter(pl.col("pass") == COUNT)
     for unit in UNITS:
         each = _each(timed, unit)
         if len(each) and each["amount"].sum():

@@ -53,7 +53,8 @@ def spent_in_lines(samples: pl.DataFrame, steps: pl.DataFrame, collectives: pl.D
     inside = samples.join(windows, on=("rank", "step")).filter(
         pl.col("at_ns") >= pl.col("start_ns"), pl.col("at_ns") <= pl.col("end_ns")).sort("rank", "at_ns")
     since = pl.col("at_ns") - pl.col("at_ns").shift(1).over("rank")
-    each = inside.with_columns(since_ns=since, period_ns=since.median().over("rank")).with_columns(
+    each = inside.with_columns(since_ns=since).with_columns(
+        period_ns=pl.col("since_ns").median().over("rank")).with_columns(
         ns=pl.min_horizontal("since_ns", pl.max_horizontal(pl.col("at_ns") - pl.col("start_ns"), "period_ns")))
     each = each.join(number, on="rank").with_columns(ns=pl.col("ns").fill_null(0) / pl.col("num_steps"))
     return each.filter(~pl.Series(_in_waits(each, collectives), dtype=pl.Boolean))

@@ -80,7 +80,7 @@ def test_an_accelerator_is_named_with_what_its_backend_lacks(monkeypatch):
 def test_an_accelerator_that_has_all_needs_one_line(monkeypatch):
     backend = SimpleNamespace(get_device_name=lambda index: "NVIDIA H100 80GB HBM3", max_memory_allocated=int)
     monkeypatch.setattr(torch, "cuda", backend)
-    monkeypatch.setattr(accelerator_checks, "_has_events", lambda kind: kind == "cuda")
+    monkeypatch.setattr(accelerator_checks, "has_events", lambda kind: kind == "cuda")
     monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {torch.profiler.ProfilerActivity.CUDA})
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type="cuda"))

@@ -58,10 +58,10 @@ class Event:
 @pytest.fixture
 def machine(monkeypatch):
     found = Machine()
-    monkeypatch.setattr(torch, "Event", found.event)
-    monkeypatch.setattr(torch.accelerator, "synchronize", found.synchronize)
-    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: found.device)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: setattr(found, "device", index))
+    accelerator = SimpleNamespace(synchronize=found.synchronize, current_device_index=lambda: found.device,
+                                  set_device_index=lambda index: setattr(found, "device", index))
+    monkeypatch.setattr(stopwatch, "torch", SimpleNamespace(Event=found.event, accelerator=accelerator))
+    monkeypatch.setattr(stopwatch, "has_events", lambda kind: True)
     monkeypatch.setattr(stopwatch, "time", SimpleNamespace(time_ns=found.time_ns))
     monkeypatch.setattr(stopwatch, "accelerator",
                         lambda: SimpleNamespace(is_current_stream_capturing=lambda: found.capturing))

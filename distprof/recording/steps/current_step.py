@@ -15,6 +15,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame
 from distprof.model.tensors import first_tensor, num_rows
+from distprof.recording.steps.device_times import DeviceTimes
 from distprof.recording.steps.turns import Waited
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
 
@@ -39,6 +40,7 @@ class CurrentStep:
         self._evaluation_calls: int | None = None
         self._samples: dict[Model, _Samples] = {}
         self._began_counter_ns = 0
+        self.device_times = DeviceTimes()
 
     def begin(self, *, listening: bool) -> None:
         """The step begins."""
@@ -49,6 +51,7 @@ class CurrentStep:
 
     def restart(self) -> None:
         """It begins only now."""
+        self.device_times.begin()
         self.began_ns, self._began_counter_ns = time.time_ns(), time.perf_counter_ns()
 
     def duration_ns(self) -> int:
@@ -66,6 +69,7 @@ class CurrentStep:
                "forward_calls": self.forward_calls, "evaluation_calls": self._evaluation_calls,
                # models that work on the same samples, or chunks of one model on a rank, do not add up
                "samples": max(counts, default=None)}
+        self.device_times.end(row)
         if self.forward_calls is not None:
             self._calls.step_ended(self.number)
             if self._without_gradient:

@@ -139,3 +139,13 @@ def test_a_merge_alone_has_it_and_one_of_an_earlier_version_is_refused(run, tmp_
     (alone / "summary.json").write_text(json.dumps(summary))
     done = called("comms", alone)
     assert done.returncode == 1 and "hint: merge again" in done.stderr
+
+
+def test_where_the_host_runs_ahead_the_step_is_that_of_the_device():
+    """Four steps that the host only sends, and a fifth in which it waits for all of them."""
+    table = steps(*[("arrivals", ms) for ms in (9, *[0.3, 0.3, 0.3, 0.3, 13.8] * 4)], ranks=1)
+    assert (found := step_time(table)) is not None and found.time_ns == pytest.approx(0.3 * MS)
+    table = table.with_columns(device_ns=pl.lit(3 * MS, pl.Int64))
+    assert (found := step_time(table)) is not None and found.time_ns == found.high_ns == 3 * MS
+    some = table.with_columns(device_ns=pl.when(pl.col("step") > 0).then("device_ns"))
+    assert (found := step_time(some)) is not None and found.time_ns == 3 * MS, "the first is of an older device"

@@ -1,0 +1,69 @@
+"""Steps take on the device what lies between marks on its stream, however far the host is ahead."""
+
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+import torch
+
+import distprof
+from distprof.recording.steps import device_times
+
+
+class Stream:
+    """A device that needs 3 ms for each step, and a host that needs no time to send it."""
+
+    def __init__(self) -> None:
+        self.done_ms = 0.0
+
+    def event(self, kind: str, *, enable_timing: bool) -> "Event":
+        assert kind == "cuda" and enable_timing
+        return Event(self)
+
+
+class Event:
+    device = torch.device("cuda", 0)
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.waited = stream, False
+
+    def record(self) -> None:
+        self.at_ms = self.stream.done_ms
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+    def elapsed_time(self, later: "Event") -> float:
+        assert later.waited
+        return later.at_ms - self.at_ms
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    found = Stream()
+    monkeypatch.setattr(device_times, "device_type", lambda: "cuda")
+    monkeypatch.setattr(device_times, "has_events", lambda kind: True)
+    monkeypatch.setattr(device_times, "torch", SimpleNamespace(Event=found.event))
+    return found
+
+
+def test_each_step_has_its_time_on_the_device(tmp_path, stream):
+    net = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=1,time=2,trace=0,arrivals=0"):
+        for step in range(5):
+            stream.done_ms += 3 + step
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    table = pl.read_parquet(tmp_path / "run" / "rank00000" / "steps.parquet")
+    assert table["device_ns"].to_list() == [3_000_000, 4_000_000, 5_000_000]
+
+
+def test_without_an_accelerator_they_have_none(tmp_path):
+    net = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=1,time=1,trace=0,arrivals=0"):
+        for _ in range(3):
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert pl.read_parquet(tmp_path / "run" / "rank00000" / "steps.parquet")["device_ns"].null_count() == 2
