@@ -16,8 +16,8 @@ FRAMES = 5
 @click.command()
 @RUNS
 @click.option("--by", "by", multiple=True, metavar="KEY",
-              help="Group calls by op, type, module, class, shape, dtype, phase, rank, stream, step or stack. Can be "
-                   "repeated.  [default: op]")
+              help="Group calls by op, type, category (matrix product, attention, norm, copy, ...), module, class, "
+                   "shape, dtype, phase, rank, stream, step or stack. Can be repeated.  [default: op]")
 @click.option("--sort", default=None, metavar="COLUMN",
               help="Sort by self time, a column of --json, or a sort key of torch's key_averages, largest first.  "
                    "[default: self]")

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.merge.operators.amounts import COSTS, MEMORY
+from distprof.merge.operators.categories import with_categories
 from distprof.merge.operators.sums.real_sums import sums_of
 
-BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
-      "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step", "stack": "stack"}
+BY = {"op": "op", "type": "type", "category": "category", "module": "module_path", "class": "class_name",
+      "shape": "shapes", "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step",
+      "stack": "stack"}
 """What `--by` takes -> column."""
 KEYS = tuple(BY.values())
 WHOLE = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "duration_ns")
@@ -42,6 +44,7 @@ def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
         rows: Of `run_operators`: all those of each rank that there is.
         keys: Columns, of `KEYS`.
     """
+    rows = with_categories(rows)
     counted, limited = (pl.col(name).is_not_null() for name in ("flops", "compute_ns"))
     duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
     rows = rows.with_columns(duration_ns=duration, least_ns=pl.max_horizontal("compute_ns", "memory_ns"), **{

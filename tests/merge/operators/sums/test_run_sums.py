@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distprof.merge.operators.categories import category_of
 from distprof.merge.operators.grouping import grouped, grouped_sums
 from distprof.merge.operators.operator_rows import SCHEMA
 from distprof.merge.operators.sums import run_sums
@@ -96,7 +97,8 @@ def judge(row, own, names, there, busy):
 @given(ranks, by, st.integers(1, 4))
 def test_every_number_is_that_of_all_rows(of_ranks, names, at_once):
     parts = [frame(rank, found) for rank, found in enumerate(of_ranks)]
-    every = [{"rank": rank, **one} for rank, found in enumerate(of_ranks) for one in found]
+    every = [{"rank": rank, "category": category_of(one["op"], one["type"], None), **one}
+             for rank, found in enumerate(of_ranks) for one in found]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_sums, "AT_ONCE", at_once)
         table = in_pieces(parts, names)
