@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.merge.operators.shapes.tensors import tensors_of
-from distprof.merge.operators.timeline.rank_timeline import OPERATOR, TYPES
+from distprof.merge.operators.timeline.rank_timeline import COPIES, OPERATOR, TYPES
 
 _KEYS = ("rank", "module_path", "op", "phase", "tensors")
 """What a timed call and a counted one share."""
@@ -44,7 +44,7 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
     """
     if ops.is_empty() or rows.is_empty():
         return rows, None
-    rows = rows.drop("flops", "bytes")
+    rows, moved = rows.drop("flops", "bytes"), rows.select("flops", "bytes")
     keyed = rows.with_columns(
         pl.col("op", "module_path").cast(pl.String), tensors=_tensors(rows["shapes"]),
         phase=pl.col("phase").cast(pl.String).replace({None: "forward", "data": "forward"}))
@@ -58,10 +58,13 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
     found = keyed.join(agree, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
     share = pl.col("calls") / pl.col("counted_calls")
     is_timed = (pl.col("type") == TYPES[OPERATOR]) & pl.col("step").is_not_null()
+    is_copy = pl.col("type").cast(pl.String).is_in(COPIES)
     return found.with_columns(
         *rows.select("op", "module_path", "phase"),
-        flops=pl.when(is_timed).then((pl.col("counted_flops") * share).round()).cast(pl.Int64),
-        bytes=pl.when(is_timed).then((pl.col("counted_bytes") * share).round()).cast(pl.Int64),
+        flops=pl.when(is_timed).then((pl.col("counted_flops") * share).round()).when(is_copy).then(
+            moved["flops"]).cast(pl.Int64),
+        bytes=pl.when(is_timed).then((pl.col("counted_bytes") * share).round()).when(is_copy).then(
+            moved["bytes"]).cast(pl.Int64),
     ).select(*rows.columns, "flops", "bytes"), Coverage(
         flops=float(agree["counted_flops"].sum()), counted_flops=float(per_call["counted_flops"].sum()),
         calls=float(agree["counted_calls"].sum()), counted_calls=float(per_call["counted_calls"].sum()))

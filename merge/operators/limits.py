@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import polars as pl
 
+from distprof.merge.operators.timeline.rank_timeline import COPIES
 from distprof.merge.run.run_model import Rank
 from distprof.peaks.published import Peak, peak
 
@@ -27,13 +28,15 @@ def with_limits(rows: pl.DataFrame, ranks: Sequence[Rank], given: tuple[float | 
         ranks: Those of the run, with their devices.
         given: Peak FLOP/s and bytes/s in place of the published ones.
     """
+    is_copy = pl.col("type").cast(pl.String).is_in(COPIES)  # those to and from the host take another way
     kinds, by_number = rows.select("rank", "dtypes").unique(), {rank.number: rank for rank in ranks}
     found = [_rates(by_number[rank], dtypes, given) for rank, dtypes in kinds.iter_rows()]
     rates = kinds.with_columns(
         peak=pl.Series([None if one is None else one[0] for one in found], dtype=pl.Float64),
         bandwidth=pl.Series([None if one is None else one[1] for one in found], dtype=pl.Float64))
     return rows.join(rates, on=["rank", "dtypes"], how="left", nulls_equal=True, maintain_order="left").with_columns(
-        compute_ns=pl.col("flops") / pl.col("peak") * 1e9, memory_ns=pl.col("bytes") / pl.col("bandwidth") * 1e9,
+        compute_ns=pl.when(~is_copy).then(pl.col("flops") / pl.col("peak") * 1e9),
+        memory_ns=pl.when(~is_copy).then(pl.col("bytes") / pl.col("bandwidth") * 1e9),
     ).drop("peak", "bandwidth")
 
 

@@ -14,6 +14,7 @@ from distprof.merge.blame.culprits import SURE
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.operators.sums.added_up import BY
+from distprof.merge.operators.timeline.rank_timeline import COPIES
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.communication.culprits import chance_words
 from distprof.merge.text.problems import show_problems
@@ -28,10 +29,13 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "calls": ("calls", str), "self_host_ns": ("self host", duration), "host_ns": ("host", duration),
     "self_device_ns": ("self device", duration), "device_ns": ("device", duration), "share": ("share", percent),
     "mean_ns": ("mean", duration), "max_ns": ("max", duration), "flops": ("FLOPs", si),
+    "bytes": ("bytes", size), "bytes_per_second": ("bytes/s", lambda value: si(value, "B/s")),
     "flops_per_second": ("FLOP/s", si), "flops_per_byte": ("FLOP/B", si), "roofline_ratio": ("of roofline", percent),
     "self_allocated_bytes": ("self allocated", size), "self_freed_bytes": ("self freed", size),
     "bound": ("bound by", lambda text: text or "-")}
 """Column -> title and how a value is written."""
+OF_COPIES = ("bytes", "bytes_per_second")
+"""Columns that are shown where nothing else is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,9 @@ def _by_shapes(covered: ShapeCoverage, page: Page) -> None:
 def _table(shown: OperatorsShown) -> tuple[list[str], list[list[str]]]:
     table = shown.table.head(shown.top or TOP)
     keys = [BY[one] for one in shown.by]
-    columns = [name for name in COLUMNS if table[name].null_count() < len(table) and not _is_nothing(name, table)]
+    of_copies = set(table["type"].to_list()) <= {*COPIES}
+    columns = [name for name in COLUMNS if table[name].null_count() < len(table) and not _is_nothing(name, table)
+               and (name not in OF_COPIES or of_copies) and not (of_copies and name.startswith("flops"))]
     header = [*shown.by, *(COLUMNS[name][0] for name in columns)]
     several = len(shown.found.sums.ranks) > 1 and "rank" not in keys
     rows = [[*(_key(key, row[key]) for key in keys), *(COLUMNS[name][1](row[name]) for name in columns),

@@ -20,7 +20,15 @@ from distprof.merge.operators.shapes.tensors import strict, tensors_of
 from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
-from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
+from distprof.merge.operators.timeline.rank_timeline import (
+    MEMCPY,
+    MEMSET,
+    NUM_HOST,
+    OPERATOR,
+    PYTHON,
+    TYPES,
+    RankTimeline,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
     times = _times(timeline, nesting, launcher, passed_on)
     memory = _memory(timeline, nesting, changes, passed_on)
     costs = shape_costs(timeline, nesting, alike, passed_on) if by_shapes else None
-    amounts = dict(zip(COSTS, (costs.flops, costs.num_bytes) if costs is not None else (None, None), strict=True))
+    amounts = dict(zip(COSTS, _amounts(timeline, costs), strict=True))
     columns = _sums(np.flatnonzero(~passed_on), keys, times | memory, amounts)
     shapes: list[str | None] = [None] * len(timeline.texts)
     for text in _shapes(timeline):
@@ -71,6 +79,17 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
         columns={**dict.fromkeys(MEMORY, unknown), **columns, "class_name": columns["module_path"]}, words=words,
         by_shapes=None if costs is None else costs.coverage(
             timeline, ~passed_on, times["self_host_ns"], times["self_device_ns"]))
+
+
+def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Any, Any]:
+    """FLOPs and bytes of each slice, by its shapes and, of copies and fills, by what they moved; None: all unknown."""
+    moved = np.flatnonzero(np.isin(timeline.type, (MEMCPY, MEMSET)) & (timeline.copied >= 0))
+    if costs is None and not len(moved):
+        return None, None
+    unknown = np.full(len(timeline.type), UNKNOWN)
+    flops, num_bytes = (unknown.copy(), unknown) if costs is None else (costs.flops.copy(), costs.num_bytes.copy())
+    flops[moved], num_bytes[moved] = 0, timeline.copied[moved]
+    return flops, num_bytes
 
 
 def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | None], Any]:

@@ -24,6 +24,7 @@ from distprof.merge.scan.scanned_columns import NONE
 OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)
 TYPES = ("operator", "annotation", "runtime", "python", "kernel", "memcpy", "memset")
 """What a slice is, by number."""
+COPIES = ("memcpy", "memset")
 NUM_HOST = 4
 """Types below run on a thread of the host, the others on a device."""
 CATEGORIES = {
@@ -34,7 +35,7 @@ CATEGORIES = {
 """Categories of torch.profiler, in lower case."""
 CALLS = "python_function"
 """The category of calls of Python, with `with_stack=True`."""
-INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number"}
+INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number", "copied": "bytes"}
 TEXTS = {"shapes": "Input Dims", "dtypes": "Input type"}
 
 
@@ -55,6 +56,8 @@ class RankTimeline:
     """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next two."""
     correlation: Any
     sequence: Any
+    copied: Any
+    """Bytes that a copy or a fill moves; `NONE` likewise."""
     shapes: Any
     """Number of `texts`, -1 without."""
     dtypes: Any
@@ -86,8 +89,8 @@ class RankTimeline:
         return replace(self, more={key: values[held] for key, values in self.more.items()}, **arrays)
 
 
-ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "shapes",
-          "dtypes", "place")
+ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "copied",
+          "shapes", "dtypes", "place")
 """Those with a value a slice."""
 
 
