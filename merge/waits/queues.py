@@ -12,8 +12,8 @@ from distprof.merge.operators.timeline.device_times import joined
 from distprof.merge.operators.timeline.grouped_calls import marked_steps
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
 
-QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "delay_ns", "longest_ns", "queued_ns", "deepest",
-                                       "span_ns", "unsent")}
+QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",
+                                       "deepest", "span_ns", "unsent")}
 Windows = Sequence[tuple[int, int, int]]
 
 
@@ -27,16 +27,17 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
 
     Returns:
         `QUEUE`, no rows for a rank without a device. `commands`: calls of the runtime in the step that put something on
-        a device; `delay_ns`: from the end of each until the first of it begins, added up, 0 where that was earlier;
-        `longest_ns`: the longest. `queued_ns`: the time in the step in which commands were in the queue, once for each;
-        `deepest`: most that were in it at once; `span_ns`: of the step of the host; `unsent`: slices of the device
-        whose call is not in the timeline, in all steps.
+        a device; `short`: those of which what they put there ran for less time than they took themselves; `delay_ns`:
+        from the end of each until the first of it begins, added up, 0 where that was earlier; `longest_ns`: the
+        longest. `queued_ns`: the time in the step in which commands were in the queue, once for each; `deepest`: most
+        that were in it at once; `span_ns`: of the step of the host; `unsent`: slices of the device whose call is not
+        in the timeline, in all steps.
     """
     device, calls = np.flatnonzero(timeline.type >= NUM_HOST), np.flatnonzero(timeline.type == RUNTIME)
     if not len(device):
         return pl.DataFrame(schema=QUEUE)
     call = joined(timeline.correlation, device, calls)
-    sent, sent_ns, begin_ns = _commands(timeline, device[call >= 0], call[call >= 0])
+    sent, sent_ns, begin_ns, ran_ns = _commands(timeline, device[call >= 0], call[call >= 0])
     start_ns, end_ns = timeline.start_ns[device], timeline.end_ns[device]
     if windows is None:
         first = int(np.concatenate((sent, start_ns)).min())
@@ -47,7 +48,8 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
         mine = (sent >= low) & (sent < high)
         delay = np.maximum(begin_ns - sent_ns, 0)[mine]
         queued = _clipped(sent_ns[waits], begin_ns[waits], low, high)
-        rows.append((rank, step, int(mine.sum()), int(delay.sum()), int(delay.max(initial=0)),
+        short = int((ran_ns < sent_ns - sent)[mine].sum())
+        rows.append((rank, step, int(mine.sum()), short, int(delay.sum()), int(delay.max(initial=0)),
                      int((queued[1] - queued[0]).sum()), _deepest(*queued), high - low, int((call < 0).sum())))
     return pl.DataFrame(rows, schema=QUEUE, orient="row")
 
@@ -55,17 +57,18 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
 def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
     """A row per rank, over the steps that are left, with `mean_delay_ns` and `mean_depth`."""
     return queues.group_by("rank").agg(
-        pl.col("commands", "delay_ns", "queued_ns", "span_ns").sum(),
+        pl.col("commands", "short", "delay_ns", "queued_ns", "span_ns").sum(),
         pl.col("longest_ns", "deepest", "unsent").max()).with_columns(
             mean_delay_ns=pl.when(pl.col("commands") > 0).then(pl.col("delay_ns") / pl.col("commands")),
             mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns"))).sort("rank")
 
 
-def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any]:
-    """Of each call that sent something: its start, its end, and when the first slice of it began."""
+def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any, Any]:
+    """Of each call that sent something: its start, its end, when the first slice of it began, and how long all ran."""
     order = np.lexsort((timeline.start_ns[device], call))
     rows, first = np.unique(call[order], return_index=True)
-    return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[device[order[first]]]
+    ran = np.add.reduceat(timeline.duration_ns[device[order]], first) if len(first) else np.empty(0, np.int64)
+    return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[device[order[first]]], ran
 
 
 def _clipped(start: Any, end: Any, low: int, high: int) -> tuple[Any, Any]:

@@ -9,9 +9,9 @@ import polars as pl
 from distprof.merge.text.phrases import rank_list
 from distprof.merge.waits.queues import summed_queues
 from distprof.reporters.page import Page
-from distprof.units import counted, duration
+from distprof.units import counted, duration, percent
 
-HEADER = ("rank", "commands", "mean delay", "longest", "mean depth", "deepest")
+HEADER = ("rank", "commands", "short", "mean delay", "longest", "mean depth", "deepest")
 
 
 def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *, asked: bool) -> None:
@@ -35,9 +35,12 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
     page.line("device queues: from the end of the call that sends a command until the command starts")
     page.line()
     page.table(HEADER, [
-        [str(row["rank"]), str(row["commands"]), duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
+        [str(row["rank"]), str(row["commands"]), percent(row["short"] / row["commands"] if row["commands"] else None),
+         duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
          f"{row['mean_depth'] or 0:.1f}", str(row["deepest"])]
         for row in found.iter_rows(named=True)])
+    page.line("short: commands that run for less time than the call that sends them takes; a device that gets only "
+              "these is idle most of the time")
     unsent = int(found["unsent"].sum())
     if unsent:
         page.line(f"not counted: {counted(unsent, 'command')} whose launch is not in the timeline")

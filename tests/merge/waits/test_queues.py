@@ -32,7 +32,7 @@ def by_hand(events):
              and "correlation" in one["args"]}
     (begin, end), = [(one["ts"], one["ts"] + one["dur"]) for one in slices
                      if one["name"].startswith("ProfilerStep#")] or [(None, None)]
-    first = dict[int, float]()
+    first, runs = dict[int, float](), dict[int, float]()
     ran, unsent = [], 0
     for one in slices:
         if one.get("cat") in DEVICE:
@@ -40,15 +40,17 @@ def by_hand(events):
             ran.append((one["ts"], one["ts"] + one["dur"]))
             unsent += correlation not in calls
             if correlation in calls:
+                runs[correlation] = runs.get(correlation, 0) + one["dur"]
                 first[correlation] = min(first.get(correlation, one["ts"]), one["ts"])
     waiting = [(calls[one]["ts"] + calls[one]["dur"], starts) for one, starts in first.items()]
     mine = [(sent, starts) for one, (sent, starts) in zip(first, waiting, strict=True)
             if begin <= calls[one]["ts"] < end]
     delays = [max(starts - sent, 0) for sent, starts in mine]
+    short = [one for one in first if begin <= calls[one]["ts"] < end and runs[one] < calls[one]["dur"]]
     ticks = sorted({begin, end, *(tick for pair in (*waiting, *ran) for tick in pair if begin < tick < end)})
     depth = [sum(sent <= low < starts for sent, starts in waiting) for low in ticks[:-1]]
     spans = [high - low for low, high in itertools.pairwise(ticks)]
-    return {"commands": len(mine), "delay_ns": 1e3 * sum(delays), "longest_ns": 1e3 * max(delays), "unsent": unsent,
+    return {"commands": len(mine), "short": len(short), "delay_ns": 1e3 * sum(delays), "longest_ns": 1e3 * max(delays), "unsent": unsent,
             "queued_ns": 1e3 * sum(deep * span for deep, span in zip(depth, spans, strict=True)),
             "deepest": max(depth), "span_ns": 1e3 * (end - begin)}
 
