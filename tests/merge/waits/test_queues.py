@@ -50,7 +50,8 @@ def by_hand(events):
     ticks = sorted({begin, end, *(tick for pair in (*waiting, *ran) for tick in pair if begin < tick < end)})
     depth = [sum(sent <= low < starts for sent, starts in waiting) for low in ticks[:-1]]
     spans = [high - low for low, high in itertools.pairwise(ticks)]
-    return {"commands": len(mine), "short": len(short), "delay_ns": 1e3 * sum(delays), "longest_ns": 1e3 * max(delays), "unsent": unsent,
+    return {"commands": len(mine), "short": len(short), "unsent": unsent, "delay_ns": 1e3 * sum(delays),
+            "longest_ns": 1e3 * max(delays),
             "queued_ns": 1e3 * sum(deep * span for deep, span in zip(depth, spans, strict=True)),
             "deepest": max(depth), "span_ns": 1e3 * (end - begin)}
 
