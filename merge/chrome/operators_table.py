@@ -24,7 +24,7 @@ from distprof.merge.operators.shapes.costs import UNKNOWN, WANTED
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
 from distprof.merge.operators.timeline.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead
-from distprof.merge.operators.timeline.rank_timeline import TEXTS, TimelineParts, Wanted
+from distprof.merge.operators.timeline.rank_timeline import INTEGERS, TEXTS, TimelineParts, Wanted
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class OperatorTables(RankTables):
 class OperatorTable:
     """Writes the table of a rank."""
 
-    integers = ChangesRead.keys
+    integers = (*ChangesRead.keys, INTEGERS["copied"])
     texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED)
     """The others are columns of the table of events."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.activity.markers import STEP
+from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
@@ -21,6 +21,7 @@ from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import (
+    ANNOTATION,
     MEMCPY,
     MEMSET,
     NUM_HOST,
@@ -183,8 +184,31 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: A
     launched = np.bincount(launcher[launcher >= 0], on_device[launcher >= 0], len(host)).astype(np.int64)
     return {"duration_ns": timeline.duration_ns, "host_ns": on_host,
             "self_host_ns": nesting.lifted(nesting.without_inner(on_host), passed_on),
-            "device_ns": nesting.with_inner(launched) + on_device,
+            "device_ns": nesting.with_inner(launched) + on_device + _of_backward(timeline, launched),
             "self_device_ns": nesting.lifted(launched, passed_on) + on_device}
+
+
+def _of_backward(timeline: RankTimeline, launched: Any) -> Any:
+    """What autograd's own threads launched during annotations of the thread that waits for them, as with a GPU.
+
+    Args:
+        timeline: Slices.
+        launched: Time on devices that each one launched itself.
+    """
+    found, host = np.zeros(len(launched), np.int64), timeline.type < NUM_HOST
+    engine = [number for number, name in enumerate(timeline.names) if name.startswith(AUTOGRAD)]
+    threads = np.unique(timeline.thread[host & np.isin(timeline.name, engine)])
+    of_engine = host & np.isin(timeline.thread, threads)
+    rows = np.flatnonzero((timeline.type == ANNOTATION) & ~of_engine)
+    if not len(threads) or len(np.unique(timeline.thread[rows])) != 1:
+        return found  # of several threads nothing tells which one called backward
+    work = np.flatnonzero(of_engine & (launched > 0))
+    work = work[np.argsort(timeline.start_ns[work], kind="stable")]
+    until = np.concatenate(([0], np.cumsum(launched[work])))
+    begin, end = (np.searchsorted(timeline.start_ns[work], times[rows]) for times in (
+        timeline.start_ns, timeline.end_ns))
+    found[rows] = until[end] - until[begin]
+    return found
 
 
 def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | None, passed_on: Any) -> dict[str, Any]:
