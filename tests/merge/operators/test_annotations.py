@@ -50,5 +50,5 @@ def trained(thread: int) -> list[dict]:
 
 
 def test_of_several_threads_that_wait_for_autograd_nothing_is_said(tmp_path):
-    assert told(folder(tmp_path / "one", trained(1))) == {"## backward ##": 30}
-    assert told(folder(tmp_path / "two", [*trained(1), *trained(2)])) == {"## backward ##": 0}
+    assert told(folder(tmp_path, trained(1))) == {"## backward ##": 30}
+    assert told(folder(tmp_path, [*trained(1), *trained(2)])) == {"## backward ##": 0}
