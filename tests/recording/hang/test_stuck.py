@@ -19,7 +19,7 @@ from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, wait_for
 
 pytestmark = pytest.mark.job
 
-SHORT = "wait=0,count=1,time=1,trace=2"
+SHORT = "wait=0,count=1,time=1,trace=2,arrivals=0"
 DURING, AFTERWARDS = 3, 6
 """Steps: in the trace pass, and two steps after the last."""
 DURING_AND_AFTERWARDS = pytest.mark.parametrize("stop", [DURING, pytest.param(AFTERWARDS, marks=pytest.mark.stress)])
