@@ -19,7 +19,7 @@ _OPERATORS = {
     "convolution": re.compile(r"conv(?:olution|[123]d|_)|slow_conv|thnn_conv"),
     "matrix product": re.compile(r"^_*(?:addmm|addmv|addbmm|baddbmm|bmm|mm|mv|dot|vdot|linear|matmul|einsum|outer|"
                                  r"(?:weight_)?int\w*mm|scaled_\w*mm|grouped_mm|cslt\w*mm|\w*gemm)"),
-    "norm": re.compile(r"norm"),
+    "norm": re.compile(r"norm(?!al(?!i))"),
     COMMUNICATION: re.compile(r"^record_param_comms|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
     "embedding": re.compile(r"(?<!rotary_)embedding"),
     "optimizer": re.compile(r"^_(?:foreach|fused_(?:adam|sgd|adagrad))"),
@@ -29,14 +29,15 @@ _KERNELS = {
     "attention": re.compile(r"attention|fmha|sdpa|flash_?(?:fwd|bwd|attn|decod)|_attn_|mha_"),
     "convolution": re.compile(r"conv(?!ert)|fprop|dgrad|wgrad|winograd|im2col|igemm|implicit_?gemm|n(?:chw|hwc)ton"),
     "matrix product": re.compile(r"gemm|gemv|nvjet|cijk_|splitk|matmul|wgmma|\bbmm_|triton_tem_|_mm_|dot_kernel"),
-    "norm": re.compile(r"norm|bn_[fb]w|welford|gammabetabackward"),
+    "random": re.compile(r"distribution_elementwise|curand|philox"),
+    "norm": re.compile(r"norm(?!al(?!i))|bn_[fb]w|welford|gammabetabackward"),
     "softmax": re.compile(r"softmax"),
     "embedding": re.compile(r"(?<!rotary_)embedding|vectorized_gather|pooled_embs"),
     "pool": re.compile(r"pool"),
     "loss": re.compile(r"loss"),
     "optimizer": re.compile(r"multi_tensor_apply|adam|sgd_"),
     "reduction": re.compile(r"^(?!triton_poi_).*(?:reduce|triton_(?:red|per)_|scan|sort|topk)"),
-    "copy": re.compile(r"copy|catarray|index|gather|scatter|transpose|memcpy|fillfunctor"),
+    "copy": re.compile(r"copy|catarray|index|gather|scatter|transpose|memcpy|fillfunctor|fillbuffer"),
     "elementwise": re.compile(r"elementwise|triton_poi_|pointwise|activation|subtensorop|rotary"),
 }
 """Words in lower-case names of kernels -> category; the first that fits."""

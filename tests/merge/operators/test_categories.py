@@ -40,6 +40,12 @@ KERNELS = [
      "symm_mem::multimem_all_reduce_", "communication"),
     ("triton_poi_fused_all_reduce_0", None, "elementwise"),  # it copies what will be reduced
     ("at::cuda::(anonymous namespace)::spin_kernel(long)", None, "other"),
+    ("void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4, "
+     "at::native::templates::cuda::normal_and_transform<float>>(...)", None, "random"),
+    ("void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4>(...)",
+     "aten::normal_", "random"),
+    ("__amd_rocclr_fillBufferAligned", None, "copy"),
+    ("l2_normalization_kernel", None, "norm"),
 ]
 
 
@@ -52,7 +58,8 @@ def test_kernels_of_libraries(name, launched_by, category):
     ("aten::addmm", "matrix product"), ("aten::_scaled_dot_product_flash_attention", "attention"),
     ("aten::convolution_backward", "convolution"), ("aten::native_batch_norm", "norm"), ("aten::_to_copy", "copy"),
     ("aten::gelu_backward", "elementwise"), ("c10d::allreduce_", "communication"), ("my::own", "other"),
-    ("aten::linalg_vector_norm", "norm"), ("aten::mul_", "elementwise"), ("aten::_foreach_lerp_", "optimizer")])
+    ("aten::linalg_vector_norm", "norm"), ("aten::mul_", "elementwise"), ("aten::_foreach_lerp_", "optimizer"),
+    ("aten::normal_", "random"), ("aten::randn", "random"), ("aten::normalize", "norm")])
 def test_operators(name, category):
     assert category_of(name, "operator", None) == category
 
