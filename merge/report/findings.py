@@ -212,7 +212,8 @@ def _apart(facts: Facts, split: dict[str, Any]) -> str:
 
 def _has_steps(facts: Facts) -> bool:
     """Traces of another program mark them only where the script called the profiler's `step()`."""
-    return facts.sources.is_recorded or bool(facts.sources.comms.steps)
+    comms = facts.sources.comms
+    return facts.sources.is_recorded or bool(comms.steps) or comms.step_time is not None
 
 
 def _is_matched(facts: Facts) -> bool:

@@ -116,7 +116,10 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
             timed = did.windows
         devices = _devices(did, choice)
     elif not choice.is_of_some:  # a device may work though nothing communicates
-        devices = _devices(run_program(run, clock, every, timed), choice)
+        did = run_program(run, clock, every, timed)
+        devices = _devices(did, choice)
+        if timed is None and devices.steps["is_marked"].any():
+            timed = did.windows
     found = _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
     return replace(found, devices=devices)
 

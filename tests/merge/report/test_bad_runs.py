@@ -257,6 +257,16 @@ def test_traces_that_mark_no_steps_are_not_called_a_step(tmp_path):
     assert not any("step is" in text or "A step" in text for text in texts(found))
 
 
+def test_marked_steps_of_one_gpu_count_though_nothing_communicates(tmp_path):
+    events = [one for step in range(4) for one in (
+        op(f"ProfilerStep#{step}", 1000 * step, 1000, cat="user_annotation"),
+        op("cudaLaunchKernel", 1000 * step + 10, 5, cat="cuda_runtime", correlation=step + 1),
+        op("kernel", 1000 * step + 20, 100, tid=7, cat="kernel", correlation=step + 1))]
+    idle, whole, *_ = texts(document(folder(tmp_path, events)))
+    assert idle.startswith("For 89.5 % of its step, with the profiler on, the device waits for the host")
+    assert whole.startswith("A step takes 1.00 ms")
+
+
 @pytest.mark.job
 def test_real_traces_of_another_program(profiled):
     found = document(profiled)
