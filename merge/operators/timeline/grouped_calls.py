@@ -30,6 +30,7 @@ from distprof.merge.operators.timeline.rank_timeline import (
     TYPES,
     RankTimeline,
 )
+from distprof.merge.scan.thread_ids import thread_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,21 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
         "op": timeline.names, "type": TYPES, "shapes": shapes,
         "dtypes": timeline.texts, "launched_by": timeline.names, "phase": PHASES, "module_path": places.paths,
         "class_name": places.classes, "stack": stacks,
-        "stream": list(map(str, range(int(columns["stream"].max(initial=-1)) + 1)))}
+        "stream": _streams(timeline)}
     unknown = np.full(len(columns["op"]), UNKNOWN)
     return GroupedCalls(
         columns={**dict.fromkeys(MEMORY, unknown), **columns, "class_name": columns["module_path"]}, words=words,
         by_shapes=None if costs is None else costs.coverage(
             timeline, ~passed_on, times["self_host_ns"], times["self_device_ns"]))
+
+
+def _streams(timeline: RankTimeline) -> list[str]:
+    """What the profiler calls each thread that is a stream: `7`, or `7 of device 1` where there are several devices."""
+    used = set(np.unique(timeline.thread[timeline.type >= NUM_HOST]).tolist())
+    names = [thread_of(key.encode()) if number in used else ("", "") for number, key in enumerate(timeline.threads)]
+    is_one = len({names[number][0] for number in used}) < 2
+    return [f"{stream.split()[-1]}{'' if is_one else f' of device {device}'}" if stream.strip() else stream
+            for device, stream in names]
 
 
 def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Any, Any]:

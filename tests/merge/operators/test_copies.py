@@ -11,6 +11,7 @@ import pytest
 
 from distprof.merge.operators.limits import with_limits
 from support.jobs import called
+from support.made_up_traces import folder, op
 
 H100 = Path(__file__).parents[2] / "support" / "data" / "h100_streams.json.gz"
 
@@ -51,3 +52,19 @@ def test_a_copy_has_no_least_time_at_the_memory_s_rate():
     rank = SimpleNamespace(number=0, device_name=None, recorded=None)
     found = with_limits(rows, [rank], (1e12, 1e9))
     assert found["memory_ns"].to_list() == [None, 1000.0] and found["compute_ns"].to_list() == [None, 0.01]
+
+
+def streams_of(tmp_path, *kernels):
+    events = [op("kernel", 10 * number, 5, cat="kernel", tid=stream) | {"pid": device}
+              for number, (device, stream) in enumerate(kernels)]
+    rows = json.loads(called("ops", "--type", "kernel", "--by", "stream", "--json", folder(tmp_path, events)).stdout)
+    return {row["stream"]: row["calls"] for row in rows["ops"]}
+
+
+def test_streams_are_called_what_the_profiler_calls_them(tmp_path):
+    assert streams_of(tmp_path, (0, 7), (0, 49), (0, 7)) == {"7": 2, "49": 1}
+    assert streams_of(tmp_path, (0, "stream 7"), (0, "stream 7 ")) == {"7": 2}
+
+
+def test_streams_of_several_devices_are_kept_apart(tmp_path):
+    assert streams_of(tmp_path, (0, 7), (1, 7), (1, 7)) == {"7 of device 0": 1, "7 of device 1": 2}
