@@ -19,6 +19,8 @@ from distprof.terminal import quoted_all
 from distprof.units import UNKNOWN, counted, duration, percent
 
 TOP = 15
+SLOWED = 1.1
+"""From so many times the step time on, it is said why the path is longer."""
 LONGEST = 60
 """Characters of a name."""
 
@@ -40,6 +42,8 @@ def render(shown: CriticalShown, page: Page) -> str:
     if shown.step_time is not None:
         page.line(f"step {step_time_words(shown.step_time)}")
     page.line(_head(path))
+    if (line := slowed(shown)) is not None:
+        page.line(line)
     page.line()
     _ranks(shown, page)
     _modules(shown, page)
@@ -62,6 +66,14 @@ def _head(path: CriticalPath) -> str:
     kinds = {kind: ns for kind, ns in by_kind(path).items() if ns or kind != UNRECORDED}
     return (f"critical path: {duration(each.mean())}{most} from the first rank's start to the last one's end: "
             + ", ".join(f"{duration(ns)} {kind}" for kind, ns in kinds.items()))
+
+
+def slowed(shown: CriticalShown) -> str | None:
+    """Why the path is longer than the step time, where it is: only steps with a timeline have modules on it."""
+    each, usual = (shown.path.durations["end_ns"] - shown.path.durations["start_ns"]).mean(), shown.step_time
+    if usual is None or not usual.is_light or not isinstance(each, float) or each < SLOWED * usual.time_ns:
+        return None
+    return "these steps ran with the profiler, which slows the host: the path is longer than the step time"
 
 
 def _ranks(shown: CriticalShown, page: Page) -> None:

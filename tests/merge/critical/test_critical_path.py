@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -13,6 +14,8 @@ from distprof.merge.critical.critical_path import KINDS, CriticalPath, critical_
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank, slack_by_rank
 from distprof.merge.critical.operators_at import OperatorsAt
 from distprof.merge.critical.replayable import chosen_steps, open_replayable
+from distprof.merge.text.critical import slowed
+from distprof.merge.totals.step_time import StepTime
 from support.jobs import called, distprof
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
@@ -177,3 +180,12 @@ def test_the_innermost_operator_of_the_busiest_thread_is_named():
         "aten::linear", "aten::addmm", "aten::addmm", "aten::linear", "aten::linear", None, "aten::add", None]
     assert sorted(found.edges(0, 141).tolist()) == [20, 20, 60, 70, 100, 130, 140]
     assert OperatorsAt(events.clear(), on_device=True).at([0, 5]) == [None, None]
+
+
+@pytest.mark.parametrize(("time_ns", "passes", "is_said"), [
+    (4e6, ["time"], True), (9.5e6, ["time"], False), (4e6, ["trace"], False)])
+def test_why_the_path_is_longer_than_the_step_time_is_said(time_ns, passes, is_said):
+    usual = StepTime(time_ns=time_ns, low_ns=time_ns, high_ns=time_ns, num_steps=5, passes=passes)
+    path = SimpleNamespace(durations=pl.DataFrame({"start_ns": [0, 10], "end_ns": [10_000_000, 10_000_010]}))
+    said = slowed(SimpleNamespace(path=path, step_time=usual))
+    assert (said is not None and "ran with the profiler" in said) == is_said
