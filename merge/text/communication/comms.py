@@ -14,7 +14,7 @@ from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
-from distprof.merge.text.communication.device_steps import show_device_steps
+from distprof.merge.text.communication.device_steps import outside_lines, show_device_steps
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.communication.timeline import collective_line, gigabytes
 from distprof.merge.text.phrases import clock_line, known_to, left_together, rank_list, some, step_time_words
@@ -46,6 +46,9 @@ def summarise(found: Findings, page: Page) -> None:
     if not found.devices.steps.is_empty():
         show_device_steps(found.devices, page, found.step_time,
                           () if found.analysis is None else found.analysis.without_kernels)
+    else:
+        for line in outside_lines(found.devices):
+            page.line(f"steps of devices are unknown; {line}")
     if found.analysis is not None:
         if found.devices.steps.is_empty() or not found.analysis.breakdown.is_empty():
             _steps(found, page)
@@ -92,7 +95,7 @@ def mismatch_lines(found: Findings) -> Iterator[str]:
 
 def _kinds(found: Findings, page: Page) -> None:
     if not found.kinds:
-        page.line("no collective was recorded in the trace pass")
+        page.line("no collective was recorded")
         page.line()
         return
     per = "step" if found.steps else "call"

@@ -31,7 +31,7 @@ def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Pag
         page: Where to print.
     """
     if collectives.is_empty():
-        page.line("no collective was recorded in the trace pass")
+        page.line("no collective was recorded")
         return
     slowest = collectives.sort("longest_ns", "collective", descending=[True, False], nulls_last=True).head(number)
     page.table(

@@ -38,6 +38,8 @@ UNEVEN = 1.5
 """From so many times the mean on, the rank with most is named."""
 ENOUGH_SAMPLES = 3
 """From so many samples on, lines are named."""
+LONGER = 1.1
+"""From so many times the step time on, the work of a device does not fit into it; profilers hardly slow kernels."""
 LEAST = 0.005
 """Smallest part of a step with which a cause has a column, and an activity is named."""
 HEADER = ("device step in ms", "step", *PARTS, "overlapped comm.")
@@ -67,7 +69,7 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
     Args:
         devices: What they did in the steps that are shown; there is at least one step.
         page: Where it goes.
-        usual: The step time of the host.
+        usual: The step time.
         without_kernels: Ranks that exchange data though no kernel communicates.
     """
     silent = pl.col("rank").is_in(list(without_kernels))
@@ -80,10 +82,24 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
         page.line(f"{rank_list(without_kernels)} {verb} data with others, but no kernel communicates, as with gloo: "
                   "while that lasts, the device counts as idle or copying")
     if usual is not None and usual.is_light:
-        page.line(f"these steps ran with the profiler; without it, a step of the host takes {duration(usual.time_ns)}: "
-                  "the device waits for it less")
+        page.line(without_profiler(rows, usual))
     page.line()
     show_idleness(devices, page)
+
+
+def without_profiler(rows: pl.DataFrame, usual: StepTime) -> str:
+    """How long steps are without the profiler; or that this cannot be, as the device alone works longer.
+
+    Args:
+        rows: Of `mean_device_steps`.
+        usual: The step time, by steps without the profiler.
+    """
+    busy_ns: Any = (rows["device_step_ns"] - rows["idle_ns"]).mean()
+    if busy_ns > LONGER * usual.time_ns:
+        return (f"the device alone works {duration(busy_ns)} in a step: the step time of {duration(usual.time_ns)} is "
+                "that of the host, which runs ahead of it, and FLOP/s and MFU that rest on it are too high")
+    return (f"these steps ran with the profiler; without it, a step takes {duration(usual.time_ns)}: the device waits "
+            "for the host less")
 
 
 def idle_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,12 @@ import polars as pl
 from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.rank_device import FRAMES, NO_DEVICES, DeviceSteps
 from distprof.merge.activity.device.steps import SCHEMA
-from distprof.merge.text.communication.device_steps import idle_words, show_device_steps
+from distprof.merge.text.communication.device_steps import (
+    idle_words,
+    show_device_steps,
+    without_profiler,
+)
+from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
 from support.jobs import called
 from support.made_up_traces import folder, op
@@ -93,3 +98,22 @@ def test_idle_time_in_words_names_what_matters_most_first():
     assert idle_words([row]) == "device step 10.00 ms, 0.0 % idle"
     row |= {"latency_idle_ns": 1e6, "host_idle_ns": 3e6, "sync_idle_ns": 1e3}
     assert idle_words([row]) == "device step 10.00 ms, 40.0 % idle: host late 30.0 %, latency 10.0 %"
+
+
+def usual(time_ns):
+    return StepTime(time_ns=time_ns, low_ns=time_ns, high_ns=time_ns, num_steps=9, passes=["time"])
+
+
+def test_a_step_time_that_the_work_of_the_device_does_not_fit_into_is_doubted():
+    rows = pl.DataFrame({"device_step_ns": [3.1e6], "idle_ns": [0.3e6]})
+    assert "without it, a step takes 3.00 ms" in without_profiler(rows, usual(3e6))
+    doubted = without_profiler(rows, usual(444e3))
+    assert "the device alone works 2.80 ms in a step: the step time of 444.00 us is that of the host" in doubted
+
+
+def test_commands_are_counted_though_none_has_a_launch(tmp_path):
+    kernels = [op("kernel", 1000 * number + 20, 100, tid=7, cat="kernel") for number in range(3)]
+    text = called("comms", folder(tmp_path, [*(marked(number, 1000 * number, 1000 * number + 1000)
+                                               for number in range(3)), *kernels])).stdout
+    assert "steps of devices are unknown; in no step: 3 commands (300.00 us) whose launch is not in" in text
+    assert "no collective was recorded\n" in text
