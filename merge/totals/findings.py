@@ -12,6 +12,7 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.contract.tables import MODULES, STEPS
+from distprof.errors import UsageError
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.analysis import Analysis, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
@@ -29,6 +30,7 @@ from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.totals.step_time import StepTime, step_time, step_time_of
+from distprof.units import spans
 
 EVERYTHING = Choice()
 
@@ -105,7 +107,8 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     """
     run, clock, every = measured.run, measured.clock, measured.collectives
     assert every is not None
-    rows = chosen(every if recorded is None else _traced(every, recorded.rows), choice)
+    rows = every if recorded is None else _traced(every, recorded.rows)
+    rows = chosen(rows, choice if len(rows) else replace(choice, step=None))  # without them, devices may have the step
     analysis, timed, devices = None, None if recorded is None else recorded.rows, NO_DEVICES
     if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
@@ -118,10 +121,19 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     elif not choice.is_of_some:  # a device may work though nothing communicates
         did = run_program(run, clock, every, timed)
         devices = _devices(did, choice)
+        _check_step(choice, did.devices)
         if timed is None and devices.steps["is_marked"].any():
             timed = did.windows
     found = _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
     return replace(found, devices=devices)
+
+
+def _check_step(choice: Choice, devices: DeviceSteps) -> None:
+    """Refuses a step in which devices did nothing, where nothing communicates either."""
+    known = devices.steps["step"].unique().sort().to_list()
+    if choice.step is not None and choice.step not in known:
+        raise UsageError(f"step {choice.step} has no communication, and no device works in it",
+                         hint=f"steps in which one does: {spans(known)}" if known else "leave out --step")
 
 
 def _devices(did: RunProgram, choice: Choice) -> DeviceSteps:

@@ -68,7 +68,7 @@ def spans_of(commands: Commands, step: Any, windows: pl.DataFrame) -> list[Span]
             continue
         start = max(firsts[number], reach)
         following = numbers[place + 1] if place + 1 < len(numbers) else None
-        is_whole = following in firsts
+        is_whole = following == number + 1 and following in firsts
         last = int(commands.end_ns[step == number].max())
         reach = firsts[following] if is_whole else max(last, ends[place]) if marked[place] else last
         reach = max(reach, start)

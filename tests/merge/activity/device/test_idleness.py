@@ -118,3 +118,17 @@ def test_calls_that_the_host_is_in_while_it_is_late_are_told(tmp_path):
         ("cudaMalloc", 100_000), ("cudaLaunchKernel", 2500)]  # mean of two steps
     text = called("comms", run).stdout
     assert "calls of the runtime that its threads are in meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
+
+
+def test_a_step_whose_next_one_was_not_recorded_does_not_last_until_one_far_behind(tmp_path):
+    run = folder(tmp_path, [*steps(0, 1000, 2000), op("ProfilerStep#7", 90_000, 1000, cat="user_annotation"), *FIRST,
+                            *NEXT, call(90_010, 7), kernel(90_020, 50, 7)])
+    rows = json.loads(called("comms", "--json", "--step", 1, run).stdout)["devices"]["by_step"]
+    assert [(row["device_step_ns"], row["is_whole"]) for row in rows] == [(980_000, False)]
+
+
+def test_comms_shows_a_step_in_which_nothing_communicates(tmp_path):
+    run = folder(tmp_path, [*steps(0, 1000, 2000), *FIRST, *NEXT])
+    assert "step 0: from the first command" in called("comms", "--step", 0, run).stdout
+    refused = called("comms", "--step", 5, run)
+    assert refused.returncode == 2 and "no device works in it" in refused.stderr and "0-1" in refused.stderr
