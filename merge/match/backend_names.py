@@ -8,6 +8,9 @@ from distprof.contract.collective_ops import ROWS
 
 SEND_RECV = "send_recv"
 """For a kernel of NCCL that is named after sends and receives, of which any op may be made."""
+RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime", "xpu_runtime", "xpu_driver", "mtia_runtime",
+                      "privateuse1_runtime", "privateuse1_driver")
+"""Categories of torch.profiler for calls of the host that drive a device, in lower case; HIP has those of CUDA."""
 _KEYWORDS = {"sendrecv": SEND_RECV, **{op.keyword: op.name for op in ROWS}}
 UNKNOWN = "unknown"
 """For a kernel whose op nothing names."""

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.match.backend_names import communicates
+from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of commands; fills of memory count as copies."""
 KERNEL = "kernel"
 COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
-RUNTIME = ("cuda_runtime", "cuda_driver", "runtime")
+RUNTIME = RUNTIME_CATEGORIES
 """Categories of torch.profiler, in lower case."""
 SYNCHRONISES = frozenset(f"{prefix}{name}" for prefix in ("cuda", "hip") for name in (
     "StreamSynchronize", "DeviceSynchronize", "EventSynchronize", "Memcpy", "Memcpy2D", "MemcpyWithStream")) | {

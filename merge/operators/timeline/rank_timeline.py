@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from distprof.contract.problems import TraceDamaged
+from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 from distprof.merge.operators.timeline.nesting import in_order
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.timelines import damages_of
@@ -28,9 +29,9 @@ COPIES = ("memcpy", "memset")
 NUM_HOST = 4
 """Types below run on a thread of the host, the others on a device."""
 CATEGORIES = {
-    "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_runtime": RUNTIME,
-    "cuda_driver": RUNTIME, "runtime": RUNTIME, "kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY,
-    "gpu_memset": MEMSET, "memset": MEMSET,
+    "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION, "kernel": KERNEL,
+    "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET,
+    **dict.fromkeys(RUNTIME_CATEGORIES, RUNTIME),
 }
 """Categories of torch.profiler, in lower case."""
 CALLS = "python_function"

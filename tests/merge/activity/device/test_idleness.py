@@ -132,3 +132,14 @@ def test_comms_shows_a_step_in_which_nothing_communicates(tmp_path):
     assert "step 0: from the first command" in called("comms", "--step", 0, run).stdout
     refused = called("comms", "--step", 5, run)
     assert refused.returncode == 2 and "no device works in it" in refused.stderr and "0-1" in refused.stderr
+
+
+@pytest.mark.parametrize("category", ["xpu_runtime", "mtia_runtime", "privateuse1_driver"])
+def test_calls_that_drive_other_devices_launch_their_commands(tmp_path, category):
+    events = [{**one, "cat": category} if one["cat"] == "cuda_runtime" else one for one in (*FIRST, *NEXT)]
+    run = folder(tmp_path, [*steps(0, 1000, 2000), *events])
+    for command in ("comms", "waits"):
+        row, _ = json.loads(called(command, "--json", run).stdout)["devices"]["by_step"]
+        assert causes(row) == {"host": 895, "latency": 5}
+    (ops,) = json.loads(called("ops", "--type", "runtime", "--json", run).stdout)["ops"]
+    assert ops["calls"] == 2 and ops["device_ns"] == 180_000
