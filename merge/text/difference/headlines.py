@@ -37,8 +37,8 @@ def headlines(found: Difference) -> Iterator[str]:
         yield f"CPU time of the thread that runs the steps: {from_to(found.cpu, duration)}: {said}"
     for name, title in RATES.items():
         if found.rates[name].difference is not None:
-            change = found.rates[name]
-            yield f"{title} {from_to(change, si)}: {in_words(change, slower=('higher', 'lower'))}"
+            change, form = found.rates[name], percent if name == "mfu" else si
+            yield f"{title} {from_to(change, form)}: {in_words(change, slower=('higher', 'lower'))}"
     if found.modules is not None and found.modules.rows:
         yield from _first_module(found, found.modules.rows[0])
 
