@@ -84,8 +84,9 @@ def render(summary: Mapping[str, Any], paths: Sequence[Path], page: Page, *, top
 def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
     """The screen for traces of another program, which have no modules."""
     _topology(summary, page)
-    page.line("params, FLOPs, step and module times unknown: these are traces of another program, and no module "
-              "profiler ran (distprof run records them)")
+    page.line("params, FLOPs and times of modules unknown: these are traces of another program, and no module profiler "
+              "ran (distprof run records them)")
+    _on_devices(summary["communication"], page)
     page.line(f"clock {summary['clock']['method']}")
     page.line()
     _problems(summary, page)
@@ -233,10 +234,7 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     found = summary["communication"]
     if found is None:
         return
-    if (line := exposed(found)) is not None:
-        page.line(line)
-    if found.get("devices"):
-        page.line(idle_words(found["devices"]))
+    _on_devices(found, page)
     if found["pipeline"] is not None:
         page.line(bubble(found["pipeline"]))
     late = lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"],
@@ -244,6 +242,14 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     for line in (*late, *exact_hint(found["blind"], summary.get("read", {}).get("summaries", 0))):
         page.line(line)
     page.line()
+
+
+def _on_devices(found: Mapping[str, Any] | None, page: Page) -> None:
+    """How much of a step is exposed communication, and how much of it devices are idle."""
+    if found is not None and (line := exposed(found)) is not None:
+        page.line(line)
+    if found is not None and found.get("devices"):
+        page.line(idle_words(found["devices"]))
 
 
 def exposed(found: Mapping[str, Any]) -> str | None:

@@ -117,3 +117,10 @@ def test_commands_are_counted_though_none_has_a_launch(tmp_path):
                                                for number in range(3)), *kernels])).stdout
     assert "steps of devices are unknown; in no step: 3 commands (300.00 us) whose launch is not in" in text
     assert "no collective was recorded\n" in text
+
+
+def test_stats_of_traces_shows_the_step_of_the_device(tmp_path):
+    text = called("stats", folder(tmp_path, job(), job())).stdout
+    assert "exposed communication: 5.0 % of a step of the device; how much of it" in text or (
+        "% of a step of the device waiting for other ranks" in text)
+    assert "device step 1.00 ms, 65.0 % idle" in text and "step and module times unknown" not in text
