@@ -63,9 +63,9 @@ def device_idle(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
                       text=f"For {percent(loading)} of its step the device is idle while the host is loading data "
                            "(mean over all ranks).")
     elif min(late, _idle_without_profiler(mean, document["step"])) >= IDLE:
-        most = next((one for one in meanwhile if one["kind"] is not None), None)
-        what = "" if most is None else (
-            f"; most of it: {host_work(most['kind'], most['where'])} ({percent(most['ratio'])})")
+        most = next(iter(meanwhile), None)
+        what = "" if most is None or most["kind"] is None else (
+            f"; the largest part: {host_work(most['kind'], most['where'])} ({percent(most['ratio'])})")
         yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
                       text=f"For {percent(late)} of its step, with the profiler on, the device waits for the host "
                            f"(mean over all ranks){what}.")

@@ -31,6 +31,7 @@ MOST_RANKS = 16
 MOST_STREAMS = 8
 NAMED = 4
 """Things that hosts do meanwhile that are named."""
+NO_SLICE = "unknown"
 NAMED_LINES, NAMED_CALLS = 2, 3
 IN_CALLS = 0.02
 """Share of a step from which on a call of the runtime is named."""
@@ -180,10 +181,11 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
 def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
     """What hosts do while they are late, by slices and by samples."""
     named = [row for row in host_meanwhile(devices, with_modules=False).head(NAMED).iter_rows(named=True)
-             if row["kind"] is not None and row["ratio"] >= LEAST]
-    if named:
+             if row["ratio"] >= LEAST]
+    if any(row["kind"] is not None for row in named):
         yield "what the host does while it is late, in a step: " + ", ".join(
-            f"{host_work(row['kind'], row['where'])} {duration(row['idle_ns'])} ({percent(row['ratio'])}{_most(row)})"
+            f"{NO_SLICE if row['kind'] is None else host_work(row['kind'], row['where'])} "
+            f"{duration(row['idle_ns'])} ({percent(row['ratio'])}{_most(row)})"
             for row in named)
     calls = calls_meanwhile(devices).filter(pl.col("ratio") >= IN_CALLS).head(NAMED_CALLS)
     if len(calls):

@@ -177,8 +177,10 @@ def device_document(*, usual_ms=None, kind="backward", passes=("time",)):
 def test_a_device_that_waits_for_its_host_is_named_with_what_the_host_does():
     one, = device_idle(device_document(), "runs/a")
     assert one.severity == "warn" and one.text == (
-        "For 65.0 % of its step, with the profiler on, the device waits for the host (mean over all ranks); most of "
-        "it: backward (40.0 %).")
+        "For 65.0 % of its step, with the profiler on, the device waits for the host (mean over all ranks); the "
+        "largest part: backward (40.0 %).")
+    unknown, = device_idle(device_document(kind=None), "runs/a")
+    assert unknown.text.endswith("(mean over all ranks).")  # what no slice tells is the largest part
     loading, = device_idle(device_document(kind="data"), "runs/a")
     assert loading.text.startswith("For 50.0 % of its step the device is idle while the host is loading data")
     assert not list(device_idle({"step_parts": None}, "runs/a"))

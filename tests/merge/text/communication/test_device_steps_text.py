@@ -10,6 +10,7 @@ from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.rank_device import FRAMES, NO_DEVICES, DeviceSteps
 from distprof.merge.activity.device.steps import SCHEMA
 from distprof.merge.text.communication.device_steps import (
+    idle_lines,
     idle_words,
     show_device_steps,
     without_profiler,
@@ -98,6 +99,17 @@ def test_idle_time_in_words_names_what_matters_most_first():
     assert idle_words([row]) == "device step 10.00 ms, 0.0 % idle"
     row |= {"latency_idle_ns": 1e6, "host_idle_ns": 3e6, "sync_idle_ns": 1e3}
     assert idle_words([row]) == "device step 10.00 ms, 40.0 % idle: host late 30.0 %, latency 10.0 %"
+
+
+def test_what_no_slice_tells_is_not_left_out_beside_what_slices_tell():
+    steps = [{"rank": 0, "device": "0", "step": 1, "is_whole": True, "device_step_ns": 1000, "is_marked": True}]
+    doing = [{"rank": 0, "device": "0", "step": 1, "kind": kind, "where": None, "idle_ns": idle_ns}
+             for kind, idle_ns in ((None, 700), ("backward", 20))]
+    frames = {"steps": steps, "doing": doing}
+    devices = DeviceSteps(**{name: pl.DataFrame(frames.get(name, []), schema=schema)
+                             for name, schema in FRAMES.items()})
+    first = next(idle_lines(devices))
+    assert first.endswith("in a step: unknown 700 ns (70.0 %), backward 20 ns (2.0 %)")
 
 
 def usual(time_ns):
