@@ -54,6 +54,7 @@ def critical_paths(path: Path, *more: Path, view: CriticalView, strict: bool = F
         return json.dumps(critical_data(found, chain, top=view.top, with_chain=bool(view.steps)), indent=1)
     lightly = [one for one in found.run.remarks if isinstance(one, RecordedLightly)]
     shown = CriticalShown(run=found.run, clock=found.clock, path=chain, rows=found.program.rows, top=view.top,
-                          guessed=found.guessed, remarks=(*lightly, *(found.program.remarks if not view.steps else ())),
+                          guessed=found.guessed, on_device=found.on_device,
+                          remarks=(*lightly, *(found.program.remarks if not view.steps else ())),
                           problems=problems, paths=(path, *more), step_time=step_time(found.recorded))
     return render(shown, Page())

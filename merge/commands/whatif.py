@@ -71,7 +71,7 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
     if view.as_json:
         return json.dumps(_data(found, changes, prediction), indent=1)
     return render(WhatIfShown(run=found.run, clock=found.clock, changes=changes, prediction=prediction, top=view.top,
-                              guessed=found.guessed, problems=problems, paths=(path, *more),
+                              guessed=found.guessed, on_device=found.on_device, problems=problems, paths=(path, *more),
                               step_time=None if view.steps else step_time(found.recorded),
                               untraced=changes.needs_timeline and not view.steps and bool(found.program.arrivals)),
                   Page())

@@ -41,6 +41,11 @@ class Replayable:
         return [int(step) for step in np.unique(self.job.steps[:, 1])]
 
     @property
+    def on_device(self) -> bool:
+        """Whether any rank worked on a device."""
+        return any(one.on_device for one in self.program.did.values())
+
+    @property
     def guessed(self) -> list[int]:
         """Ranks of whose waits many are known from other ranks alone."""
         return [int(rank) for rank in self.job.ranks[self.job.misses_waits > MOST_MISSED]]

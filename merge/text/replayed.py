@@ -30,6 +30,8 @@ class ReplayedShown:
     paths: Sequence[Path]
     step_time: StepTime | None
     """Of the job."""
+    on_device: bool = False
+    """Whether ranks worked on a device, which with its host is taken for one chain of work."""
 
 
 def first_line(shown: ReplayedShown, steps: Sequence[int]) -> str:
@@ -48,6 +50,10 @@ def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
     if missing:
         yield (f"what {rank_list(missing)} did is unknown: time that others waited for "
                f"{'it' if len(missing) == 1 else 'them'} counts as moving")
+    if shown.on_device:
+        yield ("a device and its host count as one chain of work: a kernel that runs while the host is late is on the "
+               "path, though with a shorter kernel the step may take as long; `distprof comms` shows how long devices "
+               "wait for their hosts")
     if shown.guessed:
         yield (f"many waits of {rank_list(shown.guessed)} are inferred from other ranks: some of the work there may be "
                f"waiting{so}")

@@ -131,6 +131,12 @@ def test_commands_are_counted_though_none_has_a_launch(tmp_path):
     assert "no collective was recorded\n" in text
 
 
+def test_what_replays_of_devices_cannot_tell_is_said(tmp_path):
+    run = folder(tmp_path, job(), job())
+    for arguments in (("critical-path",), ("whatif", "--free-communication")):
+        assert "a device and its host count as one chain of work" in called(*arguments, "--same-host", run).stdout
+
+
 def test_stats_of_traces_shows_the_step_of_the_device(tmp_path):
     text = called("stats", folder(tmp_path, job(), job())).stdout
     assert "exposed communication: 5.0 % of a step of the device; how much of it" in text or (
