@@ -14,6 +14,7 @@ from distprof.process.accelerators import CPU, accelerator, device_type
 Anchor = tuple[torch.Event, int]
 """An event of a device that is idle, and the host's time at it."""
 TRIES = 5
+PATIENCE_S, LOOK_EVERY_S = 20.0, 0.0005
 
 
 class Stopwatch:
@@ -69,18 +70,31 @@ class StreamStopwatch(Stopwatch):
             scale = (last[1] - first[1]) / first[0].elapsed_time(last[0])
         return last[1] - round(mark.elapsed_time(last[0]) * scale)
 
-    def settle(self) -> None:
-        for device in list(self._anchors):
-            self._compare(device)
+    def settle(self, *, every_stream: bool = True) -> None:
+        """Compares the clocks again.
 
-    def _compare(self, device: int) -> None:
+        Args:
+            every_stream: Waits for all streams, else for the current ones alone: what others communicate may never end.
+
+        Raises:
+            RuntimeError: A stream does not come to its end.
+        """
+        for device in list(self._anchors):
+            self._compare(device, every_stream=every_stream)
+
+    def _compare(self, device: int, *, every_stream: bool = False) -> None:
         """Notes an event and the host's time at which the device was there, of some tries the surest one."""
         if self._is_capturing():
             return
         before = torch.accelerator.current_device_index()
         try:
             torch.accelerator.set_device_index(device)
-            torch.accelerator.synchronize()
+            last = self._event()
+            last.record()
+            if not comes(last):
+                raise RuntimeError(f"device {device} has not come to the end of its work in {PATIENCE_S} s")
+            if every_stream:
+                torch.accelerator.synchronize()
             _, event, host_ns = min((self._look() for _ in range(TRIES)), key=lambda one: one[0])
         finally:
             torch.accelerator.set_device_index(before)
@@ -95,13 +109,25 @@ class StreamStopwatch(Stopwatch):
         return after - before, event, (before + after) // 2
 
 
+def comes(event: torch.Event, patience_s: float = PATIENCE_S) -> bool:
+    """Waits until a stream has come to an event; False where it does not: a job that fails must still end."""
+    give_up = time.monotonic() + patience_s
+    while not event.query():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
+
+
 def _never() -> bool:
     return False
 
 
 @cache
 def has_events(kind: str) -> bool:
-    """True where the backend of an accelerator has events with times; initialises it."""
+    """True where the backend of an accelerator has events with times; asking waits once for one that is not CUDA."""
+    if kind == "cuda":
+        return True
     try:
         first, last = (torch.Event(kind, enable_timing=True) for _ in range(2))
         first.record()
@@ -109,8 +135,6 @@ def has_events(kind: str) -> bool:
         last.synchronize()
         first.elapsed_time(last)
     except (RuntimeError, NotImplementedError):
-        if kind == "cuda":
-            raise  # it has them: something else is wrong
         return False
     return True
 

@@ -23,8 +23,8 @@ LAST_WORDS_S = 40
 """How long torchrun may take to end ranks that do not end themselves."""
 PLAIN_STEPS = 6
 """Steps after the last pass: nothing is recorded in them."""
-REPLAY = "work inside cuda::graph_replay is not visible"
-"""What is rightly said of a job that replays a graph."""
+REPLAY = "cuda::graph_replay"
+"""What is rightly said to be counted by nobody in a job that replays a graph."""
 MOST_SAID = 300
 """Characters of what a job said that are shown."""
 

@@ -32,6 +32,9 @@ class Machine:
         self.num_synchronised += 1
         self.now_ns = max(self.now_ns, self.busy_until[self.device]) + 4_000
 
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
     def event(self, _kind: str, *, enable_timing: bool) -> "Event":
         assert enable_timing
         return Event(self)
@@ -46,7 +49,11 @@ class Event:
         self.device = torch.device("cuda", self.machine.device)
         self.at_ns = max(self.machine.now_ns + 3_000, self.machine.busy_until[self.machine.device])
 
+    def query(self) -> bool:
+        return self.machine.now_ns >= self.at_ns
+
     def synchronize(self) -> None:
+        assert self.query() or self.at_ns - self.machine.now_ns < 10_000, "it waits for work of the script without end"
         self.machine.now_ns = max(self.machine.now_ns, self.at_ns) + 3_000
 
     def elapsed_time(self, later: "Event") -> float:
@@ -62,7 +69,8 @@ def machine(monkeypatch):
                                   set_device_index=lambda index: setattr(found, "device", index))
     monkeypatch.setattr(stopwatch, "torch", SimpleNamespace(Event=found.event, accelerator=accelerator))
     monkeypatch.setattr(stopwatch, "has_events", lambda kind: True)
-    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(time_ns=found.time_ns))
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(
+        time_ns=found.time_ns, monotonic=lambda: found.now_ns / 1e9, sleep=found.sleep))
     monkeypatch.setattr(stopwatch, "accelerator",
                         lambda: SimpleNamespace(is_current_stream_capturing=lambda: found.capturing))
     monkeypatch.setattr(stopwatch, "device_type", lambda: "cuda")
@@ -116,7 +124,18 @@ def test_a_graph_gets_no_events_and_takes_no_time(machine):
     assert watch.mark() is mark
     machine.capturing = False
     watch.settle()
-    assert watch.resolve(None) == pytest.approx(START_NS, abs=100_000)
+    assert watch.resolve(None) == pytest.approx(START_NS, abs=1_000_000)
+
+
+def test_a_device_that_hangs_is_not_waited_for_without_end(machine):
+    watch = stopwatch.stopwatch()
+    machine.work(3_600_000_000_000)
+    watch.mark()
+    began_ns = machine.now_ns
+    for every_stream in (False, True):
+        with pytest.raises(RuntimeError, match="has not come to the end of its work in 20"):
+            watch.settle(every_stream=every_stream)
+    assert machine.now_ns - began_ns < 45_000_000_000
 
 
 def test_without_an_accelerator_marks_are_taken_on_the_host():

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -113,14 +114,12 @@ class CollectiveRecorder:
         """Turns marks on streams into times."""
         streams, self._streams = self._streams, None
         marked = [call for call in self.calls if call.mark is not None]
-        if streams is not None and marked:
-            streams.settle()
+        with suppress(RuntimeError):  # the device hangs or has failed: what is known by then stays
+            if streams is not None and marked:
+                streams.settle(every_stream=False)
+                for call in marked:
+                    _resolve(call, streams)
         for call in marked:
-            if streams is not None and call.reached is not None:
-                call.reached_ns = streams.resolve(call.reached)
-            if streams is not None and call.passed is not None:
-                passed_ns = streams.resolve(call.passed)
-                call.passed_ns = passed_ns if passed_ns - streams.resolve(call.waited) > STOOD_STILL_NS else None
             call.mark = call.reached = call.waited = call.passed = None
 
     def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
@@ -246,6 +245,14 @@ class CollectiveRecorder:
             work.get_future().then(done)
         except (RuntimeError, NotImplementedError):
             return  # some works of gloo have no future
+
+
+def _resolve(call: CollectiveCall, streams: StreamStopwatch) -> None:
+    if call.reached is not None:
+        call.reached_ns = streams.resolve(call.reached)
+    if call.passed is not None:
+        passed_ns = streams.resolve(call.passed)
+        call.passed_ns = passed_ns if passed_ns - streams.resolve(call.waited) > STOOD_STILL_NS else None
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:

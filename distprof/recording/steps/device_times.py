@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from distprof.contract.tables import TableRow
-from distprof.process.accelerators import CPU, device_type
-from distprof.timing.stopwatch import has_events
+from distprof.process.accelerators import CPU, device_type, is_capturing
+from distprof.timing.stopwatch import comes, has_events
 
 
 class DeviceTimes:
@@ -30,16 +31,18 @@ class DeviceTimes:
             self._ended.append((row, began, end))
 
     def settle(self) -> None:
-        """Fills in `device_ns` of the rows; waits for the device."""
+        """Fills in `device_ns` of the rows; waits for the device, unless it hangs or has failed."""
         ended, self._ended = self._ended, []
-        for row, began, end in ended:
-            end.synchronize()
-            row["device_ns"] = round(began.elapsed_time(end) * 1e6)
+        with suppress(RuntimeError):  # the script's error, which torch repeats
+            for row, began, end in ended:
+                if not comes(end):
+                    return
+                row["device_ns"] = round(began.elapsed_time(end) * 1e6)
 
 
 def _mark() -> torch.Event | None:
     kind = device_type()
-    if kind == CPU or not has_events(kind):
+    if kind == CPU or is_capturing() or not has_events(kind):
         return None
     event: Any = torch.Event(kind, enable_timing=True)
     event.record()

@@ -16,7 +16,8 @@ class Stream:
     def mark(self) -> int:
         return self.now_ns
 
-    def settle(self) -> None:
+    def settle(self, *, every_stream: bool) -> None:
+        assert not every_stream
         self.settled += 1
 
     def resolve(self, mark: int) -> int:

@@ -14,7 +14,7 @@ class Stream:
     """A device that needs 3 ms for each step, and a host that needs no time to send it."""
 
     def __init__(self) -> None:
-        self.done_ms = 0.0
+        self.done_ms, self.fails = 0.0, False
 
     def event(self, kind: str, *, enable_timing: bool) -> "Event":
         assert kind == "cuda" and enable_timing
@@ -30,8 +30,11 @@ class Event:
     def record(self) -> None:
         self.at_ms = self.stream.done_ms
 
-    def synchronize(self) -> None:
+    def query(self) -> bool:
         self.waited = True
+        if self.stream.fails:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return True
 
     def elapsed_time(self, later: "Event") -> float:
         assert later.waited
@@ -58,6 +61,20 @@ def test_each_step_has_its_time_on_the_device(tmp_path, stream):
             optimizer.step()
     table = pl.read_parquet(tmp_path / "run" / "rank00000" / "steps.parquet")
     assert table["device_ns"].to_list() == [3_000_000, 4_000_000, 5_000_000]
+
+
+def test_what_was_recorded_stays_when_the_device_fails(tmp_path, stream):
+    net = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="script"), distprof.record(
+            tmp_path / "run", steps="wait=0,count=1,time=9,trace=0,arrivals=0"):
+        for _ in range(3):
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        stream.fails = True
+        raise RuntimeError("of the script")
+    table = pl.read_parquet(tmp_path / "run" / "rank00000" / "steps.parquet")
+    assert len(table) == 3 and table["device_ns"].null_count() == 3
 
 
 def test_without_an_accelerator_they_have_none(tmp_path):
