@@ -39,8 +39,8 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
          duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
          f"{row['mean_depth'] or 0:.1f}", str(row["deepest"])]
         for row in found.iter_rows(named=True)])
-    page.line("short: commands that run for less time than the call that sends them takes; a device that gets only "
-              "these is idle most of the time")
+    page.line("short: commands that run for less time than the call that sends them takes, which the profiler slows; "
+              "these alone cannot keep a device busy")
     unsent = int(found["unsent"].sum())
     if unsent:
         page.line(f"not counted: {counted(unsent, 'command')} whose launch is not in the timeline")
