@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -53,14 +54,15 @@ def _children() -> list[str]:
     return sorted(found)
 
 
+OF_SERVERS = re.compile("ThreadPoolExecutor|process_request_thread")
+"""Names of threads with which servers of other tests may answer meanwhile."""
 VIEWS: Mapping[str, Callable[[], object]] = {
     "signal handlers": lambda: {number: signal.getsignal(number) for number in signal.valid_signals()
                                     if number < signal.SIGRTMIN},
     "real-time signal": _real_time,
     "wakeup descriptor, signal mask": lambda: (
         _wakeup_descriptor(), signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    # a server of another test may answer with one more of its threads in between
-    "threads": lambda: [thread.name for thread in threading.enumerate() if "ThreadPoolExecutor" not in thread.name],
+    "threads": lambda: [thread.name for thread in threading.enumerate() if not OF_SERVERS.search(thread.name)],
     "child processes": lambda: [*filter(None, _children())],
     "global module hooks": lambda: (
         [*nn_module._global_forward_pre_hooks.values()], [*nn_module._global_forward_hooks.values()],
