@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import signal
 import sys
-import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping
