@@ -31,6 +31,7 @@ from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
 
+NOT_SHOWN = "between slices"
 VAGUE = ("unknown", "whole")
 """Causes that name nothing."""
 EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns",
@@ -121,6 +122,8 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     if run.kind == "distprof":
         found = with_lines(run, clock, found, even.windows.filter(pl.col("step").is_in(judged_by)), did.rows, did.did,
                            did.activities)
+    else:
+        found = _all_traced(found)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     return Analysis(breakdown=breakdown, devices=devices, without_kernels=without_kernels(devices, did.rows),
@@ -128,6 +131,12 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
                     shifting=shifting, ends_apart_ns=ends_apart_ns,
                     passes=_passes(even) if run.kind == "distprof" else ())
+
+
+def _all_traced(found: Sequence[Culprit]) -> list[Culprit]:
+    """Of a run of traces alone: what is unknown lies where a trace shows nothing, and not in steps without one."""
+    return [replace(one, causes=[replace(cause, where=NOT_SHOWN) if cause.kind == "unknown" else cause
+                                 for cause in one.causes]) for one in found]
 
 
 def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:

@@ -50,7 +50,8 @@ class Cause:
     """forward, backward, recompute, data, optimizer, host, annotation, unknown, or whole: no single one; batch: it has
     more samples; core: its thread had to wait for a processor."""
     where: str | None
-    """Module path; name of an annotation; for the host what it lies between. None where that is not known."""
+    """Module path; name of an annotation; for the host what it lies between; of what is unknown, where a trace shows
+    nothing. None where that is not known."""
     gain_ns: float
     """By how much a step would be shorter without the excess of this alone."""
     spent: float

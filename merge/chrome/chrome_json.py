@@ -20,6 +20,7 @@ from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.one_file import OneFile
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.stack_frames import KEY, frames_of, with_frames_of
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Rank, Run
@@ -58,9 +59,10 @@ class ChromeJson:
         self._out.write(packed(HEAD))
         # metadata of many ranks is long: the file of each lists all ranks of its groups
         self._about: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (closed by end)
+        self._frames: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (likewise)
 
     def rank_writer(self, plan: RankPlan) -> ChromeRank:
-        return ChromeRank(self._part(plan), draws_memory=plan.draws_memory,
+        return ChromeRank(self._part(plan), draws_memory=plan.draws_memory, has_frames=KEY in plan.survey.metadata,
                           share=self._out.share(self._indices[plan.rank]))
 
     def _part(self, plan: RankPlan) -> Path:
@@ -72,8 +74,9 @@ class ChromeJson:
             self._out.write(self._separator())
             self._out.append(self._indices[plan.rank], part, counts.parts)
         part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
+        _append(self._frames, frames_of(counts.metadata, plan.rank))
         known = _of_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
-        self._about.write((b"," if self._about.tell() else b"") + encoded({str(plan.rank): known})[1:-1])
+        _append(self._about, {str(plan.rank): known})
 
     def _separator(self) -> bytes:
         """What stands before the next events."""
@@ -83,6 +86,7 @@ class ChromeJson:
     def end(self, counts: Sequence[RankCounts]) -> None:
         self._out.finish(self._tail())
         self._about.close()
+        self._frames.close()
 
     def _tail(self) -> Iterator[bytes]:
         """The counters of the job, and what the viewer shows as trace info."""
@@ -97,14 +101,19 @@ class ChromeJson:
         """What comes behind the events, in one piece where it is not long."""
         whole = encoded({"distprof": _metadata(self._run, self._clock, self._plans)})
         head, tail = whole[:-len(NO_RANKS)] + NO_RANKS[:-3], NO_RANKS[-3:]
-        self._about.seek(0)
-        held = b'\n],"metadata":' + head
-        while text := self._about.read(PIECE_BYTES):
-            if len(held) + len(text) > PIECE_BYTES:
-                yield held
-                held = b""
-            held += text
-        yield held + tail + b"}\n"
+        held = b"\n],"
+        for before, file, after in ((b'"stackFrames":{', self._frames, b"},"), (b'"metadata":' + head, self._about, tail)):
+            if file is self._frames and not file.tell():
+                continue
+            file.seek(0)
+            held += before
+            while text := file.read(PIECE_BYTES):
+                if len(held) + len(text) > PIECE_BYTES:
+                    yield held
+                    held = b""
+                held += text
+            held += after
+        yield held + b"}\n"
 
 
 class ChromeRank:
@@ -112,9 +121,10 @@ class ChromeRank:
 
     texts = ()
 
-    def __init__(self, path: Path, *, draws_memory: bool = False, share: Share | None = None) -> None:
+    def __init__(self, path: Path, *, draws_memory: bool = False, has_frames: bool = False,
+                 share: Share | None = None) -> None:
         """Writes to a file of the work folder; from there to an object, where it has a share in one."""
-        self._path, self._draws_memory, self._share = path, draws_memory, share
+        self._path, self._draws_memory, self._has_frames, self._share = path, draws_memory, has_frames, share
         self._memory: MemoryCounters | None = None
 
     @property
@@ -136,7 +146,8 @@ class ChromeRank:
         self._is_empty = True
 
     def add(self, events: DecidedEvents) -> None:
-        self._write(events.json())
+        text = events.json()
+        self._write(with_frames_of(text, self._events.plan.rank) if self._has_frames and text else text)
         if self._memory is not None:
             self._memory.take(events.scanner)
 
@@ -171,6 +182,12 @@ class ChromeRank:
 
     def close(self) -> None:
         self._attempt.close()
+
+
+def _append(file: IO[bytes], members: dict[str, Any]) -> None:
+    """Members of an object, without the brackets around it."""
+    if members:
+        file.write((b"," if file.tell() else b"") + encoded(members)[1:-1])
 
 
 def encoded(value: dict[str, Any]) -> bytes:

@@ -238,16 +238,17 @@ def _gain(one: Culprit, *, is_first: bool) -> str:
 
 def _why(one: Culprit) -> str:
     """The largest cause; where no timeline shows one, how to record a timeline of steps in which the rank is late."""
-    if one.causes and one.causes[0].kind != "unknown":
-        return cause(one.causes[0])
+    first = one.causes[0] if one.causes else None
+    if first is None or first.kind != "unknown" or first.where is not None:
+        return "cause unknown" if first is None else cause(first)
     again = f"; rerun with `--steps wait={one.late_steps[0]}`" if one.late_steps else ""
-    return f"cause unknown: these steps have no timeline{again}"
+    return f"{UNKNOWN}{again}"
 
 
 def cause(one: Cause) -> str:
     """What the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
-        return UNKNOWN
+        return UNKNOWN if one.where is None else "cause unknown: its trace shows nothing in that time"
     if one.kind == "core":
         return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":
