@@ -102,9 +102,8 @@ class ChromeJson:
         whole = encoded({"distprof": _metadata(self._run, self._clock, self._plans)})
         head, tail = whole[:-len(NO_RANKS)] + NO_RANKS[:-3], NO_RANKS[-3:]
         held = b"\n],"
-        for before, file, after in ((b'"stackFrames":{', self._frames, b"},"), (b'"metadata":' + head, self._about, tail)):
-            if file is self._frames and not file.tell():
-                continue
+        lists = [(b'"stackFrames":{', self._frames, b"},")] if self._frames.tell() else []
+        for before, file, after in (*lists, (b'"metadata":' + head, self._about, tail)):
             file.seek(0)
             held += before
             while text := file.read(PIECE_BYTES):

@@ -29,6 +29,7 @@ from distprof.merge.run.traces.ranking import (
     Naming,
     check_one_folder,
     numbered,
+    of_one_job,
     of_one_program,
     one_each,
 )
@@ -64,7 +65,7 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
     remarks: list[Remark] = []
     files = of_one_program(numbered(found.candidates, by, problems, remarks), remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
-    chosen = one_each(files, problems)
+    chosen = one_each(files, problems) if by else of_one_job(one_each(files, problems), remarks)
     paired = _paired(found, chosen)
     remarks = [*_pairs(found, chosen, paired), *found.remarks(), *remarks]
     world_size = _world_size(chosen, problems, remarks)

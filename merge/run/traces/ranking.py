@@ -257,6 +257,21 @@ def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
     return chosen
 
 
+def of_one_job(chosen: Mapping[int, Candidate], remarks: list[Remark]) -> dict[int, Candidate]:
+    """Without what an earlier job of more ranks has left, where a later one has overwritten the traces of its ranks."""
+    size = max(chosen.values(), key=lambda one: one.modified_ns).identity.world_size
+    later = {rank: one for rank, one in chosen.items() if one.identity.world_size == size}
+    others = [one for rank, one in chosen.items() if rank not in later]
+    first_ns = min(one.modified_ns for one in later.values())
+    is_whole = size is not None and later.keys() == set(range(size))
+    are_earlier = all(one.identity.world_size is not None and one.modified_ns < first_ns for one in others)
+    if not others or not is_whole or not are_earlier:
+        return dict(chosen)
+    names = [one.trace.name for one in others]
+    remarks.append(FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead="traces of an earlier job"))
+    return later
+
+
 def _name_order(one: Candidate) -> list[tuple[int, str]]:
     return natural(written_in(one.where.name)) + natural(one.where.name)
 

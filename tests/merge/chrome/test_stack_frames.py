@@ -54,7 +54,7 @@ def test_each_event_has_the_stack_that_it_had(tmp_path_factory, ranks):
 
 def test_times_of_such_events_keep_their_nanoseconds(tmp_path):
     times = ["1790000000000000.001", "1790000000000000.002"]
-    text = '{"stackFrames": {"1": {"name": "main"}}, "traceEvents": [%s]}' % ",".join(
-        f'{{"ph": "X", "name": "op", "pid": 7, "tid": 7, "ts": {ts}, "dur": 0.001, "sf": 1}}' for ts in times)
+    slices = (f'{{"ph": "X", "name": "op", "pid": 7, "tid": 7, "ts": {ts}, "dur": 0.001, "sf": 1}}' for ts in times)
+    text = f'{{"stackFrames": {{"1": {{"name": "main"}}}}, "traceEvents": [{",".join(slices)}]}}'
     first, second = merge(tmp_path, text).of(0, "X")
     assert exact_ns(str(second["ts"])) - exact_ns(str(first["ts"])) == 1

@@ -14,6 +14,7 @@ import zipfile
 import pytest
 
 from distprof.contract.problems import (
+    FilesLeftOut,
     RanksMissing,
     SeveralRanksInFile,
     SeveralTraces,
@@ -190,6 +191,34 @@ def test_a_file_that_is_given_twice_is_one(tmp_path):
     (tmp_path / "link.json").symlink_to(file)
     run = open_run(tmp_path / "a", file, tmp_path / "link.json")
     assert files_of(run) == {0: str(file)} and not run.problems
+
+
+def _written(folder, rank, world_size, at_s):
+    file = write(folder / f"rank{rank}.json", kineto(rank, world_size))
+    os.utime(file, (at_s, at_s))
+
+
+def test_what_an_earlier_job_of_more_ranks_left_is_not_mixed_in(tmp_path):
+    for rank in range(4):
+        _written(tmp_path, rank, 4, 1_700_000_000 + rank)
+    for rank in range(2):
+        _written(tmp_path, rank, 2, 1_700_000_100 + rank)
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.json", 1: "rank1.json"} and run.world_size == 2 and not run.problems
+    assert run.remarks == (FilesLeftOut(num_files=2, files=("rank2.json", "rank3.json"),
+                                        instead="traces of an earlier job"),)
+
+
+@pytest.mark.parametrize(("sizes", "times"), [
+    ((2, 2, 4, 4), (100, 101, 100, 99)),  # of one time
+    ((2, 4, 4, 4), (100, 1, 1, 1)),  # the later one lacks a rank
+    ((2, 2, 4, None), (100, 101, 1, 1)),  # one that may be of either
+    ((None, None, 4, 4), (100, 101, 1, 1)),
+])
+def test_traces_that_may_be_of_one_job_are_all_merged(tmp_path, sizes, times):
+    for rank, (size, at_s) in enumerate(zip(sizes, times, strict=True)):
+        _written(tmp_path, rank, size, at_s)
+    assert len(files_of(open_run(tmp_path))) == 4
 
 
 def test_missing_ranks_and_world_sizes_that_differ_are_said(tmp_path):
