@@ -337,7 +337,7 @@ class StepsUneven(Remark, frozen=True):
 class CountedUnlike(Remark, frozen=True):
     """The counted step processed more or less data than the others: means over ranks."""
 
-    unit: Literal["samples", "forward_calls"]
+    unit: Literal["elements", "samples", "forward_calls"]
     counted: float
     usual: float
 

@@ -344,6 +344,8 @@ STEPS = Table(
                          "tensor, summed over its forward calls, excluding evaluation; a tensor passed again counts "
                          "once. Null if no tensor was passed, and in wait passes that were not "
                          "observed.", nullable=True),
+        int64("elements", "Elements of these tensors: of a batch of sequences, its tokens with padding.",
+              nullable=True),
         span("cpu_ns", "CPU time of the thread that runs the steps (trace and arrivals passes).",
              nullable=True),
         int64("switched_out", "How often that thread was preempted while it could still run (trace and arrivals "

@@ -133,10 +133,16 @@ def first_tensor(args: Any, kwargs: Any) -> torch.Tensor | None:
 
 def num_rows(tensor: torch.Tensor | None) -> int | None:
     """First dimension of a tensor on this rank; None without one."""
-    if tensor is None or not tensor.dim():
-        return None
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return int(local.shape[0])
+    return None if tensor is None or not tensor.dim() else int(_local(tensor).shape[0])
+
+
+def num_elements(tensor: torch.Tensor) -> int:
+    """Elements of a tensor on this rank."""
+    return int(_local(tensor).numel())
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def num_samples(args: Any, kwargs: Any) -> int | None:

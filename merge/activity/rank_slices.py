@@ -126,7 +126,10 @@ def step_windows(clock: Clock, recorded: pl.DataFrame | None, drawn: Iterable[pl
     return pl.concat([empty(STEPS).select(STEP_COLUMNS), *drawn])
 
 
-STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "run_queue_ns", "cpu_ns", "pass")
+STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "elements", "run_queue_ns", "cpu_ns",
+                "pass")
+UNKNOWN = ("samples", "elements", "run_queue_ns", "cpu_ns")
+"""Columns of steps that traces of other programs do not tell."""
 
 
 def steps_drawn(rank: int, events: pl.DataFrame) -> pl.DataFrame:
@@ -138,6 +141,5 @@ def steps_drawn(rank: int, events: pl.DataFrame) -> pl.DataFrame:
         steps = events.select(step=pl.lit(0, pl.Int64), start_ns=pl.col("start_ns").min(),
                               end_ns=(pl.col("start_ns") + pl.col("duration_ns")).max()).head(1)
     return steps.select(rank=pl.lit(rank, pl.Int64), step="step", start_ns="start_ns", end_ns="end_ns",
-                        duration_ns=pl.col("end_ns") - pl.col("start_ns"), samples=pl.lit(None, TYPES["int64"]),
-                        run_queue_ns=pl.lit(None, TYPES["int64"]), cpu_ns=pl.lit(None, TYPES["int64"]),
-                        **{"pass": pl.lit("trace")})
+                        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+                        **dict.fromkeys(UNKNOWN, pl.lit(None, TYPES["int64"])), **{"pass": pl.lit("trace")})

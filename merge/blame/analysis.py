@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +15,7 @@ from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
-from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
+from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
@@ -37,8 +36,6 @@ VAGUE = ("unknown", "whole")
 EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns",
             "overlapped_ns", "communication_ns")
 """What is known of steps of hosts and of devices alike."""
-MANY_SAMPLES = 1.2
-"""From this ratio to the median rank on, the size of the batch is the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +173,10 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
     if blind is not None or clock_ns is None:
         return [], blind, None
     counted = windows.filter(pl.col("step").is_in(steps))
-    samples = dict(counted.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
+    amounts = [(kind, dict(counted.group_by("rank").agg(pl.col(column).mean()).drop_nulls().iter_rows()))
+               for kind, column in AMOUNTS.items()]
     found = Verdicts(job, groups, activities.known, steps, clock_ns, processors).culprits()
-    found = [replace(one, causes=_with_batch(one.causes, one.rank, samples)) for one in found]
+    found = [replace(one, causes=_with_batch(one.causes, one.rank, amounts)) for one in found]
     is_told = any(one.certain for one in found) or bool(processors.crowded())
     step_ns = counted["duration_ns"].to_numpy().mean() if len(counted) else 0.0
     return found, None, None if is_told else shifting_lateness(groups, job.ranks.tolist(), float(step_ns))
@@ -205,14 +203,16 @@ def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
     return None if has_peers else "no peers"
 
 
-def _with_batch(causes: list[Cause], rank: int, samples: Mapping[int, float]) -> list[Cause]:
-    """Names the batch as cause, where the rank has more samples and takes longer in modules."""
-    others: list[Any] = [value for other, value in samples.items() if other != rank]
-    if rank not in samples or not others or not samples[rank] >= MANY_SAMPLES * float(np.median(others)):
+def _with_batch(causes: list[Cause], rank: int, amounts: Sequence[tuple[str, Mapping[int, float]]]) -> list[Cause]:
+    """Names the batch as cause, where the rank has more samples, or longer ones, and takes longer in modules."""
+    found = ((kind, each[rank], float(np.median([value for other, value in each.items() if other != rank])))
+             for kind, each in amounts if rank in each and len(each) > 1)
+    kind, mine, usual = next(((kind, mine, usual) for kind, mine, usual in found if mine >= MANY_SAMPLES * usual),
+                             ("", 0.0, 0.0))
+    if not kind:
         return causes
     work = [one for one in causes if one.kind in (*OF_MODULES, "whole")]
     if not work:
         return causes
-    batch = Cause(kind="batch", where=None, gain_ns=max(one.gain_ns for one in work), spent=samples[rank],
-                  of_peers=float(np.median(others)))
+    batch = Cause(kind=kind, where=None, gain_ns=max(one.gain_ns for one in work), spent=mine, of_peers=usual)
     return sorted([batch, *(one for one in causes if one not in work)], key=lambda one: -one.gain_ns)

@@ -12,6 +12,10 @@ HABIT = 3
 """Steps that a culprit is late in, at least."""
 MATERIAL = 0.02
 """Smallest share of a step with which a rank is called a culprit."""
+MANY_SAMPLES = 1.2
+"""From this ratio to the median peer on, the size of the batch is the cause."""
+AMOUNTS = {"batch": "samples", "elements": "elements"}
+"""Kind of a cause -> what there is more of in the steps of its rank; the first that shows it."""
 NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
@@ -48,14 +52,14 @@ class Cause:
 
     kind: str
     """forward, backward, recompute, data, optimizer, host, annotation, unknown, or whole: no single one; batch: it has
-    more samples; core: its thread had to wait for a processor."""
+    more samples; elements: its input has more of them; core: its thread had to wait for a processor."""
     where: str | None
     """Module path; name of an annotation; for the host what it lies between; of what is unknown, where a trace shows
     nothing. None where that is not known."""
     gain_ns: float
     """By how much a step would be shorter without the excess of this alone."""
     spent: float
-    """What the rank spends on it in a step, ns; of a batch, its samples; of a core, the part of one that it got."""
+    """What the rank spends on it in a step, ns; of a batch, its samples or elements; of a core, its part of one."""
     of_peers: float
     """The same of the median peer."""
     line: Line | None = None

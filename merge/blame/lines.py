@@ -21,7 +21,7 @@ MOST_OF_IT = 0.5
 """Part of an excess that a line has to show."""
 FEWEST = 3
 """Samples of a line in steps with a timeline, from which on these tell in which activity it is."""
-COUNTS = ("batch", "core")
+COUNTS = ("batch", "elements", "core")
 """Causes that are no time."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from distprof.merge.difference.pairing import Pairing, modules_in, paired
 from distprof.merge.difference.samples import Samples
 from distprof.merge.difference.split import is_communication
 from distprof.merge.totals.step_time import LIGHT, TRACED
+from distprof.merge.totals.workload import Unit
 
 UNEVEN = 0.05
 """Difference of the parts of a step without a processor from which on times on a processor are not judged: threads that
@@ -188,15 +189,20 @@ class Difference:
     def counts(self) -> Mapping[str, Change]:
         """Parameters and FLOPs of the model, as counted; and memory."""
         found = {name: exact(*self.of_summaries("model", name)) for name in COUNTS}
-        flops = _flops_of_sample if self.per_sample else _flops
+        unit = self.flops_unit
+        flops = _flops if unit is None else partial(_flops_per, unit)
         return {**found, "flops": exact(*self._of_both(flops)), "param_bytes": exact(*self._of_both(_param_bytes)),
                 "peak_bytes": exact(*self._of_both(lambda run: run.peak_bytes))}
 
     @cached_property
-    def per_sample(self) -> bool:
-        """True where `flops` are of a sample, as all runs know how many the counted step had; else of that step."""
-        return all(run.workload is not None and run.workload.unit == "samples" and run.workload.counted
-                   for run in self.runs)
+    def flops_unit(self) -> Unit | None:
+        """What `flops` are of one of, as all runs know how many the counted step had; None: of that step.
+
+        Elements, where the samples of a run differ in length.
+        """
+        has_lengths = any(run.workload is not None and run.workload.unit == "elements" for run in self.runs)
+        unit: Unit = "elements" if has_lengths else "samples"
+        return unit if all((work := run.workload_in(unit)) is not None and work.counted for run in self.runs) else None
 
     @cached_property
     def rates(self) -> Mapping[str, Change]:
@@ -273,9 +279,9 @@ def _flops(run: Observed) -> float | None:
     return None if None in found else float(sum(found))
 
 
-def _flops_of_sample(run: Observed) -> float | None:
-    found = _flops(run)
-    return None if found is None or run.workload is None or not run.workload.counted else found / run.workload.counted
+def _flops_per(unit: Unit, run: Observed) -> float | None:
+    found, work = _flops(run), run.workload_in(unit)
+    return None if found is None or work is None or not work.counted else found / work.counted
 
 
 def _param_bytes(run: Observed) -> float | None:

@@ -67,8 +67,8 @@ def _facts(run: Observed) -> Iterator[tuple[str, str]]:
         yield name, ", ".join(sorted({rank.versions[name] for rank in ranks if name in rank.versions}))
     if run.launched is not None and run.launched.argv:
         yield "arguments", " ".join(job_command(run.launched.argv))
-    if run.workload is not None and run.workload.unit == "samples":
-        yield BATCH, f"{run.workload.most_often:.3g}"
+    if (work := run.workload_in("samples")) is not None:
+        yield BATCH, f"{work.most_often:.3g}"
     for name, found in (("steps", {rank.plan for rank in ranks if rank.plan}),
                         (PARAMETER_TYPES, {kind for rank in ranks if rank.params for kind in rank.params.dtypes}),
                         (PRODUCT_TYPES, _product_types(run)),

@@ -33,7 +33,7 @@ from distprof.merge.totals.description import problems_of, without_tables
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.step_time import LIGHT, TRACED, on_device, settled, step_time
 from distprof.merge.totals.summary import reduce
-from distprof.merge.totals.workload import Workload, workload
+from distprof.merge.totals.workload import Unit, Workload, workload
 
 NO_COLLECTIVES = RankCollectives(**{one.name: np.empty(0, np.int64) for one in fields(RankCollectives)})
 PASSES = (*LIGHT, *(name for names in TRACED for name in names))
@@ -175,8 +175,12 @@ class Observed:
     @cached_property
     def workload(self) -> Workload | None:
         """How much data steps work through; None where that is not known."""
+        return self.workload_in(None)
+
+    def workload_in(self, unit: Unit | None) -> Workload | None:
+        """The same in a unit."""
         usual = None if self.tables is None else step_time(self.tables.steps)
-        return None if usual is None or self.tables is None else workload(self.tables.steps, usual)
+        return None if usual is None or self.tables is None else workload(self.tables.steps, usual, unit)
 
     @cached_property
     def peak_bytes(self) -> float | None:

@@ -13,7 +13,7 @@ from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
-from distprof.units import counted, duration, numbered, size, spans
+from distprof.units import counted, duration, numbered, si, size, spans
 
 SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.Unreadable: "{rank:of_rank}{file:unreadable}{detail}",
@@ -162,8 +162,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
                                                 "unknown",
     "note": lambda note: "" if note is None else f" ({note})",
     "flags": lambda _: SIZE_FLAGS,
-    "amount": "{:.3g}".format,
-    "unit": lambda name: name.replace("_", " "),
+    "amount": lambda value: f"{value:.3g}" if value < 1000 else si(value),
+    "unit": lambda name: "input elements" if name == "elements" else name.replace("_", " "),
     "values": lambda keys: f", including values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",

@@ -107,8 +107,8 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
     flops = [mean[name] for name in FLOPS_OF_PHASE]
     mixed = any(isinstance(one, ModulesUncounted) for one in run.problems)
     known = counted_ns and None not in flops and not _lacks_parts(run) and not mixed
-    samples = work.usual * _num_batches(run) if (
-        work is not None and work.unit == "samples" and run.topology_certain) else None
+    batches = None if usual is None or not run.topology_certain else workload(tables.steps, usual, "samples")
+    samples = None if batches is None else batches.usual * _num_batches(run)
     mfu, basis = (None, MfuBasis(code="uncounted")) if mixed else utilisation(
         run, tables.operators.model_flops, counted_ns, peak)
     return {
@@ -116,7 +116,7 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
         "measured_ns": on_device(tables.steps).filter(pl.col("pass") == TIME)["duration_ns"].mean(),
         **{name: mean[name] for name in TIMES if name != "step_ns"},
         "samples": samples,
-        "samples_per_second": samples / work.usual_ns * 1e9 if work is not None and samples else None,
+        "samples_per_second": samples / batches.usual_ns * 1e9 if batches is not None and samples else None,
         "flops_per_second": sum(flops) * run.world_size / counted_ns * 1e9 if known and counted_ns else None,
         "mfu": mfu,
         "mfu_basis": msgspec.to_builtins(basis),

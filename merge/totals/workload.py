@@ -10,9 +10,10 @@ import polars as pl
 from distprof.contract.passes import COUNT
 from distprof.merge.totals.step_time import StepTime, on_device, settled
 
-Unit = Literal["samples", "forward_calls"]
+Unit = Literal["elements", "samples", "forward_calls"]
 UNITS: tuple[Unit, ...] = ("samples", "forward_calls")
-"""What tells how much it is, the first that is known."""
+"""What tells how much it is, the first that is known; elements where samples have more or fewer of them."""
+LENGTH = ("samples", "elements")
 UNLIKE = 0.01
 """Difference from which on the counted step is unlike the others."""
 
@@ -25,7 +26,8 @@ class Workload:
     usual: float
     """In the steps that the step time is of."""
     usual_ns: float
-    """How long these steps take in the mean: each as long as the median of those with as much data."""
+    """How long these steps take in the mean: each as long as the median of those with as much data; by elements, of
+    which each step may have another number, as the median step takes for each of them."""
     counted: float | None
     """In the counted step; None where there is none."""
     most_often: float
@@ -42,18 +44,33 @@ class Workload:
         return self.counted is not None and abs(self.counted / self.usual - 1) > UNLIKE
 
 
-def workload(steps: pl.DataFrame, usual: StepTime) -> Workload | None:
-    """What `STEPS` tell of it; None where they do not."""
+def workload(steps: pl.DataFrame, usual: StepTime, unit: Unit | None = None) -> Workload | None:
+    """What `STEPS` tell of it, in a unit, or in the one that tells most; None where they do not."""
     timed, counted = settled(on_device(steps), usual.passes), steps.filter(pl.col("pass") == COUNT)
-    for unit in UNITS:
+    known: tuple[Unit, ...] = UNITS if unit is None else (unit,)
+    if unit is None and _lengths_vary(pl.concat([timed.select(LENGTH), counted.select(LENGTH)])):
+        known = ("elements",)
+    for unit in known:
         each = _each(timed, unit)
         if len(each) and each["amount"].sum():
             some = _each(counted, unit)["amount"]
             is_known = len(some) == counted["step"].n_unique() and some.sum()
-            return Workload(unit=unit, usual=float(each["amount"].sum()) / len(each), usual_ns=_mean_ns(each),
+            usual_amount = float(each["amount"].sum()) / len(each)
+            return Workload(unit=unit, usual=usual_amount,
+                            usual_ns=usual_amount * _per_element_ns(each) if unit == "elements" else _mean_ns(each),
                             most_often=each["amount"].mode().max(),  # type: ignore[arg-type]
                             counted=float(some.sum()) / len(some) if is_known else None)
     return None
+
+
+def _lengths_vary(steps: pl.DataFrame) -> bool:
+    each = steps.drop_nulls()
+    of_sample = each["elements"] / each["samples"]
+    return len(each) == len(steps) > 1 and of_sample.max() > (1 + UNLIKE) * of_sample.min()  # type: ignore[operator]
+
+
+def _per_element_ns(each: pl.DataFrame) -> float:
+    return float((each["ns"] / each["amount"]).median())  # type: ignore[arg-type]
 
 
 def _each(steps: pl.DataFrame, unit: Unit) -> pl.DataFrame:

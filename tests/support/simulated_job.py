@@ -32,6 +32,7 @@ class Job:
     num_ranks: int
     transfer_ns: int = 10
     samples: Mapping[int, int] = field(default_factory=dict)
+    elements: Mapping[int, int] = field(default_factory=dict)
     """Samples in a step, by rank."""
     now: list[int] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
@@ -127,8 +128,8 @@ class Job:
         return pl.DataFrame(self.rows, schema=SCHEMA)
 
     def _windows(self, first: int = 1) -> pl.DataFrame:
-        rows = [(rank, step, start, end, end - start, self.samples.get(rank),
+        rows = [(rank, step, start, end, end - start, self.samples.get(rank), self.elements.get(rank),
                  *self.ran.get((rank, step), (None, None)))
                 for (rank, step), (start, end) in sorted(self.windows.items()) if step >= first]
-        names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "cpu_ns", "run_queue_ns")
+        names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "elements", "cpu_ns", "run_queue_ns")
         return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")

@@ -14,7 +14,7 @@ from distprof.contract.passes import WAIT
 from distprof.contract.tables import TableRow
 from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame
-from distprof.model.tensors import first_tensor, num_rows
+from distprof.model.tensors import first_tensor, num_elements, num_rows
 from distprof.recording.steps.device_times import DeviceTimes
 from distprof.recording.steps.turns import Waited
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
@@ -63,12 +63,12 @@ class CurrentStep:
 
         The calls in it may change as later steps end.
         """
-        counts = [one.number for one in self._samples.values() if one.number is not None]
+        # models that work on the same samples, or chunks of one model on a rank, do not add up
+        most = max(self._samples.values(), key=lambda one: one.number, default=_Samples())
         row = {"step": self.number, "pass": pass_name, "start_ns": self.began_ns,
                "end_ns": self.began_ns + duration_ns, "duration_ns": duration_ns,
                "forward_calls": self.forward_calls, "evaluation_calls": self._evaluation_calls,
-               # models that work on the same samples, or chunks of one model on a rank, do not add up
-               "samples": max(counts, default=None)}
+               "samples": most.number or None, "elements": most.elements or None}
         self.device_times.end(row)
         if self.forward_calls is not None:
             self._calls.step_ended(self.number)
@@ -84,7 +84,7 @@ class CurrentStep:
         """The row of a step that was over before it was known what ends one."""
         row = {"step": self.number, "pass": WAIT, "start_ns": step.start_ns,
                "end_ns": step.start_ns + step.duration_ns, "duration_ns": step.duration_ns,
-               "forward_calls": None, "evaluation_calls": None, "samples": None}
+               "forward_calls": None, "evaluation_calls": None, "samples": None, "elements": None}
         self._calls.step_ended(0)  # what was seen by then is known of no single step
         self.number += 1
         return row
@@ -128,10 +128,10 @@ class _Doubtful:
 
 
 class _Samples:
-    """Samples that went into one model in a step."""
+    """Samples that went into one model in a step, and elements of their tensors."""
 
     def __init__(self) -> None:
-        self.number: int | None = None
+        self.number = self.elements = 0
         self._seen: dict[int, Any] = {}
 
     def add(self, tensor: Any) -> None:
@@ -141,4 +141,5 @@ class _Samples:
         if rows is None or (before is not None and before() is tensor):
             return
         self._seen[id(tensor)] = weakref.ref(tensor)  # the id of a dead tensor may go to a new one
-        self.number = (self.number or 0) + rows
+        self.number += rows
+        self.elements += num_elements(tensor)

@@ -69,7 +69,7 @@ class RankArrays:
     """Ranks with a summary that lacks steps or communication."""
 
 
-WINDOW = ("rank", "step", "duration_ns", "samples", "cpu_ns", "run_queue_ns")
+WINDOW = ("rank", "step", "duration_ns", "samples", "elements", "cpu_ns", "run_queue_ns")
 """Columns of `STEPS` that are looked at."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import Activity
-from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
+from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, MATERIAL, SURE, Blind, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.summarised.arrays import Peers, RankArrays, rank_arrays
@@ -36,8 +36,6 @@ SKETCHED = 0.15
 """Part of a gain by which one that summaries show is wrong in nine of ten simulated jobs at most."""
 MOST_OF_IT = 0.5
 """Part of an excess for which the thread has to have waited for a processor, to be the cause."""
-MANY_SAMPLES = 1.2
-"""From this ratio to the median peer on, the size of the batch is the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +86,7 @@ def culprits_of(level: LevelRun) -> Summarised:
     blind = _blind(level, arrays, has_peers=bool(compared))
     found = [] if blind is not None else _Verdicts(
         arrays, compared, processors, Timed(level.run.summaries.tables[MODULES.file], level.steps, arrays.ranks),
-        _samples(arrays)).culprits()
+        _amounts(arrays)).culprits()
     return Summarised(culprits=[one for one, _ in found], blind=blind, crowded=processors.crowded(),
                       num_ranks=len(arrays.ranks), left_out=arrays.left_out,
                       compared={one.rank: _near(arrays, suspect) for one, suspect in found})
@@ -120,8 +118,8 @@ class _Verdicts:
     """Judges suspects together: who hides behind whom."""
 
     def __init__(self, arrays: RankArrays, peers: Sequence[Peers], processors: Processors, timed: Timed,
-                 samples: Any) -> None:
-        self._arrays, self._processors, self._timed, self._samples = arrays, processors, timed, samples
+                 amounts: Mapping[str, Any]) -> None:
+        self._arrays, self._processors, self._timed, self._amounts = arrays, processors, timed, amounts
         self._known: dict[int, list[Activity]] = {}
         self._tested = 0
         self._suspects = sorted((one for group in peers for one in self._of(group)), key=lambda one: -one.by_ns)
@@ -199,17 +197,18 @@ class _Verdicts:
             others = [int(rank) for rank in self._arrays.ranks[one.peers.rows] if rank in self._processors.ran_ns]
             return [Cause(kind="core", where=None, gain_ns=gain_ns, spent=self._processors.share([number]),
                           of_peers=self._processors.share([rank for rank in others if rank != number]))]
-        mine, peers = self._samples[one.place], np.delete(self._samples[one.peers.rows], one.row)
         causes = sketched_causes(one.excess, one.row, one.excess.kinds[one.kind], self._known[id(one.excess)],
                                  list(self._timed.longer(one.peers, one.row)), gain_ns)
-        usual = float(np.nanmedian(peers)) if not np.isnan(peers).all() else np.nan
-        if mine >= MANY_SAMPLES * usual:
-            return [Cause(kind="batch", where=None, gain_ns=gain_ns, spent=float(mine), of_peers=usual)]
+        for kind, amounts in self._amounts.items():
+            mine, peers = amounts[one.place], np.delete(amounts[one.peers.rows], one.row)
+            usual = float(np.nanmedian(peers)) if not np.isnan(peers).all() else np.nan
+            if mine >= MANY_SAMPLES * usual:
+                return [Cause(kind=kind, where=None, gain_ns=gain_ns, spent=float(mine), of_peers=usual)]
         return causes
 
 
 def _of_peers(cause: Cause, one: Suspect) -> float:
-    return float(one.excess.usual[one.row].sum()) if cause.kind == "batch" else cause.of_peers
+    return float(one.excess.usual[one.row].sum()) if cause.kind in AMOUNTS else cause.of_peers
 
 
 def _gain(one: Suspect, seen: WaitedFor) -> float:
@@ -249,7 +248,7 @@ def excess_of_peers(peers: Peers, steps: Sequence[int]) -> Excess:
         kinds=[*names, WHOLE], kind_of=np.array([names.index(one.kind) for one in peers.labels], np.int64))
 
 
-def _samples(arrays: RankArrays) -> Any:
-    """Mean samples of a step, of each rank; NaN where they are not known."""
-    means = arrays.windows.group_by("rank").agg(pl.col("samples").cast(pl.Float64).mean()).sort("rank")
-    return means["samples"].fill_null(np.nan).to_numpy()
+def _amounts(arrays: RankArrays) -> dict[str, Any]:
+    """Means of a step, of each rank, by the kind of cause that they are; NaN where they are not known."""
+    means = arrays.windows.group_by("rank").agg(pl.col(*AMOUNTS.values()).cast(pl.Float64).mean()).sort("rank")
+    return {kind: means[column].fill_null(np.nan).to_numpy() for kind, column in AMOUNTS.items()}

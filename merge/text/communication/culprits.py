@@ -16,7 +16,7 @@ from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.text.phrases import brief, in_one_unit, rank_list, work_name
 from distprof.merge.text.script_lines import file_name
 from distprof.merge.totals.step_time import StepTime
-from distprof.units import counted, percent
+from distprof.units import counted, percent, si
 
 NEEDED = 3
 """Steps that it takes to tell habit from chance."""
@@ -253,6 +253,8 @@ def cause(one: Cause) -> str:
         return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":
         return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
+    if one.kind == "elements":
+        return f"its input has {si(one.spent)} elements against {si(one.of_peers)} of its peers"
     spent, of_peers = in_one_unit(one.spent, one.of_peers)
     return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one.line)}"
 

@@ -14,6 +14,7 @@ from distprof.merge.difference.limits import Judged
 from distprof.merge.text.difference.headlines import from_to, headlines, module_name, ratio_of, signed
 from distprof.merge.text.difference.notes import noise_line, note_lines
 from distprof.merge.text.problems import sentence
+from distprof.merge.totals.workload import Unit
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
 from distprof.units import UNKNOWN, duration, si, size
@@ -27,6 +28,7 @@ VERDICTS = {"changed": "changed", "noise": "noise", "same": "", "unknown": "?", 
 COUNTS = {"params": "model parameters", "stored_params": "parameters stored", "fwd_flops": "forward FLOPs",
           "bwd_flops": "backward FLOPs", "recompute_flops": "recomputed FLOPs", "flops": "FLOPs per step",
           "param_bytes": "parameter bytes per rank", "peak_bytes": "peak memory per rank"}
+FLOPS_PER: Mapping[Unit, str] = {"samples": "FLOPs per sample", "elements": "FLOPs per input element"}
 REMEDIES = {"memory": "; record it with --steps memory=1"}
 """How to record what is unknown."""
 NOT_JUDGED = {"cpu_time": "the sides were short of CPU time to different degrees, or one run per side does not show "
@@ -178,7 +180,7 @@ def _calls(found: Difference, row: Row) -> str:
 
 
 def _counted(found: Difference) -> Iterator[Section]:
-    counts = COUNTS | ({"flops": "FLOPs per sample"} if found.per_sample else {})
+    counts = COUNTS | ({} if found.flops_unit is None else {"flops": FLOPS_PER[found.flops_unit]})
     rows = [(title, write(change.base), write(change.new), ratio_of(change))
             for name, title in counts.items() if (change := found.counts[name]).base != change.new
             for write in (size if "bytes" in name else si,)]

@@ -61,15 +61,18 @@ def test_the_split_of_steps_is_exact():
     assert split == [{"rank": rank, **(of_the_late if rank == 2 else expected)} for rank in range(4)]
 
 
-def test_twice_the_batch_on_one_rank():
+@pytest.mark.parametrize(("times", "kind", "spent"), [(2, "batch", 16), (1, "elements", 16_384)])
+def test_twice_the_batch_on_one_rank(times, kind, spent):
+    """Twice the samples, or samples of twice the length."""
     def twice(ns: int) -> Callable[[int], int]:
         return lambda rank: ns * (2 if rank == 3 else 1)
 
     job = job_of(4, (DATA, always(50), ()), (MLP, twice(100), ()), (HEAD, twice(30), ()), (BACKWARD, twice(150), ALL),
-                 samples={0: 8, 1: 8, 2: 8, 3: 16})
+                 samples={0: 8, 1: 8, 2: 8, 3: 8 * times}, elements={0: 8192, 1: 8192, 2: 8192, 3: 16_384})
     (culprit,) = job.culprits()
     assert (culprit.rank, culprit.certain) == (3, True) and culprit.gain_ns == pytest.approx(100 + 30 + 150)
-    assert culprit.causes == [Cause(kind="batch", where=None, gain_ns=pytest.approx(280), spent=16, of_peers=8)]
+    assert culprit.causes == [
+        Cause(kind=kind, where=None, gain_ns=pytest.approx(280), spent=spent, of_peers=spent / 2)]
 
 
 def test_two_causes_in_different_groups_of_a_mesh():

@@ -180,7 +180,8 @@ def judged(out: Path, *arguments: object) -> Analysis:
 @pytest.mark.parametrize(("job", "rank", "kind", "where"), [
     ("tp", 1, "forward", "blocks.1"), ("fsdp", 2, "backward", "blocks.1"), ("tp_fsdp", 1, "forward", "blocks.1"),
     ("lbfgs", 2, "forward", "blocks.1"), ("broadcast", 0, "host", None), ("reduce", 0, "host", None),
-    ("sequences", 3, None, None), ("burn", 2, "host", None), ("pinned", 2, "core", None), ("workers", 1, "data", None)])
+    ("sequences", 3, "elements", None), ("burn", 2, "host", None), ("pinned", 2, "core", None),
+    ("workers", 1, "data", None)])
 def test_the_late_rank_under_any_parallelism(tmp_path, job, rank, kind, where):
     milliseconds = 150 if job == "workers" else 20  # a worker prefetches while its rank computes
 

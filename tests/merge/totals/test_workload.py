@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import chain, repeat
 
 import polars as pl
@@ -18,12 +19,13 @@ from support.recording import train
 MS = 1_000_000
 
 
-def of(*each: tuple[str, float, int | None], calls: int | None = 1) -> Workload | None:
-    """Of steps of one rank: pass, ms and samples."""
-    rows = [(0, step, name, int(ms * MS), samples, calls) for step, (name, ms, samples) in enumerate(each)]
+def of(*each: tuple[str, float, int | None], calls: int | None = 1, lengths: Sequence[int] = ()) -> Workload | None:
+    """Of steps of one rank: pass, ms and samples; and how long these are."""
+    rows = [(0, step, name, int(ms * MS), samples, samples and samples * (lengths[step] if lengths else 1), calls)
+            for step, (name, ms, samples) in enumerate(each)]
     steps = pl.DataFrame(rows,
                          {"rank": pl.Int64, "step": pl.Int64, "pass": pl.String, "duration_ns": pl.Int64,
-                          "samples": pl.Int64, "forward_calls": pl.Int64}, orient="row")
+                          "samples": pl.Int64, "elements": pl.Int64, "forward_calls": pl.Int64}, orient="row")
     usual = step_time(steps)
     assert usual is not None
     return workload(steps, usual)
@@ -47,6 +49,31 @@ def test_where_samples_are_not_known_forward_calls_tell():
     assert found is not None and (found.unit, found.counted) == ("forward_calls", 3)
     assert of(("count", 300, None), ("time", 40, None), calls=None) is None
     assert of(("count", 300, None), ("time", 40, 8)).counted is None
+
+
+def test_of_samples_that_differ_in_length_elements_tell():
+    found = of(("count", 300, 4), ("time", 20, 4), ("time", 40, 4), ("time", 900, 4), lengths=[64, 128, 256, 192])
+    assert found is not None and (found.unit, found.counted) == ("elements", 256) and found.is_unlike
+    assert found.usual == 768 and found.counted_ns == pytest.approx(10 * MS)
+
+
+@pytest.mark.parametrize("lengths", [[64, 64, 64], [0, 0, 0]])
+def test_of_samples_of_one_length_their_number_tells(lengths):
+    found = of(("count", 300, 4), ("time", 20, 4), ("time", 40, 8), lengths=lengths)
+    assert found is not None and (found.unit, found.counted, found.usual) == ("samples", 4, 6)
+
+
+def test_rates_of_padded_sequences_are_of_sequences_as_long_as_most(tmp_path):
+    lengths = chain((32, 8), repeat(32))
+    train(tmp_path / "run", nn.Linear(16, 16), lambda: torch.ones(4, next(lengths), 16),
+          steps="wait=1,count=1,time=6,trace=0,arrivals=0", num_steps=9)
+    found = json.loads(called("stats", "--json", "--peak", "1e12", tmp_path / "run").stdout)
+    step, counted = found["step"], 2 * 2 * 4 * 8 * 16 * 16
+    assert found["per_gpu"]["fwd_flops"]["mean"] + found["per_gpu"]["bwd_flops"]["mean"] == counted
+    assert step["samples"] == 4
+    assert step["flops_per_second"] == pytest.approx(32 / 8 * counted / step["time_ns"] * 1e9)
+    said = called("stats", tmp_path / "run").stdout
+    assert "the counted step had 512 input elements, the average step 2.05 K" in said
 
 
 @pytest.mark.parametrize("first", [2, 8])

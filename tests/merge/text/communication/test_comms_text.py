@@ -161,6 +161,12 @@ def test_a_rank_that_shares_its_core():
     assert told(culprit(causes=[cause]))[0] == f"{DELAYS}it got 61 % of a core against 98 % of its peers; p = 0.0001"
 
 
+def test_longer_samples():
+    cause = Cause(kind="elements", where=None, gain_ns=22e6, spent=16_384, of_peers=8192)
+    assert told(culprit(causes=[cause]))[0] == (
+        f"{DELAYS}its input has 16.38 k elements against 8.19 k of its peers; p = 0.0001")
+
+
 def test_a_larger_batch_and_several_causes():
     causes = [Cause(kind="batch", where=None, gain_ns=15e6, spent=512, of_peers=256),
               Cause(kind="data", where=None, gain_ns=5e6, spent=5e6, of_peers=1e6)]
