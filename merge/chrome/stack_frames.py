@@ -31,7 +31,7 @@ def frames_of(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def with_frames_of(text: bytes | memoryview, rank: int) -> bytes:
     """Events, joined by commas, that name the frames of their rank."""
-    events = _EVENTS.decode(b"[%b]" % text)
+    events = _EVENTS.decode(b"[" + text + b"]")
     for event in events:
         for name in NAMES:
             if name in event:

@@ -12,6 +12,7 @@ from io import FileIO
 from itertools import chain
 
 from distprof.errors import LIMITS, DataError
+from distprof.merge.scan import nsys
 from distprof.merge.scan.decompression import Decompressed, format_of
 from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
@@ -56,6 +57,8 @@ class ChunkReader:
         """Of a text that is not compressed; None for UTF-8 without a mark. Known with the first chunk."""
         self.is_compressed = False
         """Known with the first chunk."""
+        self.is_made = False
+        """True where the text is made of what another tool exports: nothing comes behind its events. Known likewise."""
         self._chunk_bytes = chunk_bytes
         self._max_bytes = max_bytes
         self._source = source
@@ -105,6 +108,9 @@ class ChunkReader:
         self.is_compressed = name is not None or first.startswith(MAGIC)
         if first.startswith(MAGIC):
             yield from self._gunzipped(raw, first)
+        elif first.startswith(nsys.MAGIC) and self.trace.member is None and isinstance(raw, FileIO):
+            self.is_compressed = self.is_made = True
+            yield from self._exported()
         elif name is not None:
             file = Decompressed(_whole(raw, first), name)
             yield from file
@@ -121,6 +127,19 @@ class ChunkReader:
 
         if isinstance(raw, Unzipped) and raw.failure is not None:
             self.damage = Damage(reason=f"is damaged ({raw.failure})", at_byte=raw.given,
+                                 lost="the rest cannot be read")
+
+    def _exported(self) -> Iterator[bytes]:
+        """Of a database that is damaged, what comes before."""
+        num_bytes = 0
+        try:
+            for piece in nsys.chrome_text(self.trace.path):
+                num_bytes += len(piece)
+                yield piece
+        except DataError as error:
+            if not num_bytes:
+                raise
+            self.damage = Damage(reason=f"is damaged ({error.__cause__})", at_byte=num_bytes,
                                  lost="the rest cannot be read")
 
     def _gunzipped(self, raw: Readable, first: bytes) -> Iterator[bytes]:

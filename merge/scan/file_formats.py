@@ -11,7 +11,7 @@ FOREIGN = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file with git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer", "fetch the file with git annex get"),
     (b"par1", "a parquet table", None),
-    (b"sqlite format 3", "an SQLite database (an Nsight Systems export?)", None),
+    (b"sqlite format 3", "an SQLite database", "exports of Nsight Systems are read from files of this machine alone"),
     (b"pk\x03\x04", "a ZIP archive", "unzip it"),
     *((b"\x80" + protocol, "a Python pickle", "for torch.cuda.memory snapshots, use distprof memory")
       for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),

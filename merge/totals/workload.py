@@ -65,8 +65,8 @@ def workload(steps: pl.DataFrame, usual: StepTime, unit: Unit | None = None) -> 
 
 def _lengths_vary(steps: pl.DataFrame) -> bool:
     each = steps.drop_nulls()
-    of_sample = each["elements"] / each["samples"]
-    return len(each) == len(steps) > 1 and of_sample.max() > (1 + UNLIKE) * of_sample.min()  # type: ignore[operator]
+    of_sample = (each["elements"] / each["samples"]).to_numpy()
+    return len(each) == len(steps) > 1 and bool(of_sample.max() > (1 + UNLIKE) * of_sample.min())
 
 
 def _per_element_ns(each: pl.DataFrame) -> float:

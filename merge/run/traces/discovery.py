@@ -16,6 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.run.traces.rank_from_name import natural, place_in, rank_in
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, MERGED_TRACE, read_head
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
+from distprof.merge.scan import nsys
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -28,12 +29,14 @@ LEVELS = 4
 SHOWN_LEVELS = 2
 """Folders above a file that was given itself: its rank may be in their names."""
 ASCEND_FOLDER, ASCEND_RANK = "ASCEND_PROFILER_OUTPUT", re.compile(r"profiler_info_(\d{1,6})\.json")
+TOLD_BY_NAME = (*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES, nsys.REPORT_SUFFIX)
 MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace")
 """Suffixes of files, beside none, that are traces if they begin like one."""
 HEAD_CHUNK_BYTES = 1 << 16
 _MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks)(?![a-z])", re.IGNORECASE)
 OF_TORCH = frozenset(("distributedInfo", "deviceProperties"))
 """Keys that every version of Kineto writes beside the events, one of them at least."""
+NSYS_REPORT = "a report of Nsight Systems, which nsys export --type sqlite makes readable"
 LEFTOVER = "a leftover of merging that cannot be read"
 NAMED = 3
 """Files that a line names of those it is about."""
@@ -213,8 +216,7 @@ def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterato
         shown = [name for name in folders if not name.startswith(".") and name != MERGED]
         folders[:] = sorted(shown, key=natural) if below < LEVELS else []
         for name in sorted(names, key=natural):
-            if not name.startswith(".") and (
-                    name.endswith((*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES)) or _begins_like_a_trace(folder / name)):
+            if not name.startswith(".") and (name.endswith(TOLD_BY_NAME) or _begins_like_a_trace(folder / name)):
                 yield folder / name
 
 
@@ -229,11 +231,13 @@ def _with_rank_beside(identity: TraceIdentity, file: Path) -> TraceIdentity:
 
 def _begins_like_a_trace(file: Path) -> bool:
     """For names that do not say what a file is. Files of other kinds are passed by without a word."""
-    if not (file.name.endswith(MAYBE) or "." not in file.name) or _special(file) is not None:
+    if not (file.name.endswith((*MAYBE, nsys.SUFFIX)) or "." not in file.name) or _special(file) is not None:
         return False
     try:
+        if file.name.endswith(nsys.SUFFIX):
+            return nsys.may_be_export(file)
         first = next(iter(ChunkReader(TraceFile(path=file), chunk_bytes=HEAD_CHUNK_BYTES)), b"")
-    except DataError:
+    except (DataError, OSError):
         return False
     return b'"traceEvents"' in first or b'"ph"' in first
 
@@ -242,6 +246,9 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
     special = _special(path)
     if special is not None:
         found.skipped[special].append(printable(label))
+        return
+    if path.name.endswith(nsys.REPORT_SUFFIX):
+        found.skipped[NSYS_REPORT].append(printable(label))
         return
     try:
         if path.name.endswith(ARCHIVE_SUFFIXES):

@@ -116,7 +116,7 @@ def _end(reader: ChunkReader, text: bytes, feed: TextFeed, *, through: bool) -> 
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
             return file.read()
-    return _last(chain([text], iter(feed.next, b""))) if through else b""
+    return _last(chain([text], iter(feed.next, b""))) if through and not reader.is_made else b""
 
 
 def _last(chunks: Iterable[bytes]) -> bytes:

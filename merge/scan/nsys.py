@@ -1,0 +1,307 @@
+"""Reads the SQLite export of a report of Nsight Systems as text of a Chrome trace, with Kineto's categories and keys.
+
+Tables and columns: "SQLite Schema Reference" in the documentation of Nsight Systems. Tables without rows are not in an
+export, and older versions lack columns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distprof.errors import DataError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MAGIC = b"SQLite format 3\0"
+SUFFIX, REPORT_SUFFIX = ".sqlite", ".nsys-rep"
+AT_ONCE = 4096
+"""Events that are put into text together."""
+Pid = str | int
+"""Of a process or device: a number, with its rank in front where there are several."""
+HEAD_BYTES = 1 << 16
+"""Filled up with blanks: who looks at a file reads so much at once, and what follows takes a look at all rows."""
+MARK, PUSH_POP, START_END = 34, 59, 60
+"""Kinds of NVTX events that are shown."""
+KERNELS, GRAPHS, COPIES, FILLS, CALLS, NVTX = (
+    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+ON_DEVICE = (KERNELS, GRAPHS, COPIES, FILLS)
+OF_NSYS = frozenset((*ON_DEVICE, CALLS, NVTX))
+MOST_CALLS, BOTH = 1 << 28, 3
+"""Larger correlation ids have no arrows; the byte of one that is of a call and of something on a device."""
+COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"), 1))
+_VERSION = re.compile(r"_v\d+(_pts[zd])?$")
+"""`cudaLaunchKernel_v7000`."""
+_OPERATOR = re.compile(
+    r"(?P<name>.+?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = (?P<op>\d+))?(?:, sizes = (?P<sizes>\[.*?\]))?"
+    r"(?:, input_op_ids = .*)?", re.DOTALL)
+"""What `torch.autograd.profiler.emit_nvtx` writes."""
+_OPERATORS = ("aten::", "c10d::", "autograd::", "torch::")
+
+
+def may_be_export(path: Path) -> bool:
+    """False for the database of another program, and for what is none; True for one that is damaged."""
+    import sqlite3
+
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return False
+    try:
+        with closing(_opened(path)) as base:
+            return not OF_NSYS.isdisjoint(_tables(base))
+    except sqlite3.Error:
+        return True
+
+
+def chrome_text(path: Path) -> Iterator[bytes]:
+    """The text of a Chrome trace, in pieces.
+
+    If several processes have used devices, their numbers say which rank they are: `[rank 1] 2848`, in the order of
+    their devices.
+
+    Raises:
+        DataError: It is damaged, or no export of Nsight Systems.
+    """
+    import sqlite3
+
+    try:
+        with closing(_opened(path)) as base:
+            yield from _Export(base, path.name).text()
+    except sqlite3.Error as error:
+        raise DataError(f"cannot read the database {path.name}: {error}", hint="export the report again") from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    import sqlite3
+
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+
+
+def _tables(base: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+
+class _Export:
+    def __init__(self, base: sqlite3.Connection, name: str) -> None:
+        self._base = base
+        base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._columns = {table: {row[1] for row in base.execute(f'PRAGMA table_info("{table}")')}
+                         for table in _tables(base)}
+        if OF_NSYS.isdisjoint(self._columns):
+            raise DataError(f"{name} is not a Chrome trace but an SQLite database without events of Nsight Systems",
+                            hint="nsys export --type sqlite report.nsys-rep writes one with them")
+        self._strings: Mapping[int, str] = {}
+        self._prefixes: Mapping[int, str] = {}
+        self._arrows: Mapping[int, bytes | bytearray] = {}
+        self._kinds: Mapping[int, str] = {}
+
+    def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table; None for columns that it lacks; none of a table that is not there."""
+        known = self._columns.get(table)
+        if known is None:
+            return iter(())
+        words = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
+        return self._base.execute(f'SELECT {words} FROM "{table}"')
+
+    def _pairs(self, table: str, key: str, value: str) -> Iterator[tuple[int, str]]:
+        return ((row[0], row[1] or "") for row in self._rows(table, key, value))
+
+    def _ranks(self) -> dict[int, str]:
+        """What stands in front of the numbers of each process, where several have used devices."""
+        first: dict[int, int] = {}
+        for table in ON_DEVICE:
+            if {"globalPid", "deviceId"} <= self._columns.get(table, set()):
+                known = "WHERE globalPid IS NOT NULL GROUP BY globalPid"
+                for process, device in self._base.execute(f'SELECT globalPid, MIN(deviceId) FROM "{table}" {known}'):
+                    first[process] = min(device, first.get(process, device))
+        order = sorted(first, key=lambda process: (first[process], process))
+        return {_pid(process): f"[rank {rank}] " for rank, process in enumerate(order)} if len(order) > 1 else {}
+
+    def _correlated(self) -> dict[int, bytearray]:
+        """By process, which calls have started something on a device: a byte for each correlation id."""
+        found: dict[int, bytearray] = {}
+        sides = [(1, [(CALLS, "globalTid")]), (2, [(table, "globalPid") for table in ON_DEVICE])]
+        for bit, tables in sides:
+            for table, owner in tables:
+                for process, number in self._rows(table, owner, "correlationId"):
+                    if process is None or number is None or not 0 < number < MOST_CALLS:
+                        continue
+                    known = found.setdefault(_pid(process), bytearray())
+                    if number >= len(known):
+                        known.extend(bytes(max(number + 1 - len(known), len(known))))
+                    known[number] |= bit
+        return found
+
+    def _has_arrow(self, process: int | None, number: int | None) -> bool:
+        known = b"" if process is None else self._arrows.get(_pid(process), b"")
+        return number is not None and 0 < number < len(known) and known[number] == BOTH
+
+    def text(self) -> Iterator[bytes]:
+        self._prefixes = self._ranks()
+        self._strings = dict(self._pairs("StringIds", "id", "value"))
+        names = b",\n".join(map(msgspec.json.encode, self._names()))
+        first = msgspec.json.encode(self._head())[:-1] + b',"traceEvents":[\n' + names
+        yield first.ljust(HEAD_BYTES)
+        between = b",\n" if names else b""
+        texts = map(msgspec.json.encode, self._events())
+        while some := list(islice(texts, AT_ONCE)):
+            yield between + b",\n".join(some)
+            between = b",\n"
+        yield b"\n]}\n"
+
+    def _head(self) -> dict[str, Any]:
+        began = next(self._rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"), (None,))[0]
+        hosts = [value for name, value in self._rows("TARGET_INFO_SYSTEM_ENV", "name", "value") if name == "Hostname"]
+        devices = [{"id": number, "name": name} for number, name in self._rows("TARGET_INFO_GPU", "id", "name")]
+        return {"schemaVersion": 1, "deviceProperties": devices, "baseTimeNanoseconds": began or 0,
+                **({"host_name": hosts[0]} if hosts else {}), "traceName": "Nsight Systems"}
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        self._arrows, self._kinds = self._correlated(), dict(self._pairs("ENUM_CUDA_MEM_KIND", "id", "label"))
+        for table, of_row in ((KERNELS, self._kernel), (GRAPHS, self._graph), (COPIES, self._copy),
+                              (FILLS, self._fill)):
+            yield from self._on_device(table, of_row)
+        yield from self._calls()
+        for row in self._rows(NVTX, "eventType", "start", "end", "globalTid", "text", "textId", "rangeId"):
+            yield from self._nvtx(*row)
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        """Of processes and threads."""
+        devices = dict[Pid, int]()
+        for table in ON_DEVICE:
+            if {"deviceId"} <= self._columns.get(table, set()):
+                owner = "globalPid" if "globalPid" in self._columns[table] else "NULL"
+                for process, device in self._base.execute(f'SELECT DISTINCT {owner}, deviceId FROM "{table}"'):
+                    devices[self._process(process, device)] = device
+        for place, device in devices.items():
+            yield _meta(place, "process_labels", {"labels": f"GPU {device}"})
+        for process, name in self._rows("PROCESSES", "globalPid", "name"):
+            if process is not None:
+                pid = self._process(process)
+                yield _meta(pid, "process_name", {"name": Path(name or "").name})
+                yield _meta(pid, "process_labels", {"labels": "CPU"})
+        for thread, name in self._rows("ThreadNames", "globalTid", "nameId"):
+            yield _meta(self._process(thread), "thread_name", {"name": self._strings.get(name, "")}, _tid(thread))
+
+    def _process(self, number: int | None, device: int | None = None) -> Pid:
+        """A process, or its device, as the trace has them."""
+        pid = 0 if number is None else _pid(number)
+        shown = pid if device is None else device
+        prefix = self._prefixes.get(pid, "")
+        return f"{prefix}{shown}" if prefix else shown
+
+    def _on_device(self, table: str, of_row: Callable[[dict[str, Any]], tuple[str, str, dict[str, Any]]]) -> (
+            Iterator[dict[str, Any]]):
+        columns = sorted(self._columns.get(table, ()))
+        for values in self._rows(table, *columns):
+            row = dict(zip(columns, values, strict=True))
+            category, name, more = of_row(row)
+            args = {"device": row.get("deviceId"), "context": row.get("contextId"), "stream": row.get("streamId"),
+                    "correlation": row.get("correlationId"), **more}
+            pid, tid = self._process(row.get("globalPid"), row.get("deviceId") or 0), row.get("streamId") or 0
+            yield _slice(category, name, pid, tid, row["start"], row["end"],
+                         {key: value for key, value in args.items() if value is not None})
+            if self._has_arrow(row.get("globalPid"), row.get("correlationId")):
+                yield _arrow("f", row["correlationId"], pid, tid, row["start"]) | {"bp": "e"}
+
+    def _kernel(self, row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+        name = self._string(row, "demangledName") or self._string(row, "shortName") or "kernel"
+        shared = [row[key] for key in ("staticSharedMemory", "dynamicSharedMemory") if row.get(key) is not None]
+        node = row.get("graphNodeId")
+        return "kernel", name, {
+            "grid": [row.get(f"grid{axis}") for axis in "XYZ"], "block": [row.get(f"block{axis}") for axis in "XYZ"],
+            "registers per thread": row.get("registersPerThread"), "shared memory": sum(shared) if shared else None,
+            "graph node id": node or None}
+
+    def _graph(self, row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+        return "kernel", f"CUDA graph {row.get('graphId') or row.get('graphExecId') or ''}".rstrip(), {}
+
+    def _copy(self, row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+        ends = [self._kinds.get(row.get(key, -1)) for key in ("srcKind", "dstKind")]
+        where = f" ({ends[0]} -> {ends[1]})" if None not in ends else ""
+        return "gpu_memcpy", f"Memcpy {COPY_KINDS.get(row.get('copyKind', -1), 'of another kind')}{where}", {
+            "bytes": row.get("bytes")}
+
+    def _fill(self, row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+        return "gpu_memset", "Memset (Device)", {"bytes": row.get("bytes")}
+
+    def _string(self, row: Mapping[str, Any], key: str) -> str:
+        return self._strings.get(row.get(key), "")  # type: ignore[arg-type]
+
+    def _calls(self) -> Iterator[dict[str, Any]]:
+        for start, end, thread, correlation, name in self._rows(
+                CALLS, "start", "end", "globalTid", "correlationId", "nameId"):
+            called = _VERSION.sub("", self._strings.get(name, "call"))
+            pid, tid = self._process(thread), _tid(thread)
+            yield _slice("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
+                         {} if correlation is None else {"correlation": correlation})
+            if self._has_arrow(thread, correlation):
+                yield _arrow("s", correlation, pid, tid, start)
+
+    def _nvtx(self, kind: int, start: int, end: int | None, thread: int | None, text: str | None,
+              text_id: int | None, number: int | None) -> Iterator[dict[str, Any]]:
+        """Ranges of a thread are slices, ranges of a process asynchronous ones, marks instants."""
+        if kind not in (MARK, PUSH_POP, START_END) or thread is None:
+            return
+        name = text if text is not None else self._strings.get(text_id, "")  # type: ignore[arg-type]
+        pid, tid = self._process(thread), _tid(thread)
+        place = {"pid": pid, "tid": tid}
+        if kind == MARK or end is None:
+            yield {"ph": "i", "s": "t", "cat": "user_annotation", "name": name, "ts": _us(start), **place}
+        elif kind == PUSH_POP:
+            category, name, args = _operator(name)
+            yield _slice(category, name, pid, tid, start, end, args)
+        else:
+            of_range = {"cat": "user_annotation", "name": name, "id": number or 0, **place}
+            yield {"ph": "b", "ts": _us(start), **of_range}
+            yield {"ph": "e", "ts": _us(end), **of_range}
+
+
+def _operator(text: str) -> tuple[str, str, dict[str, Any]]:
+    """Category, name and keys of a range of a thread: operators of torch write more than their name."""
+    found = _OPERATOR.fullmatch(text)
+    if found is None or not (found["op"] or found["seq"] or text.startswith(_OPERATORS)):
+        return "user_annotation", text, {}
+    args: dict[str, Any] = {"Sequence number": int(found["seq"])} if found["seq"] else {}
+    try:
+        sizes = json.loads(found["sizes"]) if found["sizes"] else None
+    except ValueError:
+        sizes = None
+    return "cpu_op", found["name"], args | ({} if sizes is None else {"Input Dims": sizes})
+
+
+def _slice(category: str, name: str, pid: Pid, tid: int, start: int, end: int | None,
+           args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": _us(start),
+            "dur": _us((start if end is None else end) - start), "args": args}
+
+
+def _arrow(phase: str, number: int, pid: Pid, tid: int, at_ns: int) -> dict[str, Any]:
+    return {"ph": phase, "id": number, "cat": "ac2g", "name": "ac2g", "pid": pid, "tid": tid, "ts": _us(at_ns)}
+
+
+def _meta(pid: Pid, name: str, args: dict[str, Any], tid: int | None = None) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, **({} if tid is None else {"tid": tid}), "args": args}
+
+
+def _us(ns: int) -> msgspec.Raw:
+    """Microseconds, exact to the nanosecond."""
+    return msgspec.Raw(b"%s%d.%03d" % (b"-" if ns < 0 else b"", *divmod(abs(ns), 1000)))
+
+
+def _pid(number: int) -> int:
+    """Of a process or thread as the export numbers it."""
+    return number >> 24 & 0xFFFFFF
+
+
+def _tid(number: int) -> int:
+    return number & 0xFFFFFF
