@@ -12,7 +12,7 @@ from io import FileIO
 from itertools import chain
 
 from distprof.errors import LIMITS, DataError
-from distprof.merge.scan import nsys
+from distprof.merge.scan import nsys, rocprof
 from distprof.merge.scan.decompression import Decompressed, format_of
 from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
@@ -67,7 +67,7 @@ class ChunkReader:
 
     def __iter__(self) -> Iterator[bytes]:
         with self._readable(), ExitStack() as stack:
-            text = _as_utf8(self._pieces(stack))
+            text = self._converted(_as_utf8(self._pieces(stack)))
             text = in_microseconds(text) if self.trace.in_ns else text
             text = text if self.trace.anonymiser is None else self.trace.anonymiser.pieces(text)
             for chunk in self._limited(_chunked(self._checked(text), self._chunk_bytes)):
@@ -128,6 +128,15 @@ class ChunkReader:
         if isinstance(raw, Unzipped) and raw.failure is not None:
             self.damage = Damage(reason=f"is damaged ({raw.failure})", at_byte=raw.given,
                                  lost="the rest cannot be read")
+
+    def _converted(self, text: Iterator[bytes]) -> Iterator[bytes]:
+        """Makes a trace of what rocprofv3 writes."""
+        first = next(text, b"")
+        text = chain([first], text)
+        if not first.startswith(rocprof.BEGIN):
+            return text
+        self._plain, self.is_compressed, self.is_made = None, True, True
+        return rocprof.chrome_text(text, self.trace.name)
 
     def _exported(self) -> Iterator[bytes]:
         """Of a database that is damaged, what comes before."""

@@ -10,25 +10,17 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from distprof.errors import DataError
+from distprof.merge.scan.made_events import Event, Pid, arrow, meta, microseconds, slice_of, text_of
 
 if TYPE_CHECKING:
     import sqlite3
 
 MAGIC = b"SQLite format 3\0"
 SUFFIX, REPORT_SUFFIX = ".sqlite", ".nsys-rep"
-AT_ONCE = 4096
-"""Events that are put into text together."""
-Pid = str | int
-"""Of a process or device: a number, with its rank in front where there are several."""
-HEAD_BYTES = 1 << 16
-"""Filled up with blanks: who looks at a file reads so much at once, and what follows takes a look at all rows."""
 MARK, PUSH_POP, START_END = 34, 59, 60
 """Kinds of NVTX events that are shown."""
 KERNELS, GRAPHS, COPIES, FILLS, CALLS, NVTX = (
@@ -148,15 +140,7 @@ class _Export:
     def text(self) -> Iterator[bytes]:
         self._prefixes = self._ranks()
         self._strings = dict(self._pairs("StringIds", "id", "value"))
-        names = b",\n".join(map(msgspec.json.encode, self._names()))
-        first = msgspec.json.encode(self._head())[:-1] + b',"traceEvents":[\n' + names
-        yield first.ljust(HEAD_BYTES)
-        between = b",\n" if names else b""
-        texts = map(msgspec.json.encode, self._events())
-        while some := list(islice(texts, AT_ONCE)):
-            yield between + b",\n".join(some)
-            between = b",\n"
-        yield b"\n]}\n"
+        yield from text_of(self._head(), list(self._names()), self._events())
 
     def _head(self) -> dict[str, Any]:
         began = next(self._rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"), (None,))[0]
@@ -165,7 +149,7 @@ class _Export:
         return {"schemaVersion": 1, "deviceProperties": devices, "baseTimeNanoseconds": began or 0,
                 **({"host_name": hosts[0]} if hosts else {}), "traceName": "Nsight Systems"}
 
-    def _events(self) -> Iterator[dict[str, Any]]:
+    def _events(self) -> Iterator[Event]:
         self._arrows, self._kinds = self._correlated(), dict(self._pairs("ENUM_CUDA_MEM_KIND", "id", "label"))
         for table, of_row in ((KERNELS, self._kernel), (GRAPHS, self._graph), (COPIES, self._copy),
                               (FILLS, self._fill)):
@@ -174,7 +158,7 @@ class _Export:
         for row in self._rows(NVTX, "eventType", "start", "end", "globalTid", "text", "textId", "rangeId"):
             yield from self._nvtx(*row)
 
-    def _names(self) -> Iterator[dict[str, Any]]:
+    def _names(self) -> Iterator[Event]:
         """Of processes and threads."""
         devices = dict[Pid, int]()
         for table in ON_DEVICE:
@@ -183,14 +167,14 @@ class _Export:
                 for process, device in self._base.execute(f'SELECT DISTINCT {owner}, deviceId FROM "{table}"'):
                     devices[self._process(process, device)] = device
         for place, device in devices.items():
-            yield _meta(place, "process_labels", {"labels": f"GPU {device}"})
+            yield meta(place, "process_labels", {"labels": f"GPU {device}"})
         for process, name in self._rows("PROCESSES", "globalPid", "name"):
             if process is not None:
                 pid = self._process(process)
-                yield _meta(pid, "process_name", {"name": Path(name or "").name})
-                yield _meta(pid, "process_labels", {"labels": "CPU"})
+                yield meta(pid, "process_name", {"name": Path(name or "").name})
+                yield meta(pid, "process_labels", {"labels": "CPU"})
         for thread, name in self._rows("ThreadNames", "globalTid", "nameId"):
-            yield _meta(self._process(thread), "thread_name", {"name": self._strings.get(name, "")}, _tid(thread))
+            yield meta(self._process(thread), "thread_name", {"name": self._strings.get(name, "")}, _tid(thread))
 
     def _process(self, number: int | None, device: int | None = None) -> Pid:
         """A process, or its device, as the trace has them."""
@@ -200,7 +184,7 @@ class _Export:
         return f"{prefix}{shown}" if prefix else shown
 
     def _on_device(self, table: str, of_row: Callable[[dict[str, Any]], tuple[str, str, dict[str, Any]]]) -> (
-            Iterator[dict[str, Any]]):
+            Iterator[Event]):
         columns = sorted(self._columns.get(table, ()))
         for values in self._rows(table, *columns):
             row = dict(zip(columns, values, strict=True))
@@ -208,10 +192,10 @@ class _Export:
             args = {"device": row.get("deviceId"), "context": row.get("contextId"), "stream": row.get("streamId"),
                     "correlation": row.get("correlationId"), **more}
             pid, tid = self._process(row.get("globalPid"), row.get("deviceId") or 0), row.get("streamId") or 0
-            yield _slice(category, name, pid, tid, row["start"], row["end"],
+            yield slice_of(category, name, pid, tid, row["start"], row["end"],
                          {key: value for key, value in args.items() if value is not None})
             if self._has_arrow(row.get("globalPid"), row.get("correlationId")):
-                yield _arrow("f", row["correlationId"], pid, tid, row["start"]) | {"bp": "e"}
+                yield arrow("f", row["correlationId"], pid, tid, row["start"])
 
     def _kernel(self, row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
         name = self._string(row, "demangledName") or self._string(row, "shortName") or "kernel"
@@ -237,18 +221,18 @@ class _Export:
     def _string(self, row: Mapping[str, Any], key: str) -> str:
         return self._strings.get(row.get(key), "")  # type: ignore[arg-type]
 
-    def _calls(self) -> Iterator[dict[str, Any]]:
+    def _calls(self) -> Iterator[Event]:
         for start, end, thread, correlation, name in self._rows(
                 CALLS, "start", "end", "globalTid", "correlationId", "nameId"):
             called = _VERSION.sub("", self._strings.get(name, "call"))
             pid, tid = self._process(thread), _tid(thread)
-            yield _slice("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
+            yield slice_of("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
                          {} if correlation is None else {"correlation": correlation})
             if self._has_arrow(thread, correlation):
-                yield _arrow("s", correlation, pid, tid, start)
+                yield arrow("s", correlation, pid, tid, start)
 
     def _nvtx(self, kind: int, start: int, end: int | None, thread: int | None, text: str | None,
-              text_id: int | None, number: int | None) -> Iterator[dict[str, Any]]:
+              text_id: int | None, number: int | None) -> Iterator[Event]:
         """Ranges of a thread are slices, ranges of a process asynchronous ones, marks instants."""
         if kind not in (MARK, PUSH_POP, START_END) or thread is None:
             return
@@ -256,14 +240,14 @@ class _Export:
         pid, tid = self._process(thread), _tid(thread)
         place = {"pid": pid, "tid": tid}
         if kind == MARK or end is None:
-            yield {"ph": "i", "s": "t", "cat": "user_annotation", "name": name, "ts": _us(start), **place}
+            yield {"ph": "i", "s": "t", "cat": "user_annotation", "name": name, "ts": microseconds(start), **place}
         elif kind == PUSH_POP:
             category, name, args = _operator(name)
-            yield _slice(category, name, pid, tid, start, end, args)
+            yield slice_of(category, name, pid, tid, start, end, args)
         else:
             of_range = {"cat": "user_annotation", "name": name, "id": number or 0, **place}
-            yield {"ph": "b", "ts": _us(start), **of_range}
-            yield {"ph": "e", "ts": _us(end), **of_range}
+            yield {"ph": "b", "ts": microseconds(start), **of_range}
+            yield {"ph": "e", "ts": microseconds(end), **of_range}
 
 
 def _operator(text: str) -> tuple[str, str, dict[str, Any]]:
@@ -277,25 +261,6 @@ def _operator(text: str) -> tuple[str, str, dict[str, Any]]:
     except ValueError:
         sizes = None
     return "cpu_op", found["name"], args | ({} if sizes is None else {"Input Dims": sizes})
-
-
-def _slice(category: str, name: str, pid: Pid, tid: int, start: int, end: int | None,
-           args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": _us(start),
-            "dur": _us((start if end is None else end) - start), "args": args}
-
-
-def _arrow(phase: str, number: int, pid: Pid, tid: int, at_ns: int) -> dict[str, Any]:
-    return {"ph": phase, "id": number, "cat": "ac2g", "name": "ac2g", "pid": pid, "tid": tid, "ts": _us(at_ns)}
-
-
-def _meta(pid: Pid, name: str, args: dict[str, Any], tid: int | None = None) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": pid, **({} if tid is None else {"tid": tid}), "args": args}
-
-
-def _us(ns: int) -> msgspec.Raw:
-    """Microseconds, exact to the nanosecond."""
-    return msgspec.Raw(b"%s%d.%03d" % (b"-" if ns < 0 else b"", *divmod(abs(ns), 1000)))
 
 
 def _pid(number: int) -> int:

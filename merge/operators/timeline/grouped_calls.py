@@ -136,13 +136,18 @@ def _sums(rows: Any, keys: Mapping[str, Any], times: Mapping[str, Any], amounts:
 
 def _keys(timeline: RankTimeline, places: Places, launcher: Any,
           windows: Sequence[tuple[int, int, int]] | None) -> dict[str, Any]:
-    known = launcher >= 0
+    by_operator = _by_operator(timeline, launcher)
     return {
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
         "module_path": _of_launcher(places.module, launcher), "phase": _of_launcher(places.phase, launcher),
         "step": _steps(timeline, windows, launcher),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
-        "launched_by": np.where(known, timeline.name[launcher], -1)}
+        "launched_by": np.where(by_operator, timeline.name[launcher], -1)}
+
+
+def _by_operator(timeline: RankTimeline, launcher: Any) -> Any:
+    """False for what a call of the runtime launched outside of all operators: that counts by itself."""
+    return (launcher >= 0) & (timeline.type[launcher] == OPERATOR)
 
 
 def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Any) -> Any:
@@ -191,11 +196,13 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: A
     host = timeline.type < NUM_HOST
     on_host = np.where(host, timeline.duration_ns, 0)
     on_device = np.where(host, 0, timeline.duration_ns)
-    launched = np.bincount(launcher[launcher >= 0], on_device[launcher >= 0], len(host)).astype(np.int64)
+    launched, of_operators = (
+        np.bincount(launcher[known], on_device[known], len(host)).astype(np.int64)
+        for known in (launcher >= 0, _by_operator(timeline, launcher)))
     return {"duration_ns": timeline.duration_ns, "host_ns": on_host,
             "self_host_ns": nesting.lifted(nesting.without_inner(on_host), passed_on),
             "device_ns": nesting.with_inner(launched) + on_device + _of_backward(timeline, launched),
-            "self_device_ns": nesting.lifted(launched, passed_on) + on_device}
+            "self_device_ns": nesting.lifted(of_operators, passed_on) + on_device}
 
 
 def _of_backward(timeline: RankTimeline, launched: Any) -> Any:

@@ -171,7 +171,8 @@ def test_device_times_of_operators_add_up_to_those_of_kernels(tmp_path):
               op("lonely", 70, 5, cat="kernel", tid=9)]
     found = data(folder(tmp_path, events))
     assert {row["op"]: row["self_device_ns"] for row in found["ops"]} == {
-        "aten::mm": 7000, "cudaLaunchKernel": 0, "cudaMemcpyAsync": 3000, "Memset": 2000, "lonely": 5000}
+        "aten::mm": 7000, "cudaLaunchKernel": 0, "cudaMemcpyAsync": 0, "Memcpy HtoD": 3000, "Memset": 2000,
+        "lonely": 5000}
     kernels = data(tmp_path, "--type", "kernel", "--type", "memcpy", "--type", "memset")
     assert found["totals"]["self_device_ns"] == kernels["totals"]["self_device_ns"] == 17_000
 
