@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,26 @@ def rewrite(path: Path, columns: dict[str, list[Any]]) -> None:
         table_checksum.add(file)
 
 
+def any_table(run: Path, chance: random.Random) -> Path:
+    """A table of a run that has rows."""
+    return chance.choice([file for file in sorted(run.glob("rank*/*.parquet")) if pq.read_metadata(file).num_rows])
+
+
+def apart(run: Path, seeds: Iterable[int], most: int) -> list[list[int]]:
+    """Seeds in groups of so many, each of which spoils another table."""
+    groups: list[dict[Path, int]] = []
+    for seed in seeds:
+        table = any_table(run, random.Random(seed))
+        group = next((one for one in groups if len(one) < most and table not in one), None)
+        if group is None:
+            groups.append(group := {})
+        group[table] = seed
+    return [list(group.values()) for group in groups]
+
+
 def spoil(run: Path, chance: random.Random) -> tuple[Path, str]:
     """Puts any value into any cell, or column, of any table of a run; returns the table, and what was done."""
-    path = chance.choice([file for file in sorted(run.glob("rank*/*.parquet")) if pq.read_metadata(file).num_rows])
+    path = any_table(run, chance)
     column = chance.choice(TABLES[path.name].columns)
     kind = "string" if column.type == "category" else column.type
     values = (*VALUES[kind], chance.getrandbits(63), -chance.getrandbits(63)) if kind == "int64" else VALUES[kind]
