@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -121,8 +122,12 @@ def apart_from(folder: Path) -> tuple[object, ...]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With those that it has started; Python's own that removes what they leave in /dev/shm ends by itself."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        for one in (process.pid, *_children(process.pid)):
+            if b"resource_tracker" not in _line(one):
+                with suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
         process.wait()
 
 
