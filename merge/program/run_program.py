@@ -14,7 +14,7 @@ from distprof.merge.activity.device.mean_steps import SETTLES, settled_steps
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity
-from distprof.merge.activity.rank_slices import step_windows
+from distprof.merge.activity.rank_slices import UNKNOWN, step_windows
 from distprof.merge.activity.run_activity import has_timeline, run_activity
 from distprof.merge.activity.timelines import Timelines
 from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
@@ -93,10 +93,9 @@ def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
                                             end_ns=pl.col("end_ns").max()).drop_nulls().sort("rank", "step")
     # a step lasts until the next one begins
     following = pl.col("start_ns").shift(-1).over("rank")
-    return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64),
-                              run_queue_ns=pl.lit(None, pl.Int64), cpu_ns=pl.lit(None, pl.Int64),
-                              **{"pass": pl.lit("trace")}).with_columns(
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    return found.with_columns(
+        end_ns=pl.coalesce(following, "end_ns"), **dict.fromkeys(UNKNOWN, pl.lit(None, pl.Int64)),
+        **{"pass": pl.lit("trace")}).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
 def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:

@@ -120,6 +120,13 @@ def test_a_few_bytes_that_become_many_rows_or_bytes_are_not_read(run):
     assert "events.parquet cannot be read: it claims that " in out and " expand to " in out
 
 
+def test_without_a_table_of_steps_commands_go_by_collectives(run):
+    for rank in range(2):
+        write_cell(run / f"rank{rank:05d}" / "steps.parquet", "end_ns", 2**40, None)
+    for code, out, err in in_turn([(*words, run) for words in (("comms",), ("findings",), ("report",), ("stats",))]):
+        assert code == 0 and "unexpected" not in err and out
+
+
 def check(run: Path, whole: Path, out: Path, *seeds: int) -> None:
     """Any value in any cell of a table or several: every command ends well, and names the table or believes it."""
     paths, what = zip(*(spoil(run, random.Random(seed)) for seed in seeds), strict=True)
