@@ -28,7 +28,8 @@ def hooks() -> set:
     return {*_global_optimizer_post_hooks.values(), *_global_optimizer_pre_hooks.values()}
 
 
-def train(run: Path, num_steps: int, *, explicit: bool = False, optimizers: int = 1) -> tuple[int, list[int]] | None:
+def train(run: Path, num_steps: int, *, explicit: bool = False, optimizers: int = 1,
+          pause_s: float = 0.0) -> tuple[int, list[int]] | None:
     """What is noted of a job of so many steps."""
     model = torch.nn.Linear(4, 4)
     before = hooks()
@@ -39,7 +40,7 @@ def train(run: Path, num_steps: int, *, explicit: bool = False, optimizers: int 
             for optimizer in each:
                 optimizer.step()
             if step >= num_steps // 2:
-                time.sleep(0.004)
+                time.sleep(pause_s)
             if explicit:
                 rec.step()
         assert len(hooks() - before) == (0 if os.environ.get("DISTPROF_WATCH") == "off" else 1)
@@ -50,11 +51,11 @@ def train(run: Path, num_steps: int, *, explicit: bool = False, optimizers: int 
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_each_later_step_ends_once(tmp_path, explicit):
-    found = train(tmp_path / "run", 43, explicit=explicit)
+    found = train(tmp_path / "run", 43, explicit=explicit, pause_s=0.03)  # far more than a busy machine adds
     assert found is not None
     first, times = found
     assert (first, first + len(times) - 1) == (3, 43)
-    assert np.median(np.diff(times)[-20:]) > 4e6 > np.median(np.diff(times)[:15])
+    assert np.median(np.diff(times)[-20:]) > 30e6 > np.median(np.diff(times)[:15])
     summary = json.loads(called("stats", "--json", tmp_path / "run").stdout)
     assert (summary["steps"]["num_recorded"], summary["steps"]["num_run"]) == (3, 43)
     assert 18 < summary["steps"]["change"]["step"] < 26  # other programs have the processor now and then
