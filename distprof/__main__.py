@@ -1,5 +1,16 @@
-"""`python -m distprof` is `distprof`."""
+"""The `distprof` program, also as `python -m distprof`."""
 
-from distprof.launch.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Runs the command line; Ctrl-C while its modules are imported ends it without a traceback."""
+    try:
+        from distprof.launch.cli import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

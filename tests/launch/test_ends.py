@@ -126,6 +126,18 @@ def test_an_earlier_merge_survives_a_signal(run):
     assert contents(run / "merged") == before
 
 
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback():
+    code = ("import signal, sys\n"
+            "class Interrupted:\n"
+            "    def find_spec(self, name, *_):\n"
+            "        if name == 'click': signal.raise_signal(signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Interrupted())\n"
+            "from distprof.__main__ import main\n"
+            "main()\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_under_nohup_a_merge_goes_on(run):
     process = held_merge(run, before=partial(signal.signal, signal.SIGHUP, signal.SIG_IGN))
     process.send_signal(signal.SIGHUP)
