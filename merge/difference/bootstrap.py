@@ -29,11 +29,6 @@ def mean(values: Any) -> Any:
     return values.mean(axis=-2)
 
 
-def median(values: Any) -> Any:
-    """The median over the axis of steps, the second last one."""
-    return np.median(values, axis=-2)
-
-
 def typical(values: Any) -> Any:
     """The mean of the middle half, of each item by itself: a step in which a rank lost its processor does not count."""
     number = values.shape[-2]

@@ -12,7 +12,7 @@ import polars as pl
 
 from distprof.contract.passes import TIME, TRACE
 from distprof.merge.difference.attribution import Table, items_table, parts_table
-from distprof.merge.difference.bootstrap import Statistic, mean, median
+from distprof.merge.difference.bootstrap import Statistic, mean
 from distprof.merge.difference.change import Change, between_runs, changes, exact, inverse
 from distprof.merge.difference.facts import Fact, Note, facts_of, notes_of
 from distprof.merge.difference.noise import BETWEEN_RUNS, ON_PROCESSORS, Noise
@@ -20,7 +20,7 @@ from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing, modules_in, paired
 from distprof.merge.difference.samples import Samples
 from distprof.merge.difference.split import is_communication
-from distprof.merge.totals.step_time import LIGHT, TRACED
+from distprof.merge.totals.step_time import LIGHT, TRACED, middle
 from distprof.merge.totals.workload import Unit
 
 UNEVEN = 0.05
@@ -67,7 +67,7 @@ class Difference:
     @cached_property
     def step(self) -> Change | None:
         """The step time; None where no pass is in all runs."""
-        return self.of_steps("duration_ns", median)
+        return self.of_steps("duration_ns", middle)
 
     @cached_property
     def cpu(self) -> Change | None:
@@ -105,7 +105,7 @@ class Difference:
         steps, parts = run.step_samples(self.step_passes), run.parts if self.parts_from == TRACE else run.timed_parts
         if steps is None or parts is None:
             return samples
-        scale = float(median(steps.by_step)[0]) / float(parts.by_step.sum(axis=1).mean())
+        scale = float(middle(steps.by_step)[0]) / float(parts.by_step.sum(axis=1).mean())
         return replace(samples, values=samples.values * scale)
 
     @cached_property

@@ -20,13 +20,17 @@ LIGHTEST = 1.1
 """Timers that make steps longer by more than that, as they do where the host can hardly keep a GPU busy, are heavy."""
 SETTLES = 3
 """From this many steps of a pass on the first is left out where recording warms up in it."""
+FEWEST = 8
+"""Steps from which on it shows that they are of several kinds."""
+SEVERAL_KINDS = 0.1
+"""Part of the median by which the mean of the middle half is beside it then."""
 LEAST, MOST = 0.05, 0.95
 """Parts of the steps between which the spread lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """How long a step takes: of each step the mean over ranks, of these the median."""
+    """How long a step takes: of each step the mean over ranks, of these the `middle`."""
 
     time_ns: float
     low_ns: float
@@ -45,6 +49,20 @@ class StepTime:
     def scale(self, measured_ns: float | None) -> float:
         """What turns times of steps that took so long in the mean into parts of the step time."""
         return self.time_ns / measured_ns if measured_ns else 1.0
+
+
+def middle(values: Any) -> Any:
+    """What steps take, over the second last axis: the median.
+
+    Where steps are of several kinds, as where each second one is long, the median is the edge of one kind, and which
+    one is chance: there it is the mean of the middle half.
+    """
+    number = values.shape[-2]
+    median = np.median(values, axis=-2)
+    if number < FEWEST:
+        return median
+    half = np.sort(values, axis=-2)[..., number // 4:number - number // 4, :].mean(axis=-2)
+    return np.where(np.abs(half - median) > SEVERAL_KINDS * np.abs(median), half, median)
 
 
 def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
@@ -81,8 +99,8 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     if found is None:
         return None
     each = found.group_by("step", maintain_order=True).agg(pl.col("duration_ns").mean())["duration_ns"].to_numpy()
-    low, middle, high = np.quantile(each, (LEAST, 0.5, MOST)).tolist()
-    return StepTime(time_ns=middle, low_ns=low, high_ns=high, num_steps=len(each),
+    low, high = np.quantile(each, (LEAST, MOST)).tolist()
+    return StepTime(time_ns=float(middle(each[:, None])[0]), low_ns=low, high_ns=high, num_steps=len(each),
                     passes=sorted(found["pass"].cast(pl.String).unique().to_list()))
 
 

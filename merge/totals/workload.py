@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from distprof.contract.passes import COUNT
-from distprof.merge.totals.step_time import StepTime, on_device, settled
+from distprof.merge.totals.step_time import StepTime, middle, on_device, settled
 
 Unit = Literal["elements", "samples", "forward_calls"]
 UNITS: tuple[Unit, ...] = ("samples", "forward_calls")
@@ -26,7 +26,7 @@ class Workload:
     usual: float
     """In the steps that the step time is of."""
     usual_ns: float
-    """How long these steps take in the mean: each as long as the median of those with as much data; by elements, of
+    """How long these steps take in the mean: each as long as the `middle` of those with as much data; by elements, of
     which each step may have another number, as the median step takes for each of them."""
     counted: float | None
     """In the counted step; None where there is none."""
@@ -81,5 +81,5 @@ def _each(steps: pl.DataFrame, unit: Unit) -> pl.DataFrame:
 
 def _mean_ns(each: pl.DataFrame) -> float:
     """So that a step which took long for another reason does not count."""
-    alike = each.group_by("amount", maintain_order=True).agg(ns=pl.col("ns").median(), number=pl.len())
-    return float((alike["ns"] * alike["number"]).sum()) / len(each)
+    alike = each.group_by("amount", maintain_order=True).agg("ns")["ns"]
+    return sum(len(ns) * float(middle(ns.to_numpy()[:, None])[0]) for ns in alike) / len(each)

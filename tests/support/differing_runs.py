@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from distprof.merge.difference.bootstrap import median
 from distprof.merge.difference.change import Change, changes
 from distprof.merge.difference.noise import BETWEEN_RUNS, Noise
 from distprof.merge.difference.samples import Samples
+from distprof.merge.totals.step_time import middle
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
@@ -52,7 +52,7 @@ def series(random: np.random.Generator, *, steps: int, alike: float, scatter: fl
 def change_of(base: Sequence[Samples], new: Sequence[Samples], assumed: float = BETWEEN_RUNS) -> Change:
     """Of the step."""
     noise = Noise(assumed=assumed, base_queued=[None] * len(base), new_queued=[None] * len(new))
-    return changes(base, new, median, noise)["step"]
+    return changes(base, new, middle, noise)["step"]
 
 
 def changed_ratio(pairs: int, *, seed: int = 0, runs: tuple[int, int] = (1, 1), level: float = 1.0,

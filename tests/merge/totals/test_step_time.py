@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distprof.merge.report.page.render import page
-from distprof.merge.totals.step_time import StepTime, parts_of_step, passes_of, settled, step_time
+from distprof.merge.totals.step_time import StepTime, middle, parts_of_step, passes_of, settled, step_time
 from support.jobs import called
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
@@ -35,6 +38,20 @@ def test_it_is_the_median_of_steps_in_which_nothing_heavy_ran_of_each_the_mean_o
     assert found.time_ns == pytest.approx((11 + 12) / 2 * MS + MS) and found.passes == ["arrivals", "time"]
     assert found.low_ns == pytest.approx((10 + 0.05 * 3) * MS + MS)
     assert found.high_ns == pytest.approx((30 - 0.05 * 3 * 18) * MS + MS)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_where_each_second_step_is_long_it_is_the_mean_of_the_middle_half(more):
+    """The median would be the edge of one of the kinds, by chance."""
+    found = step_time(steps(*[("arrivals", 30 if step % 2 else 60) for step in range(21 + more)], ranks=1))
+    assert found is not None and found.time_ns == pytest.approx(45 * MS, rel=0.05)
+
+
+@given(usual=st.lists(st.integers(950, 1050), min_size=20, max_size=40),
+       late=st.lists(st.integers(1000, 10**6), max_size=4))
+def test_of_steps_of_one_kind_it_is_the_median(usual, late):
+    each = np.array([*usual, *late], float)[:, None]
+    assert middle(each)[0] == np.median(each)
 
 
 def test_timers_that_slow_a_step_down_are_heavy():
