@@ -133,7 +133,9 @@ def check(run: Path, whole: Path, out: Path, *seeds: int) -> None:
     assert len(set(paths)) == len(seeds), "or one hides the other"
     commands = reading_commands(run, whole, out)
     for words, (code, said, err) in zip(commands, in_turn(commands), strict=True):
-        assert code == 0 and "unexpected" not in err and "panicked" not in err, (seeds, what, words, said, err)
+        assert "unexpected" not in err and "panicked" not in err, (seeds, what, words, said, err)
+        # of several tables nothing may be left that a command could go by
+        assert code == 0 or (len(seeds) > 1 and err.startswith("distprof: no ")), (seeds, what, words, said, err)
     for path in paths:
         shutil.copy(whole / path.parent.name / path.name, path)
 
