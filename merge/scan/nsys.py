@@ -28,8 +28,10 @@ KERNELS, GRAPHS, COPIES, FILLS, CALLS, NVTX = (
     "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
 ON_DEVICE = (KERNELS, GRAPHS, COPIES, FILLS)
 OF_NSYS = frozenset((*ON_DEVICE, CALLS, NVTX))
-MOST_CALLS, BOTH = 1 << 28, 3
+MOST_CALLS, BOTH = 1 << 26, 3
 """Larger correlation ids have no arrows; the byte of one that is of a call and of something on a device."""
+TEXTS = ("value", "name", "text", "label")
+"""Columns of texts; all others are of integers."""
 COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"), 1))
 _VERSION = re.compile(r"_v\d+(_pts[zd])?$")
 """`cudaLaunchKernel_v7000`."""
@@ -97,26 +99,37 @@ class _Export:
         self._kinds: Mapping[int, str] = {}
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table; None for columns that it lacks; none of a table that is not there."""
+        """Rows of a table; None for columns that it lacks, and for values that are of another type than the schema has;
+        none of a table that is not there.
+        """
         known = self._columns.get(table)
         if known is None:
             return iter(())
         words = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
-        return self._base.execute(f'SELECT {words} FROM "{table}"')
+        kinds = [str if name in TEXTS else int for name in columns]
+        return (tuple(value if isinstance(value, kind) else None for value, kind in zip(row, kinds, strict=True))
+                for row in self._base.execute(f'SELECT {words} FROM "{table}"'))
 
     def _pairs(self, table: str, key: str, value: str) -> Iterator[tuple[int, str]]:
-        return ((row[0], row[1] or "") for row in self._rows(table, key, value))
+        return ((row[0], row[1] or "") for row in self._rows(table, key, value) if row[0] is not None)
 
     def _ranks(self) -> dict[int, str]:
         """What stands in front of the numbers of each process, where several have used devices."""
         first: dict[int, int] = {}
-        for table in ON_DEVICE:
-            if {"globalPid", "deviceId"} <= self._columns.get(table, set()):
-                known = "WHERE globalPid IS NOT NULL GROUP BY globalPid"
-                for process, device in self._base.execute(f'SELECT globalPid, MIN(deviceId) FROM "{table}" {known}'):
-                    first[process] = min(device, first.get(process, device))
+        for process, device in self._places():
+            if process is not None:
+                first[process] = min(device, first.get(process, device))
         order = sorted(first, key=lambda process: (first[process], process))
         return {_pid(process): f"[rank {rank}] " for rank, process in enumerate(order)} if len(order) > 1 else {}
+
+    def _places(self) -> Iterator[tuple[int | None, int]]:
+        """Each process with each device that it has used."""
+        for table in ON_DEVICE:
+            if "deviceId" in self._columns.get(table, ()):
+                owner = "globalPid" if "globalPid" in self._columns[table] else "NULL"
+                for process, device in self._base.execute(f'SELECT DISTINCT {owner}, deviceId FROM "{table}"'):
+                    if isinstance(device, int):
+                        yield process if isinstance(process, int) else None, device
 
     def _correlated(self) -> dict[int, bytearray]:
         """By process, which calls have started something on a device: a byte for each correlation id."""
@@ -145,7 +158,8 @@ class _Export:
     def _head(self) -> dict[str, Any]:
         began = next(self._rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"), (None,))[0]
         hosts = [value for name, value in self._rows("TARGET_INFO_SYSTEM_ENV", "name", "value") if name == "Hostname"]
-        devices = [{"id": number, "name": name} for number, name in self._rows("TARGET_INFO_GPU", "id", "name")]
+        devices = [{"id": number, "name": name} for number, name in self._rows("TARGET_INFO_GPU", "id", "name")
+                   if number is not None]
         return {"schemaVersion": 1, "deviceProperties": devices, "baseTimeNanoseconds": began or 0,
                 **({"host_name": hosts[0]} if hosts else {}), "traceName": "Nsight Systems"}
 
@@ -161,11 +175,8 @@ class _Export:
     def _names(self) -> Iterator[Event]:
         """Of processes and threads."""
         devices = dict[Pid, int]()
-        for table in ON_DEVICE:
-            if {"deviceId"} <= self._columns.get(table, set()):
-                owner = "globalPid" if "globalPid" in self._columns[table] else "NULL"
-                for process, device in self._base.execute(f'SELECT DISTINCT {owner}, deviceId FROM "{table}"'):
-                    devices[self._process(process, device)] = device
+        for process, device in self._places():
+            devices[self._process(process, device)] = device
         for place, device in devices.items():
             yield meta(place, "process_labels", {"labels": f"GPU {device}"})
         for process, name in self._rows("PROCESSES", "globalPid", "name"):
@@ -174,6 +185,8 @@ class _Export:
                 yield meta(pid, "process_name", {"name": Path(name or "").name})
                 yield meta(pid, "process_labels", {"labels": "CPU"})
         for thread, name in self._rows("ThreadNames", "globalTid", "nameId"):
+            if thread is None:
+                continue
             yield meta(self._process(thread), "thread_name", {"name": self._strings.get(name, "")}, _tid(thread))
 
     def _process(self, number: int | None, device: int | None = None) -> Pid:
@@ -188,11 +201,13 @@ class _Export:
         columns = sorted(self._columns.get(table, ()))
         for values in self._rows(table, *columns):
             row = dict(zip(columns, values, strict=True))
+            if row.get("start") is None:
+                continue
             category, name, more = of_row(row)
             args = {"device": row.get("deviceId"), "context": row.get("contextId"), "stream": row.get("streamId"),
                     "correlation": row.get("correlationId"), **more}
             pid, tid = self._process(row.get("globalPid"), row.get("deviceId") or 0), row.get("streamId") or 0
-            yield slice_of(category, name, pid, tid, row["start"], row["end"],
+            yield slice_of(category, name, pid, tid, row["start"], row.get("end"),
                          {key: value for key, value in args.items() if value is not None})
             if self._has_arrow(row.get("globalPid"), row.get("correlationId")):
                 yield arrow("f", row["correlationId"], pid, tid, row["start"])
@@ -224,6 +239,8 @@ class _Export:
     def _calls(self) -> Iterator[Event]:
         for start, end, thread, correlation, name in self._rows(
                 CALLS, "start", "end", "globalTid", "correlationId", "nameId"):
+            if start is None:
+                continue
             called = _VERSION.sub("", self._strings.get(name, "call"))
             pid, tid = self._process(thread), _tid(thread)
             yield slice_of("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
@@ -234,7 +251,7 @@ class _Export:
     def _nvtx(self, kind: int, start: int, end: int | None, thread: int | None, text: str | None,
               text_id: int | None, number: int | None) -> Iterator[Event]:
         """Ranges of a thread are slices, ranges of a process asynchronous ones, marks instants."""
-        if kind not in (MARK, PUSH_POP, START_END) or thread is None:
+        if kind not in (MARK, PUSH_POP, START_END) or thread is None or start is None:
             return
         name = text if text is not None else self._strings.get(text_id, "")  # type: ignore[arg-type]
         pid, tid = self._process(thread), _tid(thread)
@@ -268,5 +285,5 @@ def _pid(number: int) -> int:
     return number >> 24 & 0xFFFFFF
 
 
-def _tid(number: int) -> int:
-    return number & 0xFFFFFF
+def _tid(number: int | None) -> int:
+    return 0 if number is None else number & 0xFFFFFF

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distprof.merge.run.open_run import open_run
 from distprof.merge.scan.nsys import chrome_text
 from support.jobs import ROOT, called, distprof
-from support.nsys_export import Export
+from support.nsys_export import SCHEMA, Export
 
 GPU = ROOT.parent / "shared" / "traces" / "gpu"
 needs_gpu_traces = pytest.mark.skipif(not GPU.is_dir(), reason="needs the traces of ../shared/traces/gpu")
@@ -131,6 +135,25 @@ def test_any_table_may_lack(tmp_path, table):
     base.close()
     trace = json.loads(b"".join(chrome_text(path)))
     assert trace["traceEvents"] and distprof("merge", tmp_path).returncode == 0
+
+
+TABLES = {table: [column.split()[0] for column in columns.split(",")] for table, columns in re.findall(
+    r"CREATE TABLE (\w+) \((.*?)\);", SCHEMA, re.DOTALL)}
+CELLS = st.sampled_from([(table, column) for table, columns in TABLES.items() for column in columns])
+
+
+@given(cell=CELLS, value=st.sampled_from((None, -1, 2**62, -2**63, 3.5, "x", "", b"\0\xff", 2**40)))
+def test_any_value_in_any_column_ends_no_command(tmp_path_factory, cell, value):
+    """SQLite keeps whatever is put into a column."""
+    folder = tmp_path_factory.mktemp("cell")
+    table, column = cell
+    with sqlite3.connect(job(folder / "rank0.sqlite", 0)) as base, suppress(sqlite3.IntegrityError):
+        base.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    base.close()
+    for words in (("merge", "--force"), ("ops",), ("comms",)):
+        done = called(*words, folder)
+        assert done.returncode == 0 or "hint" in done.stderr, done.stderr
+        assert "unexpected" not in done.stderr, done.stderr
 
 
 def test_ranges_of_processes_and_marks(tmp_path):
