@@ -70,7 +70,7 @@ def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
     timed = {name: pl.col(f"{name}_on_{worked}") for name in ("counted_ns", "limited_ns")}
     found = _derived(groups.with_columns(**timed)).join(
         spread(sums, busy), on="group", how="left", maintain_order="left")
-    order = {"self": busy, **TORCH_SORTS}.get(column, column)
+    order = {**dict.fromkeys(("self", "share", "cumulative_share"), busy), **TORCH_SORTS}.get(column, column)
     found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
     total = found[busy].sum()
     share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)

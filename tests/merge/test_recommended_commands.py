@@ -10,8 +10,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from distprof.launch.cli import group
 from distprof.merge.run import recorded
 from support.jobs import called
 from support.reading import reading_commands
@@ -25,6 +27,26 @@ def recommended(text: str) -> Iterator[str]:
     for found in COMMAND.findall(html.unescape(text)):
         if "RUN" not in found and "a run" in found:
             yield found.strip()
+
+
+def choices() -> Iterator[tuple[str, str, str]]:
+    """Command, option and value, of those that read a run and have a list of values."""
+    for name in ("stats", "export", "merge"):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option.type, click.Choice):
+                yield from ((name, option.opts[0], value) for value in option.type.choices)
+
+
+def test_every_value_of_every_choice_works(everything, tmp_path):
+    found = list(choices())
+    assert len(found) > 15
+    for number, (name, option, value) in enumerate(found):
+        more = ("--modules",) if name == "stats" else ("--out", tmp_path / str(number))
+        done = called(name, option, value, *more, everything)
+        lacks_dot = value == "svg" and "needs the program dot" in done.stderr
+        assert lacks_dot or (done.returncode == 0 and not done.stderr), (name, option, value, done.stderr)
 
 
 @pytest.mark.parametrize(("recording", "many"), [

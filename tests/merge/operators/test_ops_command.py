@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 import distprof
-from distprof.merge.operators.grouping import NUMBERS
-from distprof.merge.operators.sums.added_up import KEYS
+from distprof.merge.operators.grouping import NUMBERS, SORTS
+from distprof.merge.operators.selection import ASKED
+from distprof.merge.operators.sums.added_up import BY, KEYS
 from support.jobs import called
 from support.made_up_traces import folder, op
 
@@ -75,6 +76,15 @@ def test_what_is_not_there_is_refused(tmp_path, flags, code, told):
     ("cpu_time", "aten::linear"), ("max_ns", "aten::linear"), ("calls", "aten::mm")])
 def test_orders_have_torch_s_names_and_ours(tmp_path, sort, first):
     assert data(folder(tmp_path, *TWO), "--sort", sort)["ops"][0]["op"] == first
+
+
+@pytest.mark.parametrize(("option", "values"), [("--sort", SORTS), ("--by", BY), ("--type", ASKED)])
+def test_every_value_of_an_option_works(tmp_path, option, values):
+    run = folder(tmp_path, *TWO)
+    for value in values:
+        done = called("ops", option, value, *(("--stack", 2) if value == "stack" else ()), run)
+        lacks_stacks = value == "stack" and "--by stack needs Python calls" in done.stderr
+        assert lacks_stacks or (done.returncode == 0 and not done.stderr), (value, done.stderr)
 
 
 def test_text_and_tables_have_the_same_rows(tmp_path):
