@@ -71,7 +71,8 @@ def chrome_text(path: Path) -> Iterator[bytes]:
         with closing(_opened(path)) as base:
             yield from _Export(base, path.name).text()
     except sqlite3.Error as error:
-        raise DataError(f"cannot read the database {path.name}: {error}", hint="export the report again") from error
+        raise DataError(f"{path.name} is not a Chrome trace but an SQLite database that cannot be read: {error}",
+                        hint="export the report again") from error
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -146,3 +148,20 @@ def test_hooks_of_the_script_behind_ours_are_no_trouble(tmp_path):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     assert Recorded(tmp_path / "run").info["status"] == "complete"
+
+
+def test_what_is_open_when_the_profiler_stops_ends_with_the_last_step(tmp_path):
+    """The search for open slices, which takes as long as there are objects, is in none of them."""
+    kept = [[number] for number in range(300_000)]
+    found = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.ones(2, 4), num_steps=7,
+                  steps="wait=1,count=0,time=0,trace=3,arrivals=2")
+    assert len(kept) == 300_000
+    last_ns = found.table("steps").filter(pl.col("pass") == "trace")["end_ns"].max()
+    events = found.table("events").with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))
+    of_steps = events.filter(pl.col("name").cast(pl.String).str.starts_with("Optimizer.step")).sort("start_ns")
+    assert len(of_steps) == 3 and of_steps["end_ns"][-1] == last_ns
+    host = pl.col("category").cast(pl.String).is_in(["cpu_op", "user_annotation"])
+    assert events.filter(host)["end_ns"].max() == last_ns
+    text = json.loads(gzip.decompress((found.folder / "trace.json.gz").read_bytes()))
+    written = [event["dur"] for event in text["traceEvents"] if event["name"].startswith("Optimizer.step")]
+    assert sorted(round(1000 * dur) for dur in written) == sorted(of_steps["duration_ns"].to_list())

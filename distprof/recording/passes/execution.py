@@ -62,14 +62,15 @@ class ExecutionSteps(Pass):
     def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
         if not ended or elsewhere or self._timeline.is_written:
             return
-        mine = {step["step"] for step in steps if step["pass"] == self.name}
-        if not mine:  # the job ended in the first of them
+        own = [step for step in steps if step["pass"] == self.name]
+        if not own:  # the job ended in the first of them
             self._observer.discard()
             return
-        content = self._timeline.write(folder.path / EXECUTION_TIMELINE_JSON)
+        content = self._timeline.write(folder.path / EXECUTION_TIMELINE_JSON, steps=own)
         if content.rows:
             folder.files[EXECUTION_TIMELINE_JSON] = len(content.rows)
             time_calls(self._calls, content.backend_events)
+            mine = {step["step"] for step in own}
             folder.write_rows(EXECUTION_COLLECTIVES, collective_rows(
                 call for call in self._calls if call.step in mine))
         if self._observer.compress(folder.path):

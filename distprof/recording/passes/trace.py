@@ -52,7 +52,7 @@ class TraceSteps(LabelledSteps):
 
     def _write_timeline(self, folder: RankFolder, traced: Sequence[TableRow]) -> None:
         room = self._timeline.room_in(folder.path) - TABLE_BYTES - CALL_BYTES * len(self._collectives.calls)
-        content = self._timeline.write(folder.path / TRACE_JSON, room=room)
+        content = self._timeline.write(folder.path / TRACE_JSON, steps=traced, room=room)
         folder.left_out = self._timeline.left_out
         time_calls(self._collectives.calls, content.backend_events)
         if content.rows:

@@ -52,6 +52,8 @@ class ProfilerSessions:
         self._local = threading.local()
         self._thread = 0
         """On which the session began: torch ends the process that ends it on another one."""
+        self.ended_ns = 0
+        """When the script had the processor last in the session that ended last, since the epoch; 0 before."""
 
     def why_none(self) -> str | None:
         """Why no session can begin now, in words."""
@@ -74,10 +76,11 @@ class ProfilerSessions:
 
     def end(self, profile: Any) -> bool:
         """Has it record no more; true if it ended, else `has_ended` does that."""
-        self.works.is_on = False
+        self.works.is_on, self.ended_ns = False, 0
         self._ending = profile
         if not self._is_of_this_thread():
             return False
+        self.ended_ns = time.time_ns()
         close_open_slices()
         ended = self.has_ended(profile)
         if not ended:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -16,7 +17,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
 from distprof.contract.rank_json import EventsLeftOut
-from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE
+from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE, TableRow
 from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
@@ -24,7 +25,7 @@ from distprof.model.scopes import Frame, ModuleScopes
 from distprof.process.accelerators import CPU, device_type
 from distprof.recording import rank_size
 from distprof.recording.tracing.capped_timeline import capped, part_that_fits
-from distprof.recording.tracing.kineto_trace import TraceContent, read_repaired
+from distprof.recording.tracing.kineto_trace import TraceContent, cut_open, read_repaired
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
 from distprof.system import end_forked_children_at_exit
@@ -49,6 +50,7 @@ class Timeline:
         self._tags = tags
         self._profile: Any = None
         self._stopped = False
+        self._ended_ns = self._thread = 0
         self.is_written = False
         """True once `write` wrote a trace."""
         self._closures: list[Any] = []
@@ -89,7 +91,9 @@ class Timeline:
         if self.recording:
             self._stopped = True
             self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
-            if not self._sessions.end(self._profile):
+            has_ended = self._sessions.end(self._profile)
+            self._ended_ns, self._thread = self._sessions.ended_ns, threading.get_native_id()
+            if not has_ended:
                 why = self._sessions.why_not_ended()
                 self._note(f"{why} after the recorded steps: their timeline is written once that ends")
 
@@ -118,11 +122,12 @@ class Timeline:
         if self._closures:
             self._closures.pop().__exit__(None, None, None)
 
-    def write(self, path: Path, *, room: int | None = None) -> TraceContent:
+    def write(self, path: Path, *, steps: Sequence[TableRow], room: int | None = None) -> TraceContent:
         """Writes the Chrome trace to a `.json.gz` file and returns its events; none where nothing was recorded.
 
         Args:
             path: Where it goes.
+            steps: Those that are in it.
             room: Bytes that it may take with the table of its events; the shortest are left out where it would take
                 more. None: as many as it needs.
 
@@ -138,6 +143,8 @@ class Timeline:
             self._profile.export_chrome_trace(str(plain))
             _check_end(plain)
             text, found = self._read(real_names(plain.read_bytes()))
+            last_ns = max((step["end_ns"] for step in steps), default=0)
+            text = cut_open(text, found, last_ns, self._ended_ns, self._thread)
         except OSError:  # Kineto does not tell why
             raise _not_whole(plain) from None
         finally:  # it is many times the size of the file that stays

@@ -164,7 +164,7 @@ def test_a_rank_that_shares_its_core():
 def test_longer_samples():
     cause = Cause(kind="elements", where=None, gain_ns=22e6, spent=16_384, of_peers=8192)
     assert told(culprit(causes=[cause]))[0] == (
-        f"{DELAYS}its input has 16.38 k elements against 8.19 k of its peers; p = 0.0001")
+        f"{DELAYS}its input has 16.38 K elements against 8.19 K of its peers; p = 0.0001")
 
 
 def test_a_larger_batch_and_several_causes():
