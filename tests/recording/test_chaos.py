@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.chaos.disk import failing_files
 from support.chaos.job import ChaosJob
 from support.chaos.judge import Left, assert_complete, assert_no_error_of_ours, copy_of, trained_to_the_end
@@ -52,6 +53,7 @@ def test_whatever_goes_wrong_the_job_ends_as_it_would_have_and_losses_are_said(t
     every = kinds()
     ranks, launcher = chance.choice([2, 2, 3, 4]), chance.choice(["run", "run", "torchrun"])
     step, later_s = chance.choice([-1, *range(18)]), chance.uniform(0, 0.15)
+    forked.server()  # it stays for the next job
     before = set(children())
     with ExitStack() as stack:
         trouble = every[seed % len(every)](folder=tmp_path, chance=chance, library=library, stack=stack)
