@@ -15,7 +15,7 @@ from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
-from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, Basis, Blind, Cause, Culprit
+from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, Basis, Blind, Cause, Culprit, explains
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
@@ -212,7 +212,7 @@ def _with_batch(causes: list[Cause], rank: int, amounts: Sequence[tuple[str, Map
     if not kind:
         return causes
     work = [one for one in causes if one.kind in (*OF_MODULES, "whole")]
-    if not work:
+    if not explains(mine / usual if usual else float("inf"), work):
         return causes
     batch = Cause(kind=kind, where=None, gain_ns=max(one.gain_ns for one in work), spent=mine, of_peers=usual)
     return sorted([batch, *(one for one in causes if one not in work)], key=lambda one: -one.gain_ns)

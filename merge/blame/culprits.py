@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot
 from typing import Literal
@@ -16,6 +17,8 @@ MANY_SAMPLES = 1.2
 """From this ratio to the median peer on, the size of the batch is the cause."""
 AMOUNTS = {"batch": "samples", "elements": "elements"}
 """Kind of a cause -> what there is more of in the steps of its rank; the first that shows it."""
+GROWTH = 1.2
+"""Work may grow by so much more than with the square of the amount, as attention does, and be explained by it."""
 NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
@@ -69,6 +72,11 @@ class Cause:
     def ratio(self) -> float | None:
         """Its time over that of the median peer; None where that is 0."""
         return self.spent / self.of_peers if self.of_peers else None
+
+
+def explains(ratio: float, work: Sequence[Cause]) -> bool:
+    """Whether so much more of samples or elements makes this work as long as it is, and not a fault in it."""
+    return bool(work) and all(one.spent <= GROWTH * ratio ** 2 * one.of_peers for one in work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,7 +133,7 @@ class ChunkReader:
         """Makes a trace of what rocprofv3 writes."""
         first = next(text, b"")
         text = chain([first], text)
-        if not first.startswith(rocprof.BEGIN):
+        if rocprof.BEGIN.match(first) is None:
             return text
         self._plain, self.is_compressed, self.is_made = None, True, True
         return rocprof.chrome_text(text, self.trace.name)

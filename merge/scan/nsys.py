@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 MAGIC = b"SQLite format 3\0"
-SUFFIX, REPORT_SUFFIX = ".sqlite", ".nsys-rep"
+SUFFIXES, REPORT_SUFFIX = (".sqlite", ".sqlite3", ".db"), ".nsys-rep"
 MARK, PUSH_POP, START_END = 34, 59, 60
 """Kinds of NVTX events that are shown."""
 KERNELS, GRAPHS, COPIES, FILLS, CALLS, NVTX = (
@@ -32,9 +32,10 @@ MOST_CALLS, BOTH = 1 << 26, 3
 """Larger correlation ids have no arrows; the byte of one that is of a call and of something on a device."""
 TEXTS = ("value", "name", "text", "label")
 """Columns of texts; all others are of integers."""
-COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"), 1))
-_VERSION = re.compile(r"_v\d+(_pts[zd])?$")
-"""`cudaLaunchKernel_v7000`."""
+COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
+                            "HtoD (unified memory)", "DtoH (unified memory)", "DtoD (unified memory)"), 1))
+_VERSION = re.compile(r"(_pt(sz|ds))?_v\d+(_pt(sz|ds))?$|_pt(sz|ds)$")
+"""`cudaLaunchKernel_v7000`, `cudaStreamSynchronize_ptsz_v7000`."""
 _OPERATOR = re.compile(
     r"(?P<name>.+?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = (?P<op>\d+))?(?:, sizes = (?P<sizes>\[.*?\]))?"
     r"(?:, input_op_ids = .*)?", re.DOTALL)
@@ -78,7 +79,9 @@ def chrome_text(path: Path) -> Iterator[bytes]:
 def _opened(path: Path) -> sqlite3.Connection:
     import sqlite3
 
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    log = path.with_name(f"{path.name}-wal")
+    unchanging = "" if log.exists() and log.stat().st_size else "&immutable=1"  # needs no write access to the folder
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{unchanging}", uri=True)
 
 
 def _tables(base: sqlite3.Connection) -> list[str]:
@@ -98,6 +101,7 @@ class _Export:
         self._prefixes: Mapping[int, str] = {}
         self._arrows: Mapping[int, bytes | bytearray] = {}
         self._kinds: Mapping[int, str] = {}
+        self._num_ranges = 0
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table; None for columns that it lacks, and for values that are of another type than the schema has;
@@ -116,21 +120,29 @@ class _Export:
 
     def _ranks(self) -> dict[int, str]:
         """What stands in front of the numbers of each process, where several have used devices."""
-        first: dict[int, int] = {}
-        for process, device in self._places():
+        used: dict[int, dict[int, int]] = {}
+        for process, device, ns in self._places():
             if process is not None:
-                first[process] = min(device, first.get(process, device))
-        order = sorted(first, key=lambda process: (first[process], process))
+                of_process = used.setdefault(process, {})
+                of_process[device] = of_process.get(device, 0) + ns
+        # each process may call its only device 0
+        gpus = {(pid, number): gpu for gpu, number, pid in self._rows(
+            "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid") if gpu is not None}
+        most = {process: max(devices, key=lambda device: (devices[device], -device))
+                for process, devices in used.items()}
+        order = sorted(most, key=lambda process: (
+            gpus.get((_pid(process), most[process]), most[process]), process))
         return {_pid(process): f"[rank {rank}] " for rank, process in enumerate(order)} if len(order) > 1 else {}
 
-    def _places(self) -> Iterator[tuple[int | None, int]]:
-        """Each process with each device that it has used."""
+    def _places(self) -> Iterator[tuple[int | None, int, int]]:
+        """Each process with each device that it has used, and for how many ns."""
         for table in ON_DEVICE:
             if "deviceId" in self._columns.get(table, ()):
                 owner = "globalPid" if "globalPid" in self._columns[table] else "NULL"
-                for process, device in self._base.execute(f'SELECT DISTINCT {owner}, deviceId FROM "{table}"'):
+                for process, device, ns in self._base.execute(
+                        f'SELECT {owner}, deviceId, SUM("end" - "start") FROM "{table}" GROUP BY 1, 2'):
                     if isinstance(device, int):
-                        yield process if isinstance(process, int) else None, device
+                        yield process if isinstance(process, int) else None, device, int(ns or 0)
 
     def _correlated(self) -> dict[int, bytearray]:
         """By process, which calls have started something on a device: a byte for each correlation id."""
@@ -176,7 +188,7 @@ class _Export:
     def _names(self) -> Iterator[Event]:
         """Of processes and threads."""
         devices = dict[Pid, int]()
-        for process, device in self._places():
+        for process, device, _ in self._places():
             devices[self._process(process, device)] = device
         for place, device in devices.items():
             yield meta(place, "process_labels", {"labels": f"GPU {device}"})
@@ -193,7 +205,7 @@ class _Export:
     def _process(self, number: int | None, device: int | None = None) -> Pid:
         """A process, or its device, as the trace has them."""
         pid = 0 if number is None else _pid(number)
-        shown = pid if device is None else device
+        shown = pid if device is None else f"GPU {device}"
         prefix = self._prefixes.get(pid, "")
         return f"{prefix}{shown}" if prefix else shown
 
@@ -263,7 +275,8 @@ class _Export:
             category, name, args = _operator(name)
             yield slice_of(category, name, pid, tid, start, end, args)
         else:
-            of_range = {"cat": "user_annotation", "name": name, "id": number or 0, **place}
+            self._num_ranges += 1
+            of_range = {"cat": "user_annotation", "name": name, "id": number or f"range {self._num_ranges}", **place}
             yield {"ph": "b", "ts": microseconds(start), **of_range}
             yield {"ph": "e", "ts": microseconds(end), **of_range}
 

@@ -5,15 +5,16 @@ Names of fields: the JSON schema in the documentation of ROCprofiler-SDK. The fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from distprof.errors import DataError
-from distprof.merge.scan.made_events import Event, arrow, meta, slice_of, text_of
+from distprof.merge.scan.made_events import Event, Pid, arrow, meta, slice_of, text_of
 
-BEGIN = b'{"rocprofiler-sdk-tool"'
+BEGIN = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
 GPU = 2
 """Type of an agent."""
 CALLS = {"hip_api": "cuda_runtime", "hsa_api": "hsa_api", "rccl_api": "rccl_api"}
@@ -62,11 +63,20 @@ class _Record(msgspec.Struct):
     bytes: int | None = None
 
 
+class _Buffers(msgspec.Struct):
+    kernel_dispatch: list[_Record] = msgspec.field(default_factory=list)
+    memory_copy: list[_Record] = msgspec.field(default_factory=list)
+    hip_api: list[_Record] = msgspec.field(default_factory=list)
+    hsa_api: list[_Record] = msgspec.field(default_factory=list)
+    rccl_api: list[_Record] = msgspec.field(default_factory=list)
+    marker_api: list[_Record] = msgspec.field(default_factory=list)
+
+
 class _Agent(msgspec.Struct):
     id: _Handle
     type: int = 0
     logical_node_type_id: int = 0
-    product_name: str = ""
+    product_name: str | None = None
 
 
 class _Kernel(msgspec.Struct):
@@ -75,17 +85,13 @@ class _Kernel(msgspec.Struct):
     formatted_kernel_name: str = ""
 
 
-class _Operations(msgspec.Struct):
-    operations: list[str] = msgspec.field(default_factory=list)
-
-
 class _Text(msgspec.Struct):
     key: int
     value: str
 
 
 class _Strings(msgspec.Struct):
-    buffer_records: list[_Operations] = msgspec.field(default_factory=list)
+    buffer_records: Any = None
     marker_api: list[_Text] = msgspec.field(default_factory=list)
 
 
@@ -104,11 +110,11 @@ class _Recorded(msgspec.Struct):
     agents: list[_Agent] = msgspec.field(default_factory=list)
     strings: _Strings = msgspec.field(default_factory=_Strings)
     kernel_symbols: list[_Kernel] = msgspec.field(default_factory=list)
-    buffer_records: dict[str, list[_Record]] = msgspec.field(default_factory=dict)
+    buffer_records: _Buffers = msgspec.field(default_factory=lambda: _Buffers())
 
 
 class _Whole(msgspec.Struct, rename={"processes": "rocprofiler-sdk-tool"}):
-    processes: list[_Recorded]
+    processes: list[_Recorded] | _Recorded
 
 
 def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -122,17 +128,22 @@ def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
         DataError: It is damaged.
     """
     try:
-        processes = msgspec.json.decode(b"".join(pieces), type=_Whole).processes
+        found = msgspec.json.decode(b"".join(pieces), type=_Whole).processes
     except msgspec.DecodeError as error:
         raise DataError(f"{name} is not a Chrome trace but a damaged file of rocprofv3: {error}",
                         hint="record it again, or omit it") from error
-    devices = {agent.logical_node_type_id: agent.product_name for one in processes for agent in one.agents
+    processes = found if isinstance(found, list) else [found]
+    devices = {agent.logical_node_type_id: agent.product_name or "" for one in processes for agent in one.agents
                if agent.type == GPU}
     hosts = {one.metadata.node.hostname for one in processes} - {""}
     head = {"schemaVersion": 1, "deviceProperties": [{"id": number, "name": name} for number, name in devices.items()],
             "baseTimeNanoseconds": 0, **({"host_name": hosts.pop()} if len(hosts) == 1 else {}),
             "traceName": "rocprofv3"}
     parts = [_Process(one) for one in processes]
+    ranks = sorted((device, part.pid, number) for number, part in enumerate(parts)
+                   if (device := part.main_device) is not None)
+    for rank, (_, _, number) in enumerate(ranks if len(ranks) > 1 else ()):
+        parts[number].prefix = f"[rank {rank}] "
     yield from text_of(head, [name for part in parts for name in part.names()],
                        (event for part in parts for event in part.events()))
 
@@ -141,7 +152,9 @@ class _Process:
     """Events of one process."""
 
     def __init__(self, process: _Recorded) -> None:
-        self._process, self._pid = process, process.metadata.pid
+        self._process, self.pid = process, process.metadata.pid
+        self.prefix = ""
+        """In front of the numbers of processes, where there are several ranks in the file."""
         self._devices = {agent.id.handle: agent.logical_node_type_id for agent in process.agents if agent.type == GPU}
         self._kernels = {one.kernel_id: one.demangled_kernel_name or one.formatted_kernel_name
                          for one in process.kernel_symbols}
@@ -149,13 +162,27 @@ class _Process:
                            for kinds in (CALLS, ON_DEVICE))
         self._arrows = called & started
 
+    @property
+    def main_device(self) -> int | None:
+        """The one that it has used for the longest time."""
+        used: dict[int, int] = {}
+        for record in self._records("kernel_dispatch"):
+            if record.dispatch_info is not None:
+                device = self._devices.get(record.dispatch_info.agent_id.handle, 0)
+                used[device] = used.get(device, 0) + record.end_timestamp - record.start_timestamp
+        return max(used, key=lambda device: (used[device], -device), default=None)
+
+    def _place(self, device: int | None = None) -> Pid:
+        shown = self.pid if device is None else f"GPU {device}"
+        return f"{self.prefix}{shown}" if self.prefix else shown
+
     def names(self) -> Iterator[Event]:
         """Of the process and its devices."""
         program = self._process.metadata.command[:1] or ["rocprofv3"]
-        yield meta(self._pid, "process_name", {"name": program[0].rpartition("/")[2]})
-        yield meta(self._pid, "process_labels", {"labels": "CPU"})
+        yield meta(self._place(), "process_name", {"name": program[0].rpartition("/")[2]})
+        yield meta(self._place(), "process_labels", {"labels": "CPU"})
         for device in sorted({*self._devices.values()}):
-            yield meta(device, "process_labels", {"labels": f"GPU {device}"})
+            yield meta(self._place(device), "process_labels", {"labels": f"GPU {device}"})
 
     def events(self) -> Iterator[Event]:
         """All others."""
@@ -169,16 +196,19 @@ class _Process:
         texts = {text.key: text.value for text in self._process.strings.marker_api}
         for record in self._records("marker_api"):
             name = texts.get(record.correlation_id.internal) or self._operation(record)
-            yield slice_of("user_annotation", name, self._pid, record.thread_id, record.start_timestamp,
+            yield slice_of("user_annotation", name, self._place(), record.thread_id, record.start_timestamp,
                            record.end_timestamp, {})
 
     def _records(self, kind: str) -> list[_Record]:
-        return self._process.buffer_records.get(kind, [])
+        found: list[_Record] = getattr(self._process.buffer_records, kind)
+        return [record for record in found if record.start_timestamp > 0]
 
     def _operation(self, record: _Record) -> str:
         kinds = self._process.strings.buffer_records
-        names = kinds[record.kind].operations if 0 <= record.kind < len(kinds) else []
-        return names[record.operation] if 0 <= record.operation < len(names) else "call"
+        about = kinds[record.kind] if isinstance(kinds, list) and 0 <= record.kind < len(kinds) else None
+        names = about.get("operations") if isinstance(about, dict) else None
+        known = isinstance(names, list) and 0 <= record.operation < len(names)
+        return str(names[record.operation]) if known else "call"  # type: ignore[index]
 
     def _kernel(self, record: _Record) -> Iterator[Event]:
         what = record.dispatch_info or _Dispatch()
@@ -201,14 +231,14 @@ class _Process:
     def _on_device(self, record: _Record, category: str, name: str, agent: _Handle, stream: int,
                    args: Mapping[str, Any]) -> Iterator[Event]:
         device, number = self._devices.get(agent.handle, 0), record.correlation_id.internal
-        yield slice_of(category, name, device, stream, record.start_timestamp, record.end_timestamp, {
+        yield slice_of(category, name, self._place(device), stream, record.start_timestamp, record.end_timestamp, {
             "device": device, "stream": stream, "correlation": number, **args})
         if number in self._arrows:
-            yield arrow("f", number, device, stream, record.start_timestamp)
+            yield arrow("f", number, self._place(device), stream, record.start_timestamp)
 
     def _call(self, record: _Record, category: str) -> Iterator[Event]:
         number = record.correlation_id.internal
-        yield slice_of(category, self._operation(record), self._pid, record.thread_id, record.start_timestamp,
+        yield slice_of(category, self._operation(record), self._place(), record.thread_id, record.start_timestamp,
                        record.end_timestamp, {"correlation": number})
         if number in self._arrows:
-            yield arrow("s", number, self._pid, record.thread_id, record.start_timestamp)
+            yield arrow("s", number, self._place(), record.thread_id, record.start_timestamp)

@@ -116,7 +116,7 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
         "measured_ns": on_device(tables.steps).filter(pl.col("pass") == TIME)["duration_ns"].mean(),
         **{name: mean[name] for name in TIMES if name != "step_ns"},
         "samples": samples,
-        "samples_per_second": samples / batches.usual_ns * 1e9 if batches is not None and samples else None,
+        "samples_per_second": samples / work.usual_ns * 1e9 if work is not None and samples else None,
         "flops_per_second": sum(flops) * run.world_size / counted_ns * 1e9 if known and counted_ns else None,
         "mfu": mfu,
         "mfu_basis": msgspec.to_builtins(basis),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 
 from distprof.contract.passes import COUNT
@@ -26,8 +27,7 @@ class Workload:
     usual: float
     """In the steps that the step time is of."""
     usual_ns: float
-    """How long these steps take in the mean: each as long as the `middle` of those with as much data; by elements, of
-    which each step may have another number, as the median step takes for each of them."""
+    """How long these steps take in the mean: each as long as the `middle` of those with as much data."""
     counted: float | None
     """In the counted step; None where there is none."""
     most_often: float
@@ -55,9 +55,7 @@ def workload(steps: pl.DataFrame, usual: StepTime, unit: Unit | None = None) -> 
         if len(each) and each["amount"].sum():
             some = _each(counted, unit)["amount"]
             is_known = len(some) == counted["step"].n_unique() and some.sum()
-            usual_amount = float(each["amount"].sum()) / len(each)
-            return Workload(unit=unit, usual=usual_amount,
-                            usual_ns=usual_amount * _per_element_ns(each) if unit == "elements" else _mean_ns(each),
+            return Workload(unit=unit, usual=float(each["amount"].sum()) / len(each), usual_ns=_mean_ns(each),
                             most_often=each["amount"].mode().max(),  # type: ignore[arg-type]
                             counted=float(some.sum()) / len(some) if is_known else None)
     return None
@@ -69,10 +67,6 @@ def _lengths_vary(steps: pl.DataFrame) -> bool:
     return len(each) == len(steps) > 1 and bool(of_sample.max() > (1 + UNLIKE) * of_sample.min())
 
 
-def _per_element_ns(each: pl.DataFrame) -> float:
-    return float((each["ns"] / each["amount"]).median())  # type: ignore[arg-type]
-
-
 def _each(steps: pl.DataFrame, unit: Unit) -> pl.DataFrame:
     """`amount` and `ns` of each step: means over the ranks that know it, and over all."""
     return steps.group_by("step", maintain_order=True).agg(
@@ -80,6 +74,20 @@ def _each(steps: pl.DataFrame, unit: Unit) -> pl.DataFrame:
 
 
 def _mean_ns(each: pl.DataFrame) -> float:
-    """So that a step which took long for another reason does not count."""
+    """So that a step which took long for another reason does not count.
+
+    Where few steps have as much data as another, a line through all of them: the estimator of Theil and Sen.
+    """
+    if each["amount"].n_unique() > len(each) / 2 > 1:
+        return _on_line_ns(each["amount"].to_numpy(), each["ns"].to_numpy())
     alike = each.group_by("amount", maintain_order=True).agg("ns")["ns"]
     return sum(len(ns) * float(middle(ns.to_numpy()[:, None])[0]) for ns in alike) / len(each)
+
+
+def _on_line_ns(amounts: Any, ns: Any) -> float:
+    """At the mean amount of a line whose slope is the median of those through two steps each."""
+    first, second = np.triu_indices(len(amounts), 1)
+    apart = amounts[first] != amounts[second]
+    first, second = first[apart], second[apart]
+    slope = float(np.median((ns[second] - ns[first]) / (amounts[second] - amounts[first])))
+    return float(np.median(ns - slope * amounts)) + slope * float(amounts.mean())

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import Activity
-from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, MATERIAL, SURE, Blind, Cause, Culprit
+from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, MATERIAL, SURE, Blind, Cause, Culprit, explains
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.summarised.arrays import Peers, RankArrays, rank_arrays
@@ -202,7 +202,7 @@ class _Verdicts:
         for kind, amounts in self._amounts.items():
             mine, peers = amounts[one.place], np.delete(amounts[one.peers.rows], one.row)
             usual = float(np.nanmedian(peers)) if not np.isnan(peers).all() else np.nan
-            if mine >= MANY_SAMPLES * usual:
+            if mine >= MANY_SAMPLES * usual and explains(mine / usual if usual else np.inf, causes[:1]):
                 return [Cause(kind=kind, where=None, gain_ns=gain_ns, spent=float(mine), of_peers=usual)]
         return causes
 

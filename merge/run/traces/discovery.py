@@ -231,10 +231,10 @@ def _with_rank_beside(identity: TraceIdentity, file: Path) -> TraceIdentity:
 
 def _begins_like_a_trace(file: Path) -> bool:
     """For names that do not say what a file is. Files of other kinds are passed by without a word."""
-    if not (file.name.endswith((*MAYBE, nsys.SUFFIX)) or "." not in file.name) or _special(file) is not None:
+    if not (file.name.endswith((*MAYBE, *nsys.SUFFIXES)) or "." not in file.name) or _special(file) is not None:
         return False
     try:
-        if file.name.endswith(nsys.SUFFIX):
+        if file.name.endswith(nsys.SUFFIXES):
             return nsys.may_be_export(file)
         first = next(iter(ChunkReader(TraceFile(path=file), chunk_bytes=HEAD_CHUNK_BYTES)), b"")
     except (DataError, OSError):

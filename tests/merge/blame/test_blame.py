@@ -75,6 +75,13 @@ def test_twice_the_batch_on_one_rank(times, kind, spent):
         Cause(kind=kind, where=None, gain_ns=pytest.approx(280), spent=spent, of_peers=spent / 2)]
 
 
+def test_a_slow_module_is_not_excused_by_a_somewhat_larger_batch():
+    job = job_of(4, (DATA, always(50), ()), (MLP, late(3, 10, 400), ()), (BACKWARD, always(150), ALL),
+                 samples={0: 8, 1: 8, 2: 8, 3: 10}, elements={0: 8, 1: 8, 2: 8, 3: 13})
+    (culprit,) = job.culprits()
+    assert (culprit.rank, [one.kind for one in culprit.causes]) == (3, ["forward"])
+
+
 def test_two_causes_in_different_groups_of_a_mesh():
     """tp2 x dp2: rank 1 delays its tensor parallel pair by a module, rank 2 its own by loading data."""
     job = job_of(4, (DATA, late(2, 20, 150), ()), (MLP, late(1, 100, 200), PAIRS), (HEAD, always(30), ACROSS))

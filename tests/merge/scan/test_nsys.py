@@ -36,7 +36,7 @@ def launch(ts: float, dur: float, correlation: int, name: str = "cudaLaunchKerne
             "args": {"correlation": correlation}}
 
 
-def job(path: Path, *devices: int) -> Path:
+def job(path: Path, *devices: int, stray: bool = False) -> Path:
     """A process for each device, with two kernels."""
     export = Export(path, EPOCH_NS)
     for device in devices:
@@ -46,6 +46,8 @@ def job(path: Path, *devices: int) -> Path:
             launch(10, 2, 1), launch(13, 2, 2), kernel(f"gemm of {device}", 20.125, 10.5, 1),
             kernel("ncclDevKernel_AllReduce_Sum_f32", 40, 5, 2)],
             pid=90 - device, base_ns=EPOCH_NS, device=device)
+        if stray:  # a context on the first device, as scripts have that set theirs late
+            export.process([kernel("fill", 5, 0.5, 9)], pid=90 - device, base_ns=EPOCH_NS, device=0)
     return export.close()
 
 
@@ -93,8 +95,9 @@ def test_a_process_is_a_rank_with_names_times_and_arrows(tmp_path):
     assert names == {"rank 3 | node7 | gpu 0", "rank 3 | node7 | cpu (pid 90)"}
 
 
-def test_a_report_of_several_processes_is_split_into_ranks(tmp_path):
-    job(tmp_path / "report.sqlite", 1, 0, 2)
+@pytest.mark.parametrize("stray", [False, True])
+def test_a_report_of_several_processes_is_split_into_ranks(tmp_path, stray):
+    job(tmp_path / "report.sqlite", 1, 0, 2, stray=stray)
     assert "distprof split" in called("comms", tmp_path / "report.sqlite").stdout
     assert called("split", tmp_path / "report.sqlite", "--out", tmp_path / "ranks").returncode == 0
     words = ("ops", "--json", "--type", "kernel", "--by", "op", "--by", "rank")
@@ -155,6 +158,34 @@ def test_any_value_in_any_column_ends_no_command(tmp_path_factory, cell, value):
         done = called(*words, folder)
         assert done.returncode == 0 or "hint" in done.stderr, done.stderr
         assert "unexpected" not in done.stderr, done.stderr
+
+
+def test_a_process_with_the_number_of_its_device_stays_apart_from_it(tmp_path):
+    export = Export(tmp_path / "rank0.sqlite")
+    export.process([{**launch(10, 2, 1), "tid": 7}, kernel("gemm", 20, 5, 1)], pid=7, device=7)
+    events = json.loads(b"".join(chrome_text(export.close())))["traceEvents"]
+    assert len({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}) == 2
+
+
+def test_what_was_not_written_into_the_database_yet_is_read(tmp_path):
+    path = job(tmp_path / "rank0.sqlite", 0)
+    base = sqlite3.connect(path)
+    base.execute("PRAGMA journal_mode = WAL")
+    base.execute("UPDATE StringIds SET value = 'gemm of the log' WHERE value = 'gemm of 0'")
+    base.commit()
+    assert path.with_name("rank0.sqlite-wal").stat().st_size
+    assert "gemm of the log" in called("ops", "--type", "kernel", path).stdout
+    base.close()
+
+
+@pytest.mark.parametrize("name", ["cudaStreamSynchronize_ptsz_v7000", "cudaStreamSynchronize_v3020_ptsz",
+                                  "cudaStreamSynchronize_ptds", "cudaStreamSynchronize"])
+def test_calls_have_their_names_without_versions(tmp_path, name):
+    export = Export(tmp_path / "rank0.sqlite")
+    export.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=1, end=2, eventClass=0, globalTid=7 << 24 | 7, correlationId=1,
+               nameId=export.string(name), returnValue=0)
+    (event,) = json.loads(b"".join(chrome_text(export.close())))["traceEvents"]
+    assert event["name"] == "cudaStreamSynchronize"
 
 
 def test_ranges_of_processes_and_marks(tmp_path):

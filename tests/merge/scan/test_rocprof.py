@@ -79,6 +79,26 @@ def test_commands_read_it(tmp_path):
     assert "2 ranks" in called("comms", tmp_path).stdout
 
 
+def test_what_else_is_in_the_file_and_how_it_is_laid_out_does_not_matter(tmp_path):
+    whole = recorded(0)
+    (process,) = whole["rocprofiler-sdk-tool"]
+    process["buffer_records"]["pc_sample_stochastic"] = [{"record": {}, "inst_index": 0}]
+    process["agents"][0]["product_name"] = None
+    process["buffer_records"]["kernel_dispatch"].append({"start_timestamp": 0, "end_timestamp": 5})  # never written
+    for number, text in enumerate((json.dumps(whole, indent=2), "\n " + text_of(whole), "\ufeff" + json.dumps(whole),
+                                   text_of({"rocprofiler-sdk-tool": process}))):
+        (tmp_path / f"rank{number}.json").write_text(text)
+    assert "4 of 4 ranks, 28 slices" in called("merge", tmp_path).stdout
+
+
+def test_several_processes_in_a_file_are_split_into_ranks(tmp_path):
+    processes = [recorded(device, pid)["rocprofiler-sdk-tool"][0] for device, pid in ((1, 100), (0, 101))]
+    (tmp_path / "all.json").write_text(text_of({"rocprofiler-sdk-tool": processes}))
+    assert "distprof split" in called("comms", tmp_path / "all.json").stdout
+    assert called("split", tmp_path / "all.json", "--out", tmp_path / "ranks").returncode == 0
+    assert "2 of 2 ranks, 14 slices" in called("merge", tmp_path / "ranks").stdout
+
+
 def test_what_is_damaged_or_lacks_fields_costs_its_rank_alone(tmp_path):
     text = text_of(recorded(0))
     (tmp_path / "rank0.json").write_text(text)

@@ -52,9 +52,14 @@ def test_where_samples_are_not_known_forward_calls_tell():
 
 
 def test_of_samples_that_differ_in_length_elements_tell():
-    found = of(("count", 300, 4), ("time", 20, 4), ("time", 40, 4), ("time", 900, 4), lengths=[64, 128, 256, 192])
+    """Each element takes 1/8 ms, each step 5 ms before; one took long for another reason."""
+    lengths = [64, 128, 256, 192, 64, 320, 32]
+    took = [("time", 5 + 0.125 * 4 * length, 4) for length in lengths[1:]]
+    took[2] = ("time", 900, 4)
+    found = of(("count", 300, 4), *took, lengths=lengths)
     assert found is not None and (found.unit, found.counted) == ("elements", 256) and found.is_unlike
-    assert found.usual == 768 and found.counted_ns == pytest.approx(10 * MS)
+    assert found.usual == pytest.approx(4 * sum(lengths[1:]) / 6)
+    assert found.usual_ns == pytest.approx((5 + 0.125 * found.usual) * MS)
 
 
 @pytest.mark.parametrize("lengths", [[64, 64, 64], [0, 0, 0]])
