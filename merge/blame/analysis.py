@@ -15,7 +15,7 @@ from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
-from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, Basis, Blind, Cause, Culprit, explains
+from distprof.merge.blame.culprits import AMOUNTS, Basis, Blind, Cause, Culprit, more_data
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
@@ -205,14 +205,11 @@ def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
 
 def _with_batch(causes: list[Cause], rank: int, amounts: Sequence[tuple[str, Mapping[int, float]]]) -> list[Cause]:
     """Names the batch as cause, where the rank has more samples, or longer ones, and takes longer in modules."""
-    found = ((kind, each[rank], float(np.median([value for other, value in each.items() if other != rank])))
-             for kind, each in amounts if rank in each and len(each) > 1)
-    kind, mine, usual = next(((kind, mine, usual) for kind, mine, usual in found if mine >= MANY_SAMPLES * usual),
-                             ("", 0.0, 0.0))
-    if not kind:
-        return causes
     work = [one for one in causes if one.kind in (*OF_MODULES, "whole")]
-    if not explains(mine / usual if usual else float("inf"), work):
+    known = {kind: each for kind, each in amounts if rank in each and len(each) > 1}
+    batch = more_data({kind: each[rank] for kind, each in known.items()}, {
+        kind: float(np.median([value for other, value in each.items() if other != rank]))
+        for kind, each in known.items()}, work)
+    if batch is None:
         return causes
-    batch = Cause(kind=kind, where=None, gain_ns=max(one.gain_ns for one in work), spent=mine, of_peers=usual)
     return sorted([batch, *(one for one in causes if one not in work)], key=lambda one: -one.gain_ns)

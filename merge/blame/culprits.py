@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 from typing import Literal
@@ -18,7 +18,7 @@ MANY_SAMPLES = 1.2
 AMOUNTS = {"batch": "samples", "elements": "elements"}
 """Kind of a cause -> what there is more of in the steps of its rank; the first that shows it."""
 GROWTH = 1.2
-"""Work may grow by so much more than with the square of the amount, as attention does, and be explained by it."""
+"""More data explains work that grew by up to this factor more than the square of the amount, as attention grows."""
 NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
@@ -74,9 +74,21 @@ class Cause:
         return self.spent / self.of_peers if self.of_peers else None
 
 
-def explains(ratio: float, work: Sequence[Cause]) -> bool:
-    """Whether so much more of samples or elements makes this work as long as it is, and not a fault in it."""
-    return bool(work) and all(one.spent <= GROWTH * ratio ** 2 * one.of_peers for one in work)
+def more_data(mine: Mapping[str, float], usual: Mapping[str, float], work: Sequence[Cause]) -> Cause | None:
+    """More samples, or longer ones, as the cause of work that takes longer; None where they do not explain it.
+
+    Args:
+        mine: What the rank has in a step, by kind of `AMOUNTS`, as far as it is known.
+        usual: The same of the median peer.
+        work: The work that takes longer.
+    """
+    for kind in AMOUNTS:
+        if kind in mine and usual.get(kind, 0) > 0 and work:
+            ratio = mine[kind] / usual[kind]
+            if ratio >= MANY_SAMPLES and all(one.spent <= GROWTH * ratio ** 2 * one.of_peers for one in work):
+                return Cause(kind=kind, where=None, gain_ns=max(one.gain_ns for one in work), spent=mine[kind],
+                             of_peers=usual[kind])
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

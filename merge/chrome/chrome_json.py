@@ -24,6 +24,7 @@ from distprof.merge.chrome.stack_frames import KEY, frames_of, with_frames_of
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.scan.made_events import microseconds
 from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 if TYPE_CHECKING:
@@ -193,11 +194,6 @@ def encoded(value: dict[str, Any]) -> bytes:
     """JSON that every viewer reads."""
     text = msgspec.json.encode(value)
     return repaired(text) if BACKSLASH_LAST in text else text
-
-
-def microseconds(ns: int) -> msgspec.Raw:
-    """As Chrome has times, exact to the nanosecond."""
-    return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
 
 
 def slice_event(what: DrawnSlice, pid: int, tid: int, origin_ns: int,

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distprof.merge.difference.bootstrap import mean, typical
+from distprof.merge.difference.bootstrap import mean
 from distprof.merge.difference.change import Change, changes
 from distprof.merge.difference.noise import Noise
 from distprof.merge.difference.samples import Samples
+from distprof.merge.totals.step_time import middle_half
 
 ENOUGH, LARGE = 4, 0.02
 """Items with at least such a part of the time that it takes to tell what all have in common."""
@@ -100,17 +101,17 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
     """
     runs = [*base, *new]
     wholes = _wholes(runs)
-    values = np.stack([typical(run.of(wholes).by_step) for run in runs])
+    values = np.stack([middle_half(run.of(wholes).by_step) for run in runs])
     alike = np.array([not apart(item) for item in wholes], bool)
     common, scales = _common(values[:, alike], len(base)) if has_common else (None, None)
     mean_of = values.mean(axis=0)
     large = {item: wholes[item] for item, value in zip(wholes, mean_of, strict=True)
              if value >= NEGLIGIBLE * mean_of.sum()}
     before, after = ([run.of(large) for run in side] for side in (base, new))
-    whole = changes(before, after, typical, noise, waits=list(large) if step_ns else (), step_ns=step_ns,
+    whole = changes(before, after, middle_half, noise, waits=list(large) if step_ns else (), step_ns=step_ns,
                     num_tables=NUM_TABLES)
     own = whole if scales is None else {
-        **changes(before, after, typical, noise.without_queue, scales=scales, num_tables=NUM_TABLES),
+        **changes(before, after, middle_half, noise.without_queue, scales=scales, num_tables=NUM_TABLES),
         **{item: whole[item] for item in large if apart(item)}}
     other_work = _other_work(large, counted or {})
     rows = sorted((Row(item=item, change=whole[item], own=own[item], sides=_sides(runs, len(base), parts),
@@ -184,5 +185,5 @@ def _only_in(base: Sequence[Samples], new: Sequence[Samples],
 
 def _sides(runs: Sequence[Samples], num_base: int, keys: Sequence[Any]) -> dict[str, float]:
     """Differences of the typical step by side."""
-    each = {key[-1]: [float(typical(run.of({key: [key]}).by_step)[0]) for run in runs] for key in keys}
+    each = {key[-1]: [float(middle_half(run.of({key: [key]}).by_step)[0]) for run in runs] for key in keys}
     return {side: float(np.mean(found[num_base:]) - np.mean(found[:num_base])) for side, found in each.items()}

@@ -19,21 +19,12 @@ FEWEST_BLOCKS = 3
 FEWEST_STEPS = 8
 """Fewer do not say how much they are alike."""
 USUAL, MOST_ALIKE = 0.2, 0.97
-TRIMMED = 0.25
-"""Part of the steps at each end that a typical step leaves out."""
 Statistic = Callable[[Any], Any]
 
 
 def mean(values: Any) -> Any:
     """The mean over the axis of steps, the second last one."""
     return values.mean(axis=-2)
-
-
-def typical(values: Any) -> Any:
-    """The mean of the middle half, of each item by itself: a step in which a rank lost its processor does not count."""
-    number = values.shape[-2]
-    cut = int(TRIMMED * number)
-    return np.sort(values, axis=-2)[..., cut:number - cut, :].mean(axis=-2)
 
 
 def correlation(series: Any) -> float:
@@ -67,7 +58,7 @@ def standard_errors(values: Any, statistic: Statistic, alike: float | None = Non
 
     Args:
         values: Shape (steps, items).
-        statistic: `mean` or `typical`.
+        statistic: `mean` or `middle_half`.
         alike: Correlation of a step with the one before it, as far as more steps of the run tell; None: by these.
 
     Returns:

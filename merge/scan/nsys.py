@@ -119,7 +119,7 @@ class _Export:
         return ((row[0], row[1] or "") for row in self._rows(table, key, value) if row[0] is not None)
 
     def _ranks(self) -> dict[int, str]:
-        """What stands in front of the numbers of each process, where several have used devices."""
+        """The prefix of the numbers of each process, where several have used devices."""
         used: dict[int, dict[int, int]] = {}
         for process, device, ns in self._places():
             if process is not None:

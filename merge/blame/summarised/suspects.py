@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import Activity
-from distprof.merge.blame.culprits import AMOUNTS, MANY_SAMPLES, MATERIAL, SURE, Blind, Cause, Culprit, explains
+from distprof.merge.blame.culprits import AMOUNTS, MATERIAL, SURE, Blind, Cause, Culprit, more_data
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.summarised.arrays import Peers, RankArrays, rank_arrays
@@ -199,12 +199,11 @@ class _Verdicts:
                           of_peers=self._processors.share([rank for rank in others if rank != number]))]
         causes = sketched_causes(one.excess, one.row, one.excess.kinds[one.kind], self._known[id(one.excess)],
                                  list(self._timed.longer(one.peers, one.row)), gain_ns)
-        for kind, amounts in self._amounts.items():
-            mine, peers = amounts[one.place], np.delete(amounts[one.peers.rows], one.row)
-            usual = float(np.nanmedian(peers)) if not np.isnan(peers).all() else np.nan
-            if mine >= MANY_SAMPLES * usual and explains(mine / usual if usual else np.inf, causes[:1]):
-                return [Cause(kind=kind, where=None, gain_ns=gain_ns, spent=float(mine), of_peers=usual)]
-        return causes
+        peers = {kind: np.delete(amounts[one.peers.rows], one.row) for kind, amounts in self._amounts.items()}
+        known = [kind for kind, amounts in peers.items() if not np.isnan(amounts).all()]
+        batch = more_data({kind: float(self._amounts[kind][one.place]) for kind in known},
+                          {kind: float(np.nanmedian(peers[kind])) for kind in known}, causes[:1])
+        return causes if batch is None else [replace(batch, gain_ns=gain_ns)]
 
 
 def _of_peers(cause: Cause, one: Suspect) -> float:

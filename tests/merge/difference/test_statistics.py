@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from distprof.merge.difference.bootstrap import USUAL, block_length, correlation, mean, standard_errors, typical
+from distprof.merge.difference.bootstrap import USUAL, block_length, correlation, mean, standard_errors
 from distprof.merge.difference.change import LEVEL, between_runs, exact, inverse
 from distprof.merge.difference.student import quantile, two_sided
+from distprof.merge.totals.step_time import middle_half
 from support.differing_runs import change_of, changed_ratio, series
 
 QUIET = {"steps": 39, "alike": 0.5, "scatter": 0.03, "between": 0.007}
@@ -65,7 +66,7 @@ def test_one_step_says_nothing_about_its_error():
 
 def test_a_typical_step_leaves_out_what_happens_now_and_then():
     values = np.array([[10.0], [11], [12], [13], [900]])
-    assert typical(values) == pytest.approx([12]) and mean(values) == pytest.approx([189.2])
+    assert middle_half(values) == pytest.approx([12]) and mean(values) == pytest.approx([189.2])
 
 
 @pytest.mark.long
