@@ -35,9 +35,11 @@ def text_of(head: Mapping[str, Any], names: Sequence[Event], events: Iterable[Ev
     yield b"\n]}\n"
 
 
-def slice_of(category: str, name: str, pid: Pid, tid: int, start_ns: int, end_ns: int | None,
+def slice_of(category: str, name: str, pid: Pid, tid: int, start_ns: int | None, end_ns: int | None,
              args: Mapping[str, Any]) -> Event:
-    """A slice; without an end it has no length."""
+    """A slice; without an end it has no length, and without a start no time: a merge counts and names those."""
+    if start_ns is None:
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "dur": 0, "args": args}
     duration_ns = max((start_ns if end_ns is None else end_ns) - start_ns, 0)
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": microseconds(start_ns),
             "dur": microseconds(duration_ns), "args": args}

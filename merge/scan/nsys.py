@@ -214,15 +214,13 @@ class _Export:
         columns = sorted(self._columns.get(table, ()))
         for values in self._rows(table, *columns):
             row = dict(zip(columns, values, strict=True))
-            if row.get("start") is None:
-                continue
             category, name, more = of_row(row)
             args = {"device": row.get("deviceId"), "context": row.get("contextId"), "stream": row.get("streamId"),
                     "correlation": row.get("correlationId"), **more}
             pid, tid = self._process(row.get("globalPid"), row.get("deviceId") or 0), row.get("streamId") or 0
-            yield slice_of(category, name, pid, tid, row["start"], row.get("end"),
-                         {key: value for key, value in args.items() if value is not None})
-            if self._has_arrow(row.get("globalPid"), row.get("correlationId")):
+            yield slice_of(category, name, pid, tid, row.get("start"), row.get("end"),
+                           {key: value for key, value in args.items() if value is not None})
+            if row.get("start") is not None and self._has_arrow(row.get("globalPid"), row.get("correlationId")):
                 yield arrow("f", row["correlationId"], pid, tid, row["start"])
 
     def _kernel(self, row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
@@ -252,13 +250,11 @@ class _Export:
     def _calls(self) -> Iterator[Event]:
         for start, end, thread, correlation, name in self._rows(
                 CALLS, "start", "end", "globalTid", "correlationId", "nameId"):
-            if start is None:
-                continue
             called = _VERSION.sub("", self._strings.get(name, "call"))
             pid, tid = self._process(thread), _tid(thread)
             yield slice_of("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
-                         {} if correlation is None else {"correlation": correlation})
-            if self._has_arrow(thread, correlation):
+                           {} if correlation is None else {"correlation": correlation})
+            if start is not None and self._has_arrow(thread, correlation):
                 yield arrow("s", correlation, pid, tid, start)
 
     def _nvtx(self, kind: int, start: int, end: int | None, thread: int | None, text: str | None,

@@ -167,7 +167,7 @@ class _Process:
         """The one that it has used for the longest time."""
         used: dict[int, int] = {}
         for record in self._records("kernel_dispatch"):
-            if record.dispatch_info is not None:
+            if record.dispatch_info is not None and record.start_timestamp > 0:
                 device = self._devices.get(record.dispatch_info.agent_id.handle, 0)
                 used[device] = used.get(device, 0) + record.end_timestamp - record.start_timestamp
         return max(used, key=lambda device: (used[device], -device), default=None)
@@ -196,12 +196,12 @@ class _Process:
         texts = {text.key: text.value for text in self._process.strings.marker_api}
         for record in self._records("marker_api"):
             name = texts.get(record.correlation_id.internal) or self._operation(record)
-            yield slice_of("user_annotation", name, self._place(), record.thread_id, record.start_timestamp,
+            yield slice_of("user_annotation", name, self._place(), record.thread_id, _start(record),
                            record.end_timestamp, {})
 
     def _records(self, kind: str) -> list[_Record]:
         found: list[_Record] = getattr(self._process.buffer_records, kind)
-        return [record for record in found if record.start_timestamp > 0]
+        return found
 
     def _operation(self, record: _Record) -> str:
         kinds = self._process.strings.buffer_records
@@ -231,14 +231,19 @@ class _Process:
     def _on_device(self, record: _Record, category: str, name: str, agent: _Handle, stream: int,
                    args: Mapping[str, Any]) -> Iterator[Event]:
         device, number = self._devices.get(agent.handle, 0), record.correlation_id.internal
-        yield slice_of(category, name, self._place(device), stream, record.start_timestamp, record.end_timestamp, {
+        yield slice_of(category, name, self._place(device), stream, _start(record), record.end_timestamp, {
             "device": device, "stream": stream, "correlation": number, **args})
         if number in self._arrows:
             yield arrow("f", number, self._place(device), stream, record.start_timestamp)
 
     def _call(self, record: _Record, category: str) -> Iterator[Event]:
         number = record.correlation_id.internal
-        yield slice_of(category, self._operation(record), self._place(), record.thread_id, record.start_timestamp,
+        yield slice_of(category, self._operation(record), self._place(), record.thread_id, _start(record),
                        record.end_timestamp, {"correlation": number})
         if number in self._arrows:
             yield arrow("s", number, self._place(), record.thread_id, record.start_timestamp)
+
+
+def _start(record: _Record) -> int | None:
+    """None for what was never noted."""
+    return record.start_timestamp if record.start_timestamp > 0 else None

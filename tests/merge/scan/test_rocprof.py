@@ -88,7 +88,8 @@ def test_what_else_is_in_the_file_and_how_it_is_laid_out_does_not_matter(tmp_pat
     for number, text in enumerate((json.dumps(whole, indent=2), "\n " + text_of(whole), "\ufeff" + json.dumps(whole),
                                    text_of({"rocprofiler-sdk-tool": process}))):
         (tmp_path / f"rank{number}.json").write_text(text)
-    assert "4 of 4 ranks, 28 slices" in called("merge", tmp_path).stdout
+    said = called("merge", tmp_path).stdout
+    assert "4 of 4 ranks, 28 slices" in said and "1 event of rank0.json skipped" in said and "without a dur" not in said
 
 
 def test_several_processes_in_a_file_are_split_into_ranks(tmp_path):
