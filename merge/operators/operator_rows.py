@@ -11,9 +11,10 @@ from distprof.merge.operators.shapes.coverage import ShapeCoverage
 
 WORDS = ("op", "type", "dtypes", "module_path", "class_name", "phase", "stream", "launched_by")
 KEYS = {**dict.fromkeys(WORDS, pl.Categorical()), "shapes": pl.String(), "stack": pl.String(), "step": pl.Int64()}
-"""What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device, if known;
-`stack`: the functions of Python around the calls, innermost first, null where that was not asked for. Few words stand
-in many rows: as categories they are compared, and grouped, as numbers. Shapes and stacks may be others in each row."""
+"""What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device or the launch of
+its graph; `stack`: the functions of Python around the calls, innermost first, null where that was not asked for. Few
+words stand in many rows: as categories they are compared, and grouped, as numbers. Shapes and stacks may be others in
+each row."""
 SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
 SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "squared_ns": pl.Float64(),
           "min_ns": pl.Int64(), "max_ns": pl.Int64(), **dict.fromkeys((*MEMORY, *COSTS), pl.Int64())}

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
+from distprof.merge.activity.device.commands import GRAPHS
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, PYTHON, TYPES
 
 DEFAULT_TYPES = ("operator", "runtime")
@@ -83,7 +84,8 @@ def _of_types(types: Sequence[str]) -> pl.Expr:
                              hint=f"--type {near[0]}" if near else None)
     if types:
         return pl.col("type").is_in(types)
-    orphan = pl.col("type").is_in(TYPES[NUM_HOST:]) & pl.col("launched_by").is_null()
+    by_operator = pl.col("launched_by").is_not_null() & ~pl.col("launched_by").is_in(GRAPHS)
+    orphan = pl.col("type").is_in(TYPES[NUM_HOST:]) & ~by_operator
     return pl.col("type").is_in(DEFAULT_TYPES) | orphan
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.activity.device.commands import GRAPHS
 from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.one_key import one_key, sorted_places
@@ -142,12 +143,17 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
         "module_path": _of_launcher(places.module, launcher), "phase": _of_launcher(places.phase, launcher),
         "step": _steps(timeline, windows, launcher),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
-        "launched_by": np.where(by_operator, timeline.name[launcher], -1)}
+        "launched_by": np.where(by_operator | _by_graph(timeline, launcher), timeline.name[launcher], -1)}
 
 
 def _by_operator(timeline: RankTimeline, launcher: Any) -> Any:
     """False for what a call of the runtime launched outside of all operators: that counts by itself."""
     return (launcher >= 0) & (timeline.type[launcher] == OPERATOR)
+
+
+def _by_graph(timeline: RankTimeline, launcher: Any) -> Any:
+    names = [number for number, name in enumerate(timeline.names) if name in GRAPHS]
+    return (launcher >= 0) & np.isin(timeline.name[launcher], names)
 
 
 def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Any) -> Any:

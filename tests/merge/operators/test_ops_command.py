@@ -171,6 +171,17 @@ def test_shapes_that_are_missing_leave_flops_unknown(tmp_path):
     assert found["coverage"]["calls_without_shapes"] == found["coverage"]["unknown_calls"] == 1
 
 
+def test_kernels_of_a_graph_know_that_a_graph_launched_them(tmp_path):
+    calls = [op(name, 3 * number, 2, cat="cuda_runtime", correlation=number)
+             for number, name in ((1, "cudaGraphLaunch"), (2, "cudaLaunchKernel"))]
+    kernels = [op(name, 10 * place, 7, cat="kernel", tid=9, correlation=number)
+               for place, (name, number) in enumerate((("gemm", 1), ("gemm", 1), ("spin", 2)), 4)]
+    rows = distprof.read_run(folder(tmp_path, calls + kernels)).ops().filter(pl.col("type") == "kernel")
+    assert {row["op"]: (row["launched_by"], row["calls"]) for row in rows.iter_rows(named=True)} == {
+        "gemm": ("cudaGraphLaunch", 2), "spin": (None, 1)}
+    assert {row["op"] for row in data(tmp_path)["ops"] if row["self_device_ns"]} == {"gemm", "spin"}
+
+
 def test_device_times_of_operators_add_up_to_those_of_kernels(tmp_path):
     launch = {"cat": "cuda_runtime"}
     events = [op("aten::mm", 1, 20, **MM), op("cudaLaunchKernel", 3, 2, correlation=1, **launch),
