@@ -169,10 +169,14 @@ def _on_device(launched: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
 def _ready(launched: pl.DataFrame, calls: RankCollectives) -> Any:
     """When the rank was ready for its collectives: torch's NCCL waits for what was launched before the call.
 
-    What begins first is ready first, also where both wait for the same: all ranks have to call in one order.
+    What begins first is ready first, also where both wait for the same: all ranks have to call in one order. Of steps
+    without a timeline, whose kernels are not known, it is when the collective began.
     """
     before = launched.drop_nulls("launched_ns").sort("launched_ns")
+    launches = before["launched_ns"].to_numpy()
     ends = np.maximum.accumulate(np.append(0, (before["start_ns"] + before["duration_ns"]).to_numpy()))
-    done = ends[np.searchsorted(before["launched_ns"].to_numpy(), calls.enqueue_ns)]
-    place = np.arange(len(done))
-    return np.minimum(np.maximum.accumulate(np.maximum(done, calls.enqueue_ns) - place) + place, calls.arrival_ns)
+    behind = np.searchsorted(launches, calls.enqueue_ns)
+    done, place = np.maximum(ends[behind], calls.enqueue_ns), np.arange(len(behind))
+    in_order = np.maximum.accumulate(done - place) + place
+    has_kernels = (behind > 0) & (behind < len(launches))
+    return np.where(has_kernels, np.minimum(in_order, calls.arrival_ns), calls.arrival_ns)
