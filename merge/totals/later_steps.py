@@ -24,6 +24,10 @@ SURE = 1e-4
 """Largest probability of chance of a change."""
 MATERIAL = 1.2
 """Smallest ratio of the medians before and behind it."""
+BESIDE = 3
+"""Steps by which a change may be found beside the end of the last pass that is due to it."""
+AHEAD = 0.1
+"""Part of a device's step by which that of the host differs where the host runs ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +67,35 @@ def job_steps(run: Run, steps: pl.DataFrame) -> JobSteps:
     ends = min(number + len(durations) for number, durations in later)
     each = np.mean([durations[first - number:ends - number] for number, durations in later], axis=0) if (
         ends > first) else np.empty(0)
-    on_host = pl.col("end_ns") - pl.col("start_ns")  # as the later ones are measured
-    light = settled(steps, LIGHT).group_by("step").agg(duration_ns=on_host.mean()).sort("step")
-    change = step_change(np.concatenate((light["step"].to_numpy(), np.arange(first, first + len(each)))),
-                         np.concatenate((light["duration_ns"].to_numpy(), each)))
+    light = settled(steps, LIGHT)
+    tells = len(each) > 0 and not _runs_ahead(light)
     return JobSteps(num_recorded=recorded, num_run=max(number + len(durations) for number, durations in later),
-                    later_ns=float(np.median(each)) if len(each) else None, change=change)
+                    later_ns=float(np.median(each)) if tells else None,
+                    change=_change(light, first, each) if tells else None)
+
+
+def _on_host(light: pl.DataFrame) -> pl.DataFrame:
+    """Durations of steps on the host, over ranks, as those of the later steps are measured."""
+    return light.group_by("step").agg(duration_ns=(pl.col("end_ns") - pl.col("start_ns")).mean()).sort("step")
+
+
+def _runs_ahead(light: pl.DataFrame) -> bool:
+    """True where steps of the host do not show how long steps take: its device works through them later."""
+    device = light["device_ns"].drop_nulls() if "device_ns" in light.columns else light.head(0).to_series()
+    if not len(device):
+        return False
+    host_ns, device_ns = float(np.median(_on_host(light)["duration_ns"])), float(np.median(device))
+    return abs(host_ns - device_ns) > AHEAD * device_ns
+
+
+def _change(light: pl.DataFrame, first: int, each: np.ndarray) -> StepChange | None:
+    """The change over light steps and later ones; steps that are shorter once nothing is recorded are none."""
+    known, later = _on_host(light), np.arange(first, first + len(each))
+    found = step_change(np.concatenate((known["step"].to_numpy(), later)),
+                        np.concatenate((known["duration_ns"].to_numpy(), each)))
+    if found is not None and found.after_ns < found.before_ns and abs(found.step - first) <= BESIDE:
+        return step_change(later, each)
+    return found
 
 
 def _some(run: Run) -> list[int]:

@@ -6,8 +6,10 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +18,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 import distprof
 from distprof.contract.step_ends import MAGIC, step_ends
-from distprof.merge.totals.later_steps import step_change
+from distprof.merge.totals.later_steps import job_steps, step_change
 from distprof.recording import later_steps
 from support.jobs import SCRIPTS, called, record_run
 
@@ -117,6 +119,34 @@ def test_a_file_is_read_as_far_as_it_goes(cut, damage):
     assert step_ends(np.array([MAGIC, 7, *times], ">i8").tobytes()) == (7, times)
     broken = step_ends(np.array([MAGIC, 7, *times[:5], -3, *times[5:]], np.int64).tobytes())
     assert broken == (7, times[:5])
+
+
+@pytest.mark.parametrize(("recorded_ns", "later_ns", "device_ns", "change"), [
+    (20e6, [10e6] * 60, None, None),  # recording made steps longer
+    (20e6, [10e6] * 40 + [30e6] * 40, None, 20 + 40),
+    (20e6, [10e6] * 40 + [5e6] * 40, None, 20 + 40),
+    (10e6, [20e6] * 60, None, 20),
+    (10e6, [20e6] * 60, 10e6, 20),  # the host waits for its device in each step
+    (4e6, [2e6] * 60, 9e6, None),  # it does not
+    (4e6, [12e6] * 60, 9e6, None),
+])
+def test_steps_that_are_shorter_without_recording_or_on_a_host_alone_are_no_change(tmp_path, recorded_ns, later_ns,
+                                                                                  device_ns, change):
+    def jittered(durations):
+        return (np.array(durations) * np.random.default_rng(1).lognormal(0, 0.02, len(durations))).astype(np.int64)
+
+    rank = tmp_path / "rank00000"
+    rank.mkdir()
+    ends = np.cumsum(jittered([recorded_ns] * 20))
+    later = int(ends[-1]) + np.cumsum(np.append(0, jittered(later_ns)))
+    (rank / "step_ends.bin").write_bytes(np.array([MAGIC, 20, *later], np.int64).tobytes())
+    steps = pl.DataFrame({"rank": 0, "step": range(20), "pass": "arrivals", "start_ns": np.append(0, ends[:-1]),
+                          "end_ns": ends, "device_ns": None if device_ns is None else int(device_ns)})
+    run = SimpleNamespace(ranks=[SimpleNamespace(folder=rank)])
+    found = job_steps(run, steps)
+    assert found.num_run == 20 + len(later_ns)
+    assert (found.change and found.change.step) == change
+    assert (found.later_ns is None) == (device_ns == 9e6)
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.0, 1.1, 1.5, 10])
