@@ -80,10 +80,18 @@ def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame 
         windows = _windows_of(rows)
     traced, arrivals = (sorted(set(windows.filter((pl.col("pass") == ARRIVALS) == is_one)["step"].to_list()))
                         for is_one in (False, True))
+    arrivals = _seen(arrivals, rows)
     remarks = [FirstStepLeftOut(step=traced[0])] if len(traced) >= SETTLES else []
     return RunProgram(rows=rows, windows=windows, traced=settled_steps(traced), arrivals=settled_steps(arrivals),
                       timelines=Timelines(read.ranks, clock), calls=calls if read.ranks else {}, did=read.did,
                       activities=read.activities, devices=read.devices, remarks=remarks, problems=read.problems)
+
+
+def _seen(steps: list[int], rows: pl.DataFrame) -> list[int]:
+    """Without steps of whose collectives no end is known: who is late does not show there."""
+    ends = rows.group_by("step").agg(known=pl.col("end_ns").is_not_null().any())
+    unseen = set(ends.filter(~pl.col("known"))["step"].to_list())
+    return [step for step in steps if step not in unseen]
 
 
 def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:

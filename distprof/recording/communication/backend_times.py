@@ -5,6 +5,7 @@ Kernels of a GPU carry group and sequence; gloo's events are joined in `gloo_tim
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -28,10 +29,16 @@ def time_calls(calls: Sequence[CollectiveCall], events: Iterable[BackendEvent]) 
 
 
 def _time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
-    """Joins kernels with calls by group and sequence; calls that NCCL gathers into one launch share a kernel."""
+    """Joins kernels with calls by group and sequence; calls that NCCL gathers into one launch share a kernel.
+
+    Kernels without a sequence, as some versions of torch write them, are joined with the call that launched them.
+    """
+    _time_launched(calls, [kernel for kernel in kernels if kernel.sequence is None])
     together: dict[tuple[str | None, int | None], list[BackendEvent]] = defaultdict(list)
     single: dict[str | None, list[BackendEvent]] = defaultdict(list)
     for kernel in kernels:
+        if kernel.sequence is None:
+            continue
         if kernel.collective in POINT_TO_POINT:  # numbered apart from collectives
             single[kernel.group].append(kernel)
         else:
@@ -43,6 +50,21 @@ def _time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEven
                 fill_times(call, found)
     for group, found in single.items():
         _time_single(group, calls, found)
+
+
+def _time_launched(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
+    """Joins kernels with the call of their group that was running when they were launched."""
+    mine = sorted((call for call in calls if call.on_device), key=lambda call: call.enqueue_ns)
+    begins = [call.enqueue_ns for call in mine]
+    found: dict[int, list[BackendEvent]] = defaultdict(list)
+    for kernel in kernels:
+        if kernel.launched_ns is not None:
+            place = bisect_right(begins, kernel.launched_ns) - 1
+            if place >= 0 and kernel.launched_ns <= mine[place].returned_ns:
+                found[place].append(kernel)
+    for place, launched in found.items():
+        if all(kernel.group == mine[place].group and _is_of(mine[place], kernel) for kernel in launched):
+            fill_times(mine[place], launched)
 
 
 def _is_of(call: CollectiveCall, kernel: BackendEvent) -> bool:
@@ -57,7 +79,7 @@ def _time_single(group: str | None, calls: Sequence[CollectiveCall], kernels: Se
     mine = [call for call in calls if call.on_device and call.group == group and call.op in POINT_TO_POINT]
     ordered = sorted(kernels, key=lambda kernel: kernel.sequence or 0)
     numbers = [kernel.sequence for kernel in ordered]
-    if (len(mine) == len(ordered) and None not in numbers and len(set(numbers)) == len(numbers)
+    if (len(mine) == len(ordered) and len(set(numbers)) == len(numbers)
             and all(kernel.collective == call.op and kernel.start_ns >= call.enqueue_ns
                     for call, kernel in zip(mine, ordered, strict=True))):
         for call, kernel in zip(mine, ordered, strict=True):

@@ -69,7 +69,10 @@ class BackendEvent:
     """Elements of the inputs, where known."""
     group: str | None = None
     sequence: int | None = None
+    """Number in its group; None where torch's version notes none."""
     collective: str | None = None
+    launched_ns: int | None = None
+    """Of a kernel: when it was launched, where known."""
 
 
 def note_wait(call: CollectiveCall, start_ns: int, end_ns: int, *, several: bool = False) -> None:
@@ -83,6 +86,12 @@ def note_begin(call: CollectiveCall) -> None:
     """A thread is about to wait for the call."""
     if call.mark is not None and call.waited is None:
         call.waited = call.mark()
+
+
+def note_passed(call: CollectiveCall) -> None:
+    """The stream itself did the op, or stands still for it by now: nobody waits for it later."""
+    if call.mark is not None:
+        call.waited, call.passed = call.reached, call.mark()
 
 
 def is_backend_event(name: str, group: object) -> bool:

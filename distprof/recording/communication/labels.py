@@ -21,7 +21,7 @@ from distprof.model.in_autograd import reaches_autograd
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
 from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
-from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+from distprof.recording.communication.collective_call import CollectiveCall, note_passed, note_wait
 from distprof.recording.communication.running_works import HOST, RunningWorks, backend_name
 from distprof.recording.communication.waits import WaitWatch
 from distprof.timing.stopwatch import StreamStopwatch, stopwatch
@@ -155,7 +155,7 @@ class CollectiveRecorder:
             group_description=process_group.group_desc,
             group_ranks=ranks,
             sequence=self._counts[kind],
-            group_sequence=process_group._get_sequence_number_for_group(),
+            group_sequence=_number_in(process_group, self._counts[kind]),
             num_elements=sum(elements),
             size_bytes=sum(sizes),
             dtype=dtype_name(first.dtype) if first is not None else None,
@@ -185,6 +185,8 @@ class CollectiveRecorder:
             note_wait(call, *times)
             return
         work = unboxed(output)
+        if work is None and not call.asynchronous and not _is_gathered(process_group):
+            note_passed(call)
         self._works.add(op, process_group, work, device)
         self._waits.issued(call, operator, work, written, caller)
         if work is not None and not call.on_device:
@@ -253,6 +255,19 @@ def _resolve(call: CollectiveCall, streams: StreamStopwatch) -> None:
     if call.passed is not None:
         passed_ns = streams.resolve(call.passed)
         call.passed_ns = passed_ns if passed_ns - streams.resolve(call.waited) > STOOD_STILL_NS else None
+
+
+def _number_in(group: Any, counted: int) -> int:
+    """The number that torch gives a call in its group; that of our own where the backend numbers none, as MPI."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except RuntimeError:
+        return counted
+
+
+def _is_gathered(group: Any) -> bool:
+    """True where calls are gathered up, to be made together later."""
+    return group in getattr(dist.distributed_c10d._world, "pg_coalesce_state", ())
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ from distprof.recording.tracing.raw_strings import strict
 
 MOST_SHAPES = 30
 """The profiler lists the shapes of that many tensors of a list."""
+LAUNCHES = ("cuda_", "xpu_")
+"""Begin the categories of calls that launch kernels; those of ROCm are called like those of CUDA."""
+
 
 class EventArgs(msgspec.Struct, gc=False):
     """The arguments that are read; their values may be of any type."""
@@ -71,14 +75,17 @@ def read_trace(text: bytes) -> TraceContent:
     """
     trace = msgspec.json.decode(text, type=KinetoTrace)
     thread_names = _thread_names(trace.traceEvents)
-    content = TraceContent(rows=[], backend_events=[])
+    rows, launched_ns = list[TableRow](), dict[int, int]()
+    communication = list[tuple[KinetoEvent, EventArgs, TableRow]]()
     for event in trace.traceEvents:
         if event.ph in ("X", "i"):
             row = _row(event, trace.baseTimeNanoseconds, thread_names)
-            content.rows.append(row)
+            rows.append(row)
             if event.args is not None and is_backend_event(event.name, event.args.group):
-                content.backend_events.append(_backend_event(event, event.args, row))
-    return content
+                communication.append((event, event.args, row))
+            elif row["correlation"] is not None and (event.cat or "").startswith(LAUNCHES):
+                launched_ns[row["correlation"]] = row["start_ns"]
+    return TraceContent(rows=rows, backend_events=[_backend_event(*one, launched_ns) for one in communication])
 
 
 def cut_open(text: bytes, content: TraceContent, step_ns: int, session_ns: int, thread: int) -> bytes:
@@ -146,12 +153,14 @@ def _int64(value: Any) -> int | None:
     return value if type(value) is int and -2**63 <= value < 2**63 else None
 
 
-def _backend_event(event: KinetoEvent, args: EventArgs, row: TableRow) -> BackendEvent:
+def _backend_event(event: KinetoEvent, args: EventArgs, row: TableRow,
+                   launched_ns: Mapping[int, int]) -> BackendEvent:
     start_ns, duration_ns = row["start_ns"], row["duration_ns"]
     over = duration_ns is not None and args.finished is not False
     return BackendEvent(name=event.name, thread=event.tid, start_ns=start_ns,
                         end_ns=start_ns + duration_ns if over else None, elements=_elements(bytes(args.dims)),
-                        group=args.group, sequence=_int64(args.sequence), collective=args.collective)
+                        group=args.group, sequence=_int64(args.sequence), collective=args.collective,
+                        launched_ns=launched_ns.get(row["correlation"]))
 
 
 def _elements(dims: bytes) -> int | None:

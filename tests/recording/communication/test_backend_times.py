@@ -189,6 +189,28 @@ def test_kernels_are_joined_by_group_and_number():
     assert {row["correlation"] for row in content.rows if row["name"] != "gemm"} == {70}
 
 
+def test_kernels_without_a_number_are_joined_with_the_call_that_launched_them():
+    def launch(correlation: int, start_us: float, category: str = "cuda_driver") -> dict:
+        return {"ph": "X", "cat": category, "name": "cuLaunchKernelEx", "pid": 1, "tid": 1, "ts": start_us, "dur": 0.1,
+                "args": {"correlation": correlation}}
+
+    def unnumbered(kind: str, start_us: float, correlation: int, **args) -> dict:
+        known = {key: value for key, value in of("0", 0, "allreduce").items() if key not in ("Seq", "Comms Id")}
+        return kernel(kind, start_us, 5, **known | {"correlation": correlation} | args)
+
+    calls = [on_device("all_reduce", 7 + number, returned_ns=1_000_000 + 1000 * number + 900) for number in range(5)]
+    for number, one in enumerate(calls):
+        one.enqueue_ns = 1_000_000 + 1000 * number
+    content = read_trace(kineto(
+        unnumbered("AllReduce", 50, 1), unnumbered("AllReduce", 60, 2), launch(1, 0.5), launch(2, 1.5, "cuda_runtime"),
+        unnumbered("AllReduce", 70, 3), launch(3, 2.95),  # between two calls: of a graph, say
+        unnumbered("AllReduce", 80, 4, **{"Collective name": "broadcast"}), launch(4, 3.5),
+        unnumbered("AllReduce", 90, 5, **{"Process Group Name": "1"}), launch(5, 4.5), unnumbered("AllReduce", 99, 6)))
+    time_calls(calls, content.backend_events)
+    assert [(one.start_ns, one.end_ns) for one in calls] == [
+        (1_050_000, 1_055_000), (1_060_000, 1_065_000), *[(None, None)] * 3]
+
+
 def test_calls_that_were_gathered_up_share_their_kernels():
     calls = [on_device("all_gather", 3), on_device("all_gather", 3)]
     content = read_trace(kineto(kernel("AllGather_RING_LL", 1, 5, **of("0", 3, "allgather_into_tensor_coalesced")),

@@ -1,5 +1,12 @@
 """Calls on data of a device: their times are those at which its stream came to them and went on behind them."""
 
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRecorder
@@ -72,3 +79,39 @@ def test_a_backend_of_the_host_starts_when_the_stream_has_made_the_data():
     assert (row["start_ns"], row["end_ns"]) == (105 * MS, 118 * MS)
     row = resolved(on_device=False, stood_still_ns=0, future_ns=119 * MS)
     assert (row["start_ns"], row["end_ns"], row["timed_by"]) == (105 * MS, 119 * MS, "future")
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """A group of two ranks whose backend does nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("asynchronous", "work", "gathered", "end_ns"), [
+    (False, None, False, 113 * MS),  # the stream does it, or stands still for it
+    (True, None, False, None),
+    (False, None, True, None),  # it is done later, together with others
+])
+def test_a_call_that_leaves_no_work_to_wait_for_ends_when_the_stream_has_passed_it(group, monkeypatch, asynchronous,
+                                                                                  work, gathered, end_ns):
+    stream = Stream()
+    ignored = SimpleNamespace(add=lambda *_: None, issued=lambda *_: None)
+    recorder = CollectiveRecorder(SimpleNamespace(current=None), lambda: (3, "forward"), ignored,
+                                  lambda function: function)
+    recorder._streams, recorder._waits = stream, ignored
+    if gathered:
+        monkeypatch.setitem(dist.distributed_c10d._world.pg_coalesce_state, group, [])
+    with FakeTensorMode():
+        data = torch.empty(4, device="cuda")
+    stream.now_ns = 105 * MS
+    recorder._reached.mark = stream.mark()
+    stream.now_ns = 113 * MS
+    recorder._on_call("allreduce_", {"process_group": group.boxed(), "tensors": [data], "async_op": asynchronous},
+                      (100 * MS, 101 * MS), work, None)
+    recorder._resolve_marks()
+    row = collective_rows(recorder.calls)[0]
+    assert (row["start_ns"], row["end_ns"]) == (105 * MS, end_ns)
