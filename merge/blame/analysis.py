@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,12 +12,12 @@ import polars as pl
 from distprof.contract.passes import PASS_NAMES
 from distprof.contract.problems import Remark, SeveralRanksInFile, Unreadable
 from distprof.contract.tables import MODULES
-from distprof.merge.activity.activities import OF_MODULES, Activities
+from distprof.merge.activity.activities import OF_MODULES, Activities, Activity
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.culprits import AMOUNTS, Basis, Blind, Cause, Culprit, more_data
-from distprof.merge.blame.excess import excess_of
+from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
@@ -113,9 +114,11 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     ends_apart_ns = clock.ends_apart_ns if by_ends and clock_ns else None
     if ends_apart_ns is not None and clock_ns is not None:
         clock_ns = min(clock_ns, ends_apart_ns)
+    exact = even.replayable
     found, blind, shifting = judged(
-        even.job() if run.light_ranks else job, even.windows, even.activities, steps=judged_by, traced=even.traced,
-        coordinates=coordinates, clock_ns=clock_ns, processors=processors)
+        even.job() if run.light_ranks else job, even.windows, even.activities, steps=exact, traced=even.traced,
+        coordinates=coordinates, clock_ns=clock_ns, processors=processors,
+        more=None if len(exact) == len(judged_by) else (even.whole_job(), judged_by))
     if run.kind == "distprof":
         found = with_lines(run, clock, found, even.windows.filter(pl.col("step").is_in(judged_by)), did.rows, did.did,
                            did.activities)
@@ -123,6 +126,8 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         found = _all_traced(found)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
+    if blind is None and not any(one.certain for one in found) and _hides_waits(run, even):
+        blind = "no timeline"
     return Analysis(breakdown=breakdown, devices=devices, without_kernels=without_kernels(devices, did.rows),
                     steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
@@ -145,6 +150,16 @@ def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:
         cause := timed_cause(modules, one.rank, one.gain_ns)) is not None else one for one in found]
 
 
+def _hides_waits(run: Run, did: RunProgram) -> bool:
+    """True where streams of devices wait, and no timeline shows how long: who is not named may be late all the same.
+
+    The host sees the end of what it communicates itself.
+    """
+    on_devices = run.kind == "distprof" and all(
+        rank.recorded is not None and rank.recorded.device_type not in ("", "cpu") for rank in run.ranks)
+    return on_devices and not did.did and not (did.rows["timed_by"] == "future").any()
+
+
 def _passes(did: RunProgram) -> list[str]:
     """Of the steps that count."""
     found = set(did.windows.filter(pl.col("step").is_in([*did.traced, *did.arrivals]))["pass"].to_list())
@@ -152,8 +167,9 @@ def _passes(did: RunProgram) -> list[str]:
 
 
 def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Sequence[int], traced: Sequence[int],
-           coordinates: Mapping[int, Mapping[str, int]], clock_ns: float | None,
-           processors: Processors = UNTOLD) -> tuple[list[Culprit], Blind | None, ShiftingLateness | None]:
+           coordinates: Mapping[int, Mapping[str, int]], clock_ns: float | None, processors: Processors = UNTOLD,
+           more: tuple[Job, Sequence[int]] | None = None,
+           ) -> tuple[list[Culprit], Blind | None, ShiftingLateness | None]:
     """The ranks that delay a job, by what fixing them would gain; or why that cannot be seen; and lateness that shifts.
 
     Args:
@@ -165,8 +181,9 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
         coordinates: Of ranks in the device mesh, where they are known.
         clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
         processors: What ranks had of them, where kernels tell.
+        more: What they did in more steps, and all of these, where those show who is late, but not what that costs.
     """
-    groups = [excess_of(job, peers, steps, activities.known, traced)
+    groups = [_excess(job, more, peers, steps, activities.known, traced)
               for peers in peers_of(job, steps, activities.known, coordinates)
               if len(peers) > 1 and np.isin(job.steps[:, 1], steps).any()]
     blind = _blind(job, has_peers=bool(groups), has_clock=clock_ns is not None)
@@ -180,6 +197,14 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
     is_told = any(one.certain for one in found) or bool(processors.crowded())
     step_ns = counted["duration_ns"].to_numpy().mean() if len(counted) else 0.0
     return found, None, None if is_told else shifting_lateness(groups, job.ranks.tolist(), float(step_ns))
+
+
+def _excess(job: Job, more: tuple[Job, Sequence[int]] | None, peers: Any, steps: Sequence[int],
+            known: Sequence[Activity], traced: Sequence[int]) -> Excess:
+    found = excess_of(job, peers, steps, known, traced)
+    if more is None or not np.array_equal(more[0].ranks, job.ranks):
+        return found
+    return replace(found, more=excess_of(more[0], peers, more[1], known, traced))
 
 
 def _missing(run: Run, blind: Blind | None) -> Blind | None:

@@ -23,7 +23,8 @@ NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
 
-Blind = Literal["one rank", "one file", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven"]
+Blind = Literal["one rank", "one file", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven",
+                "no timeline"]
 """Why delays cannot be seen."""
 
 

@@ -46,6 +46,8 @@ class Excess:
     """Kinds of activities, and `WHOLE` at the end."""
     kind_of: Any
     """Of each cell, the index of its kind."""
+    more: Excess | None = None
+    """The same over more steps, which show who is late, though not what that costs."""
 
     @cached_property
     def mean(self) -> Any:

@@ -61,7 +61,8 @@ class Verdicts:
         step_ns = np.mean(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]]) if len(windows) else 0.0
         self._left = candidates(job, groups, WORTH_A_WORD * float(step_ns))
         self._fixed = list[Relief]()
-        self._beyond = {id(group): group.beyond.copy() for group in groups}
+        self._beyond = {id(one): one.beyond.copy() for group in groups for one in (group, group.more)
+                        if one is not None}
 
     def culprits(self) -> list[Culprit]:
         """Those whose fixing would gain most first."""
@@ -136,7 +137,9 @@ class Verdicts:
         self._before = self._before - gain
         # nobody is compared with what is fixed
         names = {WHOLE: one.excess.kinds, TOGETHER: [*one.kinds, WHOLE]}.get(chosen, [chosen, WHOLE])
-        self._beyond[id(one.excess)][one.row][:, [one.excess.kinds.index(name) for name in names]] = 0
+        for excess in (one.excess, one.excess.more):
+            if excess is not None:
+                self._beyond[id(excess)][one.row][:, [excess.kinds.index(name) for name in names]] = 0
 
     def _chosen(self, one: Candidate, means: Mapping[str, float]) -> str:
         """The scenario by which the rank is judged: where ranks take turns on processors, the one least due to that."""
@@ -177,12 +180,18 @@ class Verdicts:
             rank=self._number(one), delayed=self._delayed(gain, meets),
             step_ns=float(self._before[meets].mean()), gain_ns=means[chosen], last_gain_ns=means[chosen],
             gain_error_ns=self._error(one, number, means[chosen]),
-            p_value=chance(self._beyond[id(excess)], one.row, number), num_peers=len(excess.ranks) - 1,
+            p_value=self._p_value(excess, one.row, main), num_peers=len(excess.ranks) - 1,
             excess_ns=late.tolist(),
             late_steps=late_steps_of(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means) if core is None else [core],
             by_turns_ns=self._by_turns_ns(one, chosen) if core is None else self._processors.by_turns_ns(
                 self._number(one)))
+
+    def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
+        """By the steps that are replayed; where they are too few to tell, by more steps, at half the level."""
+        found = [one for part in (excess, excess.more) if part is not None and kind in part.kinds and (
+            one := chance(self._beyond[id(part)], row, part.kinds.index(kind))) is not None]
+        return min((min(1.0, level * one) for level, one in enumerate(found, 1)), default=None)
 
     def _delayed(self, gain: Any, meets: Any) -> list[int]:
         ranks, place = np.unique(self._replayed.rank[meets], return_inverse=True)

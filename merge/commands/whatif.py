@@ -82,9 +82,9 @@ def _steps(found: Replayable, changes: Changes, wanted: Sequence[int]) -> list[i
     if wanted:
         return chosen_steps(found, wanted)
     there = set(found.steps)
-    traced, arrivals = ([step for step in steps if step in there] for steps in (found.program.traced,
-                                                                               found.program.arrivals))
-    return sorted(traced if changes.needs_timeline and traced else [*traced, *arrivals]) or found.steps
+    traced, replayable = ([step for step in steps if step in there] for steps in (found.program.traced,
+                                                                                 found.program.replayable))
+    return sorted(traced if changes.needs_timeline and traced else replayable) or found.steps
 
 
 def _data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[str, Any]:

@@ -48,8 +48,23 @@ class RunProgram:
     """Timelines that are damaged."""
 
     def job(self) -> Job:
-        """The graph of all of it."""
+        """The graph of what can be replayed."""
+        if self.arrivals and self.replayable == self.traced:
+            untraced = self.windows.filter(pl.col("pass") == ARRIVALS)["step"].unique()
+            kept = ~pl.col("step").is_in(untraced.implode()).fill_null(value=False)
+            return job_of(self.rows.filter(kept), self.did, self.windows.filter(kept), self.activities)
+        return self.whole_job()
+
+    def whole_job(self) -> Job:
+        """The graph of all of it: who is late shows there, though not what that costs."""
         return job_of(self.rows, self.did, self.windows, self.activities)
+
+    @property
+    def replayable(self) -> list[int]:
+        """Steps that count whose replay is exact: on devices those with a timeline, which alone shows how work and
+        communication overlap there."""
+        on_device = bool(self.did) and all(one.on_device for one in self.did.values())
+        return self.traced if on_device and len(self.traced) >= SETTLES else [*self.traced, *self.arrivals]
 
     def of_even_steps(self) -> RunProgram:
         """The same without what only some ranks recorded: a rank is slower in steps with a timeline than one without.

@@ -69,9 +69,29 @@ def test_a_late_rank_is_named_with_its_layer_and_what_it_costs(tmp_path, seed):
     assert check(job, analysed(job, tmp_path)) == "right"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(12))
+def test_steps_without_a_timeline_cost_as_much_as_those_with_one(tmp_path, seed):
+    job = replace(random_job(seed), steps=30, untraced=24)
+    assert check(job, analysed(job, tmp_path)) == "right"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 2, 7, 10, 11, 20])
+def test_without_any_timeline_nobody_is_named_wrongly_and_nobody_is_cleared(tmp_path, seed):
+    job = replace(random_job(seed), steps=30, untraced=30)
+    found = findings_of(job.write(tmp_path), choice=EVERYTHING).analysis
+    named = certain(found)
+    assert found.blind == (None if named else "no timeline")
+    gain_ns = job.step_ns() - replace(job, slow=()).step_ns()
+    assert [(one.rank, one.gain_ns) for one in named] in (
+        [], [(slow.rank, pytest.approx(gain_ns, rel=0.05)) for slow in job.slow])
+
+
 @pytest.mark.stress
-def test_of_many_jobs_99_in_100_are_judged_and_none_wrongly(tmp_path):
-    jobs = map(random_job, range(100, 400))
+@pytest.mark.parametrize("untraced", [0, 20])
+def test_of_many_jobs_99_in_100_are_judged_and_none_wrongly(tmp_path, untraced):
+    jobs = [replace(one, steps=one.steps + untraced, untraced=untraced) for one in map(random_job, range(100, 400))]
     found = Counter(check(job, analysed(job, tmp_path / str(job.seed))) for job in jobs)
     assert found["missed"] <= 3 and found["vague"] <= 9, found
 

@@ -58,6 +58,8 @@ class Moved(NamedTuple):
     op: str
     step: int
     called_ns: int
+    ready_ns: int
+    """When the stream had come to it."""
     began_ns: int
     ended_ns: int
 
@@ -100,6 +102,9 @@ class DeviceJob:
     num_ranks: int
     layers: int = 4
     steps: int = 8
+    untraced: int = 0
+    """The last of these steps, of the arrivals pass: their kernels are not noted, and collectives begin as streams come
+    to them."""
     kernel_ns: int = 1_500_000
     """Forward of a layer; backward takes twice as long."""
     move_ns: int = 400_000
@@ -178,9 +183,9 @@ class DeviceJob:
         """A collective, once each rank has made what it takes; returns when it is over."""
         begins = [max(one.nccl_ns, one.host_ns, there) + GAP_NS for one, there in zip(ranks, ready, strict=True)]
         ended = max(begins) + self.move_ns
-        for one, began in zip(ranks, begins, strict=True):
+        for one, began, there in zip(ranks, begins, ready, strict=True):
             one.launches += 1
-            one.moved.append(Moved(op, step, one.host_ns, began, ended))
+            one.moved.append(Moved(op, step, one.host_ns, max(one.host_ns, there), began, ended))
             one.events += [
                 Event("cudaLaunchKernelExC", "cuda_runtime", one.host_ns, one.host_ns + 2_000, "main", one.launches),
                 Event(NCCL, "kernel", began, ended, "stream 20", one.launches)]
@@ -197,7 +202,7 @@ class DeviceJob:
         one.step_ends.append(one.host_ns)
 
     def write(self, folder: Path) -> Path:
-        """The run directory of it; every step is traced."""
+        """The run directory of it."""
         for one in self.run():
             self._write_rank(one, folder / rank_folder(one.number))
         return folder
@@ -206,20 +211,22 @@ class DeviceJob:
         folder.mkdir(parents=True)
         tags = {"rank": one.number, "mp_size": 1, "dp_size": self.num_ranks}
         files = {table.file: write_table(folder, table, columns, tags) for table, columns in (
-            (COLLECTIVES, self._collectives(one.moved)), (EVENTS, _events(one)),
-            (STEPS, steps(one.step_ends, BEGAN_NS)))}
+            (COLLECTIVES, self._collectives(one.moved)), (EVENTS, self._events(one)),
+            (STEPS, steps(one.step_ends, BEGAN_NS, self.steps - self.untraced)))}
         (folder / RANK_JSON).write_bytes(msgspec.json.encode(RankJson(
             device_type="cuda", device_name="NVIDIA H100 80GB HBM3", run_id="simulated", status="complete",
             rank=one.number, world_size=self.num_ranks, host="host", boot_id="host", topology={"dp": self.num_ranks},
             coordinates={"dp": one.number}, topology_source="simulated", mp_size=1, dp_size=self.num_ranks,
-            num_steps=self.steps, passes={"trace": self.steps}, files=files)))
+            num_steps=self.steps, passes={"trace": self.steps - self.untraced, "arrivals": self.untraced},
+            files=files)))
 
     def _collectives(self, moved: Sequence[Moved]) -> Mapping[str, pa.Array]:
         number = len(moved)
         texts = {"group": "0", "group_description": "default_pg", "dtype": "float32",
                  "group_ranks": text_of(range(self.num_ranks)),
                  "timed_by": "timeline", "phase": "backward"}
-        times = {"enqueue_ns": "called_ns", "start_ns": "began_ns", "end_ns": "ended_ns"}
+        traced = self.steps - self.untraced
+        starts = [one.began_ns if one.step < traced else one.ready_ns for one in moved]
         return {
             "step": integers([one.step for one in moved]), "sequence": integers(range(number)),
             "group_sequence": integers(range(number)), "size_bytes": integers([1 << 26] * number),
@@ -227,11 +234,17 @@ class DeviceJob:
             "op": pa.array([one.op for one in moved], pa.string()),
             "group_size": integers([self.num_ranks] * number),
             **{name: pa.array([text] * number, pa.string()) for name, text in texts.items()},
-            **{name: integers([BEGAN_NS + getattr(one, of) for one in moved]) for name, of in times.items()}}
+            "enqueue_ns": integers([BEGAN_NS + one.called_ns for one in moved]),
+            "start_ns": integers([BEGAN_NS + start_ns for start_ns in starts]),
+            "end_ns": integers([BEGAN_NS + one.ended_ns for one in moved])}
+
+    def _events(self, one: _Rank) -> Mapping[str, pa.Array]:
+        until_ns = [0, *one.step_ends][self.steps - self.untraced]
+        return _columns(one, [event for event in one.events if event.start_ns < until_ns])
 
 
-def _events(one: _Rank) -> Mapping[str, pa.Array]:
-    events = sorted(one.events, key=lambda event: (event.start_ns, -event.end_ns))
+def _columns(one: _Rank, unordered: Sequence[Event]) -> Mapping[str, pa.Array]:
+    events = sorted(unordered, key=lambda event: (event.start_ns, -event.end_ns))
     return {
         "name": pa.array([event.name for event in events], pa.string()),
         "category": pa.array([event.category for event in events], pa.string()),
