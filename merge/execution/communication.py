@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS
-from distprof.merge.execution.dependencies.order_dependencies import next_of_thread
+from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.storage_dependencies import Use
 from distprof.merge.execution.issued_with import with_what_was_given
 from distprof.merge.execution.node_table import READS, WRITES
@@ -23,8 +23,8 @@ NESTED = 8
 """So many of them may lie in each other."""
 IN_FLIGHT = 1000
 """So many may be issued before the first is worked on."""
-BACKENDS = ("gloo:", "nccl:")
-"""How names of the work of backends begin."""
+WAITING = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+"""Operators that wait for communication, and do nothing else with what it brings."""
 KERNELS = ("nccl", "rccl")
 """In the names of their kernels, in lower case."""
 
@@ -137,10 +137,13 @@ def tensor_uses(graph: RankGraph, found: Communication) -> Mapping[int, Sequence
     return uses
 
 
-def communication_dependencies(graph: RankGraph, found: Communication) -> list[tuple[Any, Any]]:
-    """Work after the operator that issued it, and the next call of a thread after the work that it waited for."""
-    waited = found.rows["wait_end_ns"].fill_null(-1).to_numpy()
+def issuing_dependencies(graph: RankGraph, found: Communication) -> list[tuple[Any, Any]]:
+    """Work after the operator that issued it, and after what its thread had done by then."""
     known = np.flatnonzero((found.place >= 0) & (found.issued_by >= 0))
-    waits = known[waited[known] >= 0]
-    return [(found.place[known], found.issued_by[known]),
-            (next_of_thread(graph, graph.thread[found.issued_by[waits]], waited[waits]), found.place[waits])]
+    place, issuer = found.place[known], found.issued_by[known]
+    last = issuer.copy()
+    for thread in np.unique(graph.thread[issuer]):
+        calls, mine = np.flatnonzero(graph.thread == thread), graph.thread[issuer] == thread
+        last[mine] = calls[np.searchsorted(calls, place[mine]) - 1]
+    inside = (last >= issuer) & (last <= graph.inside_until[issuer]) & ~graph.on_device[place]
+    return [(place, issuer), (place[inside], last[inside])]

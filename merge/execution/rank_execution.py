@@ -9,16 +9,10 @@ import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of, text_of
-from distprof.merge.execution.communication import (
-    Communication,
-    communication,
-    communication_dependencies,
-    tensor_uses,
-)
-from distprof.merge.execution.dependencies.edges import Edges, edges
-from distprof.merge.execution.dependencies.order_dependencies import order_dependencies
-from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
+from distprof.merge.execution.communication import Communication, communication
+from distprof.merge.execution.dependencies.edges import Edges
 from distprof.merge.execution.dependencies.stream_waits import DEVICE, StreamWaitEvents
+from distprof.merge.execution.in_order import in_order
 from distprof.merge.execution.linking import FUNCTION, STREAM
 from distprof.merge.execution.node_table import read_table
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
@@ -52,10 +46,8 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
     Raises:
         DataError: A file is not what it should be, or there is nothing in it.
     """
-    graph, found = rank_calls(rank, rows, window)
-    needed = [storage_dependencies(graph, tensor_uses(graph, found)), *order_dependencies(graph),
-              *communication_dependencies(graph, found)]
-    return RankExecution(rank=rank, graph=graph, edges=edges(len(graph.name), needed), communication=found)
+    graph, found, needed = in_order(*rank_calls(rank, rows, window))
+    return RankExecution(rank=rank, graph=graph, edges=needed, communication=found)
 
 
 def rank_calls(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -> tuple[RankGraph, Communication]:

@@ -7,7 +7,7 @@ execution trace lacks are calls as well, so that no time is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,13 @@ from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 
 DEVICE_THREADS = 1 << 32
-"""Threads from here on are streams of devices, and threads of nodes without a slice from twice of it on."""
+"""Threads from here on are streams of devices, threads of nodes without a slice from twice of it on, and those of
+messages from three times."""
+COMMUNICATION_THREADS = 4 * DEVICE_THREADS
+"""Threads from here on have communication that no slice shows, each its own."""
+PLACES = ("name", "type", "start_ns", "duration_ns", "self_ns", "thread", "parent", "node", "slice", "inside_until")
+"""Arrays of a graph with a value for each place."""
+MESSAGES = ("gloo:send", "gloo:recv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,21 @@ class RankGraph:
     def on_device(self) -> Any:
         """True for kernels, copies and fills."""
         return self.type >= NUM_HOST
+
+    def end_ns(self, place: int) -> int:
+        """When the call at a place ended."""
+        return int(self.start_ns[place] + self.duration_ns[place])
+
+    def inside(self) -> dict[int, list[tuple[int, int]]]:
+        """Start and end of the calls directly inside each call of the host that has some."""
+        found = dict[int, list[tuple[int, int]]]()
+        for place in np.flatnonzero((self.parent >= 0) & ~self.on_device).tolist():
+            found.setdefault(int(self.parent[place]), []).append((int(self.start_ns[place]), self.end_ns(place)))
+        return found
+
+    def with_insides(self) -> RankGraph:
+        """The same with `inside_until` by parents."""
+        return replace(self, inside_until=_inside_until(self.parent, self.type))
 
 
 def rank_graph(table: NodeTable | None, timeline: RankTimeline | None,
@@ -115,6 +136,7 @@ def _joined(timeline: RankTimeline, slices: Any, launcher: Any, table: NodeTable
         rows = np.flatnonzero(links.slice >= 0)
         node_of[links.slice[rows]] = rows
     columns, names = _of_slices(timeline, slices, node_of), list(timeline.names)
+    columns["thread"] = _apart(columns["name"], columns["thread"], names)
     if table is not None and links is not None:
         own = _of_nodes(timeline, slices, table, links, names)
         columns = {name: np.concatenate((columns[name], own[name])) for name in columns}
@@ -130,6 +152,13 @@ def _of_slices(timeline: RankTimeline, slices: Any, node_of: Any) -> dict[str, A
         "start_ns": timeline.start_ns[slices], "duration_ns": timeline.duration_ns[slices],
         "thread": np.where(on_host, timeline.thread[slices], DEVICE_THREADS + timeline.thread[slices]),
         "type": timeline.type[slices], "name": timeline.name[slices], "node": node_of[slices], "slice": slices}
+
+
+def _apart(name: Any, thread: Any, names: Sequence[str]) -> Any:
+    """Threads, where a message that gloo sends or receives has one of its own: its slice stays open on the thread of
+    its call until the message has left or come, whatever the thread does meanwhile."""
+    messages = np.isin(name, [number for number, text in enumerate(names) if text in MESSAGES])
+    return np.where(messages, 3 * DEVICE_THREADS + np.arange(len(thread)), thread)
 
 
 def _of_nodes(timeline: RankTimeline, slices: Any, table: NodeTable, links: Links, names: list[str]) -> dict[str, Any]:

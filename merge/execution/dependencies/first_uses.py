@@ -13,7 +13,8 @@ import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS
 from distprof.errors import DataError
-from distprof.merge.execution.communication import BACKENDS, Communication
+from distprof.merge.execution.communication import WAITING, Communication
+from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.storage_dependencies import uses_at
 from distprof.merge.execution.node_table import WRITES
 from distprof.merge.execution.rank_execution import rank_calls
@@ -22,8 +23,6 @@ from distprof.merge.execution.sources import sources_of
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR
 from distprof.merge.run.run_model import Run
 
-WAITING = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
-"""Operators that wait for communication, and do nothing else with what it brings."""
 UNKNOWN, UNUSED = -2, -1
 """The tensors of communication are not known; no later call has them."""
 Places = Mapping[int, Sequence[int]]

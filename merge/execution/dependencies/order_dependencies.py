@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from distprof.merge.execution.dependencies.stream_waits import Awaited, awaited
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.operators.timeline.rank_timeline import RUNTIME
 
+BACKENDS = ("gloo:", "nccl:")
+"""How names of the work of backends begin."""
 SYNCHRONIZING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize",
                  "cuCtxSynchronize", "cuEventSynchronize", "hipStreamSynchronize", "hipDeviceSynchronize",
                  "hipEventSynchronize", "cudaMemcpy", "hipMemcpy")
@@ -38,15 +40,24 @@ def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
 
 
 def _first_of_threads(graph: RankGraph) -> tuple[Any, Any]:
-    """The first call of a thread after the last one that had begun on the thread with most calls."""
+    """The first call of a thread after the last one that had begun on the thread with most calls.
+
+    The work of a backend comes after what issued it, and after nothing else on other threads.
+    """
     host = np.flatnonzero(~graph.on_device)
     if not len(host):
         return host, host
     threads, first, count = np.unique(graph.thread[host], return_index=True, return_counts=True)
     main = host[graph.thread[host] == threads[np.argmax(count)]]
     begins = host[first]
+    begins = begins[~named(graph, BACKENDS)[graph.name[begins]]]
     place = np.searchsorted(main, begins) - 1
     return begins, np.where(place >= 0, main[np.maximum(place, 0)], -1)
+
+
+def named(graph: RankGraph, prefixes: Sequence[str]) -> Any:
+    """By number of a name, whether it begins so."""
+    return np.array([name.startswith(tuple(prefixes)) for name in graph.names] or [False], bool)
 
 
 def _backward(graph: RankGraph) -> tuple[Any, Any]:

@@ -65,7 +65,7 @@ def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: An
         node = _node(execution, place, context, comm, None if comm else work.get(place), int(start[place]))
         written.nodes += 1
         written.dependencies = (written.dependencies or 0) + len(node.data)
-        written.untimed += int(graph.slice[place] < 0)
+        written.untimed += int(graph.slice[place] < 0 <= graph.node[place])
         yield node
 
 
