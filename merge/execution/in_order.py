@@ -159,7 +159,7 @@ def _with_nodes(graph: RankGraph, names: Sequence[str], start: Any, end: Any, *,
     known, number = dict.fromkeys(names), len(graph.name)
     name_of = {name: len(graph.names) + place for place, name in enumerate(known)}
     nowhere = np.full(len(names), -1)
-    more = {"name": np.array([name_of[name] for name in names]), "type": np.full(len(names), OPERATOR),
+    more = {"name": np.array([name_of[name] for name in names], np.int64), "type": np.full(len(names), OPERATOR),
             "start_ns": start, "duration_ns": end - start, "self_ns": end - start, "thread": thread, "parent": parent,
             "node": nowhere, "slice": nowhere, "inside_until": number + np.arange(len(names))}
     arrays: dict[str, Any] = {key: np.concatenate((getattr(graph, key), values)) for key, values in more.items()}

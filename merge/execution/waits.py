@@ -1,7 +1,7 @@
-"""Waits for communication: they take no time of their own, and come behind what they waited for.
+"""Waits for communication and for devices: they take no time of their own, and come behind what they waited for.
 
-A thread that waits does nothing. Its time belongs to the communication, so that whoever makes that faster makes the
-wait shorter.
+A thread that waits does nothing. Its time belongs to the communication or the kernel, so that whoever makes that faster
+makes the wait shorter.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from distprof.contract.tables import WAIT_SLICE
 from distprof.merge.execution.communication import WAITING, Communication, tensor_uses
+from distprof.merge.execution.dependencies.order_dependencies import waits_for_devices
 from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
 from distprof.merge.execution.rank_graph import RankGraph
 
@@ -24,10 +25,10 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A thread that stood still for communication; times of the rank's clock."""
+    """A thread that stood still for communication, or for a kernel; times of the rank's clock."""
 
     communication: int
-    """Its place."""
+    """Place of either."""
     place: int
     """Of the call that waited; -1 where it was none."""
     thread: int
@@ -36,12 +37,20 @@ class Wait:
 
 
 def waits_of(graph: RankGraph, found: Communication) -> list[Wait]:
-    """Waits for communication of the host, as recorded or, without that, as tensors show.
+    """Waits for communication of the host, as recorded or, without that, as tensors show; and for kernels of devices.
 
     For communication of a device, a thread goes on at once.
     """
     noted = list(_recorded(graph, found))
-    return noted + _by_tensors(graph, found, {one.place for one in noted})
+    return [*noted, *_by_tensors(graph, found, {one.place for one in noted}), *_for_devices(graph)]
+
+
+def _for_devices(graph: RankGraph) -> Iterator[Wait]:
+    slices, kernels = waits_for_devices(graph)
+    for row, kernel in zip(slices.tolist(), kernels.tolist(), strict=True):
+        assert graph.timeline is not None
+        yield Wait(kernel, -1, int(graph.timeline.thread[row]), int(graph.timeline.start_ns[row]),
+                   int(graph.timeline.end_ns[row]))
 
 
 def _recorded(graph: RankGraph, found: Communication) -> Iterator[Wait]:
@@ -78,7 +87,7 @@ def with_bounds(graph: RankGraph, found: Communication, waits: Sequence[Wait]) -
     It may begin before. That a backend begins later, though nothing on its thread is in front, is latency.
     """
     start, duration, own, inside = graph.start_ns.copy(), graph.duration_ns.copy(), graph.self_ns.copy(), graph.inside()
-    went_on = {one.communication: one.end_ns for one in waits if one.end_ns > one.start_ns}
+    went_on = {one.communication: one.end_ns for one in waits}  # also where it was over, and noted later
     free = dict[int, int]()
     host = [(place, issuer) for place, issuer in zip(found.place.tolist(), found.issued_by.tolist(), strict=True)
             if place >= 0 and not graph.on_device[place] and duration[place]]

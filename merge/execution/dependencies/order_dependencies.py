@@ -26,10 +26,10 @@ def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
     device = np.flatnonzero(graph.on_device)
     yield device, graph.parent[device]
     yield _backward(graph)
-    known = awaited(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else None
+    known = _awaited(graph)
     if known is not None:
-        yield from _of_events(graph, known)
-    yield _synchronized(graph, known)
+        kernel, first = (_places(graph)[rows] for rows in (known.kernel, known.waiting))
+        yield first[first >= 0], kernel[first >= 0]
 
 
 def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
@@ -72,39 +72,41 @@ def _backward(graph: RankGraph) -> tuple[Any, Any]:
     return rows, np.where(made_by >= 0, graph.inside_until[made_by], -1)
 
 
-def _of_events(graph: RankGraph, known: Awaited) -> Iterator[tuple[Any, Any]]:
-    """The first kernel behind a wait of its stream, and the next call of a thread that waited, after the kernel that
-    the event marks."""
+def _awaited(graph: RankGraph) -> Awaited | None:
+    return awaited(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else None
+
+
+def _places(graph: RankGraph) -> Any:
+    """Place of each slice; -1 for what has none, and for no slice."""
     assert graph.timeline is not None
-    place = np.full(len(graph.timeline.name) + 1, -1, np.int64)  # the last one is for no row
+    place = np.full(len(graph.timeline.name) + 1, -1, np.int64)
     rows = np.flatnonzero(graph.slice >= 0)
     place[graph.slice[rows]] = rows
-    kernel, first = place[known.kernel], place[known.waiting]
-    yield first[first >= 0], kernel[first >= 0]
-    calls, marked = known.call[known.of_thread], kernel[known.of_thread]
-    yield next_of_thread(graph, graph.timeline.thread[calls], graph.timeline.end_ns[calls]), marked
+    return place
 
 
-def _synchronized(graph: RankGraph, known: Awaited | None) -> tuple[Any, Any]:
-    """The next call of a thread after the kernel that ended last while the thread waited for the device.
+def waits_for_devices(graph: RankGraph) -> tuple[Any, Any]:
+    """Slices in which a thread waits for a device, and the kernel that each waits for.
 
-    Waits for events that are known are not looked at.
+    That is the one that an event marks, else the one that ended last meanwhile.
     """
-    timeline = graph.timeline
-    waits = np.empty(0, np.int64)
-    if timeline is not None:
-        names = [number for number, name in enumerate(timeline.names) if name.startswith(SYNCHRONIZING)]
-        waits = np.flatnonzero((timeline.type == RUNTIME) & np.isin(timeline.name, names))
-        waits = waits[~np.isin(waits, known.call)] if known is not None else waits
+    timeline, known = graph.timeline, _awaited(graph)
     kernels = np.flatnonzero(graph.on_device)
-    if timeline is None or not len(waits) or not len(kernels):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+    if timeline is None or not len(kernels):
+        return kernels[:0], kernels[:0]
+    names = [number for number, name in enumerate(timeline.names) if name.startswith(SYNCHRONIZING)]
+    calls = np.flatnonzero((timeline.type == RUNTIME) & np.isin(timeline.name, names))
+    calls = calls[~np.isin(calls, known.call)] if known is not None else calls
     ends = (graph.start_ns + graph.duration_ns)[kernels]
     order = np.argsort(ends, kind="stable")
-    last = np.searchsorted(ends[order], timeline.end_ns[waits], "right") - 1
-    within = (last >= 0) & (ends[order][np.maximum(last, 0)] >= timeline.start_ns[waits])
-    kernel = np.where(within, kernels[order][np.maximum(last, 0)], -1)
-    return next_of_thread(graph, timeline.thread[waits], timeline.end_ns[waits]), kernel
+    last = np.searchsorted(ends[order], timeline.end_ns[calls], "right") - 1
+    within = (last >= 0) & (ends[order][np.maximum(last, 0)] >= timeline.start_ns[calls])
+    found = calls[within], kernels[order][last[within]]
+    if known is None:
+        return found
+    marked = _places(graph)[known.kernel]
+    some = known.of_thread & (marked >= 0)
+    return np.concatenate((found[0], known.call[some])), np.concatenate((found[1], marked[some]))
 
 
 def next_of_thread(graph: RankGraph, thread: Any, at_ns: Any) -> Any:

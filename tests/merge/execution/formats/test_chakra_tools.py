@@ -28,7 +28,8 @@ def exported(source, folder, form="chakra"):
 def test_they_read_a_job_of_gloo(tmp_path):
     source = gloo_job(tmp_path / "run")
     nodes = jsonized(exported(source, tmp_path / "et") / "job.0.et")
-    assert Counter(node["type"] for node in nodes) == {
+    assert Counter(node["type"] for node in nodes
+                   if node["name"] != "outside of calls" and not node["name"].endswith("(continued)")) == {
         "METADATA_NODE": 1, "COMP_NODE": 4, "COMM_COLL_NODE": 1, "COMM_SEND_NODE": 1}
     graph = tmp_path / "et" / "job.0.graphml"
     chakra("visualizer", "--input_filename", tmp_path / "et" / "job.0.et", "--output_filename", graph, cwd=tmp_path)
