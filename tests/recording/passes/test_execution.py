@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 
 import polars as pl
@@ -82,6 +83,17 @@ def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(request, tmp
         rounded = len(nodes)  # each node takes whole microseconds, and one at least
         assert longest_chain_us(nodes) <= span_us(nodes) + rounded
         assert abs(replayed - span_us(nodes)) <= 0.03 * span_us(nodes) + rounded
+
+
+def test_a_replay_without_communication_agrees_with_what_whatif_says(ddp, tmp_path):
+    run = shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("execution_*"))
+    said = exported(run, tmp_path / "et")
+    step = int(re.search(r"step (\d+)", said).group(1))
+    ranks = [read_et(tmp_path / "et" / f"job.{rank}.et")[1] for rank in (0, 1)]
+    predicted = json.loads(called("whatif", "--free-communication", "--step", step, "--json", run).stdout)
+    said_us = [one["predicted_ns"] / 1000 for one in predicted["steps"][0]["by_rank"]]
+    for nodes, replayed, wanted in zip(ranks, replayed_us(ranks, free=True), said_us, strict=True):
+        assert abs(replayed - wanted) <= 0.05 * wanted + len(nodes)  # each node takes whole microseconds
 
 
 def test_nearly_all_calls_have_their_slice(ddp, tmp_path):
