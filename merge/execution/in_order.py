@@ -28,8 +28,8 @@ OUTSIDE = "outside of calls"
 GAP_NS = 10_000
 """Shorter ones are left out."""
 LEAST_NS = ((GAP_NS, None), (0, None), (0, 100_000), (0, 10_000), (0, 0))
-"""How long a call has to go on for that to be a node of its own: one in which a thread waits, and any other; None: it
-never is. The first pair that is good enough is taken."""
+"""How long a call has to go on for that to be a node of its own: one in which a thread waits or issues communication,
+and any other; None: it never is. The first pair that is good enough is taken."""
 
 
 def in_order(graph: RankGraph, found: Communication) -> tuple[RankGraph, Communication, Edges]:
@@ -67,7 +67,7 @@ def _placed(graph: RankGraph, found: Communication, waits: Sequence[Wait], still
     own = graph.self_ns.copy()
     for place, stretches in still.items():
         own[place] -= sum(end - start for start, end in stretches)
-    holding, whole, begun = _holding(graph, waits, still), set(found.place.tolist()), _begun(graph, found)
+    holding, whole, begun = _holding(graph, found, waits, still), set(found.place.tolist()), _begun(graph, found)
     pieces = [(place, start, end) for place, start, end in _late(graph, still, begun) if place not in whole and (
         least := 0 if place in begun else least_ns[place not in holding]) is not None and end - start >= least]
     for place, start, end in pieces:
@@ -78,15 +78,17 @@ def _placed(graph: RankGraph, found: Communication, waits: Sequence[Wait], still
     return graph, replace(found, place=order[found.place], issued_by=order[found.issued_by]), order
 
 
-def _holding(graph: RankGraph, waits: Sequence[Wait], still: Mapping[int, list[Stretch]]) -> set[int]:
-    """Calls in which a thread waits: what they do behind the wait has to come behind the communication."""
-    found, calls = set(still), [*still, *(one.place for one in waits if one.place >= 0)]
+def _holding(graph: RankGraph, found: Communication, waits: Sequence[Wait],
+             still: Mapping[int, list[Stretch]]) -> set[int]:
+    """Calls in which a thread waits or issues communication: what they do behind that must not come before it."""
+    calls = [*still, *(one.place for one in waits), *found.issued_by.tolist()]
+    calls, holding = [place for place in calls if place >= 0], set(still)
     for place in calls:
         above = int(graph.parent[place])
-        while above >= 0 and above not in found:
-            found.add(above)
+        while above >= 0 and above not in holding:
+            holding.add(above)
             above = int(graph.parent[above])
-    return found
+    return holding
 
 
 def _begun(graph: RankGraph, found: Communication) -> dict[int, int]:

@@ -62,6 +62,9 @@ def replayed_us(ranks: Sequence[Sequence[Node]], *, free: bool = False) -> list[
                     over[rank][number] = start + node["duration"]
                     continue
                 begun[meeting][rank] = start
+                if node["start"] + node["duration"] <= last[meeting]:
+                    over[rank][number] = start + node["duration"]  # it needs nobody: a message that is sent, a root
+                    continue
                 if len(begun[meeting]) < len(members[meeting]):
                     rest.append(number)
                     continue

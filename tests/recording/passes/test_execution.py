@@ -21,6 +21,8 @@ COMMUNICATION = (5, 6, 7)
 JOBS = {
     "FSDP2": (2, SCRIPTS / "sharded.py"), "tp2 x dp2": (4, SCRIPTS / "named_mesh.py"),
     "pipeline by hand": (2, SCRIPTS / "pipeline.py"), "sequence parallel": (2, SCRIPTS / "sequence_parallel.py"),
+    "accumulation and subgroups": (4, SCRIPTS / "accumulating.py", "accumulate"),
+    "isend": (2, SCRIPTS / "accumulating.py", "send"),
 }
 
 
@@ -54,6 +56,28 @@ def exported(run, folder):
     return done.stdout
 
 
+def can_be_replayed(ranks):
+    for nodes, replayed in zip(ranks, replayed_us(ranks), strict=True):
+        rounded = len(nodes)  # each node takes whole microseconds, and one at least
+        assert longest_chain_us(nodes) <= span_us(nodes) + rounded
+        assert abs(replayed - span_us(nodes)) <= 0.03 * span_us(nodes) + rounded
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("kind", JOBS)
+def test_graphs_of_timelines_alone_can_be_replayed_too(tmp_path, kind):
+    run = record(tmp_path / "run", *JOBS[kind], steps="wait=1,count=0,time=0,trace=2,arrivals=0")
+    said = exported(run, tmp_path / "et")
+    ranks = [read_et(tmp_path / "et" / f"job.{rank}.et")[1] for rank in range(JOBS[kind][0])]
+    can_be_replayed(ranks)
+    step = int(re.search(r"step (\d+)", said).group(1))
+    predicted = json.loads(called("whatif", "--free-communication", "--step", step, "--json", run).stdout)
+    wanted = max(one["predicted_ns"] / 1000 for one in predicted["steps"][0]["by_rank"])
+    # a thread that has nothing to wait for does not have to wake up, which takes long where processors are busy
+    woke_us = max(sum(node["duration"] for node in nodes if "wait" in node["name"].lower()) for nodes in ranks)
+    assert max(replayed_us(ranks, free=True)) == pytest.approx(wanted, abs=0.05 * wanted + woke_us + len(ranks[0]))
+
+
 @pytest.mark.parametrize("kind", [
     "DDP", *[*JOBS][:2], *(pytest.param(kind, marks=pytest.mark.stress) for kind in [*JOBS][2:])])
 def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(request, tmp_path, kind):
@@ -79,21 +103,7 @@ def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(request, tmp
                     (attributes["comm_type"], attributes["comm_size"]))
     for of_ranks in by_collective.values():  # of a group that is part of the world, its other ranks have another number
         assert all(one == next(iter(of_ranks.values())) for one in of_ranks.values())
-    for nodes, replayed in zip(ranks, replayed_us(ranks), strict=True):
-        rounded = len(nodes)  # each node takes whole microseconds, and one at least
-        assert longest_chain_us(nodes) <= span_us(nodes) + rounded
-        assert abs(replayed - span_us(nodes)) <= 0.03 * span_us(nodes) + rounded
-
-
-def test_a_replay_without_communication_agrees_with_what_whatif_says(ddp, tmp_path):
-    run = shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("execution_*"))
-    said = exported(run, tmp_path / "et")
-    step = int(re.search(r"step (\d+)", said).group(1))
-    ranks = [read_et(tmp_path / "et" / f"job.{rank}.et")[1] for rank in (0, 1)]
-    predicted = json.loads(called("whatif", "--free-communication", "--step", step, "--json", run).stdout)
-    said_us = [one["predicted_ns"] / 1000 for one in predicted["steps"][0]["by_rank"]]
-    for nodes, replayed, wanted in zip(ranks, replayed_us(ranks, free=True), said_us, strict=True):
-        assert abs(replayed - wanted) <= 0.05 * wanted + len(nodes)  # each node takes whole microseconds
+    can_be_replayed(ranks)
 
 
 def test_nearly_all_calls_have_their_slice(ddp, tmp_path):
