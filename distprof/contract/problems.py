@@ -20,6 +20,9 @@ Inferred = Literal["label", "order", "group", "none"]
 """How collectives were matched. label: by their order of op, type and size; order: of their ops alone; group: they have
 no process group and are taken for those of all ranks; none: not at all, as nothing says in which group they were."""
 
+LeftOut = Literal["unknown", "without_rank", "taken", "alike"]
+"""What timelines have the calls of an execution trace that is left out. unknown: none; without_rank: one whose rank is
+not known; taken: that of a rank that has another execution trace; alike: several."""
 
 TopologyDoubt = Literal["not_recorded", "parameters_differ", "replicas_join", "no_mesh"]
 """Why the topology is not certain. not_recorded: nothing says how ranks divide the model, and no step was recorded
@@ -268,6 +271,15 @@ class ExecutionTraces(Remark, frozen=True):
     """That have one."""
     missing: tuple[int, ...]
     """Ranks with a timeline that have none."""
+
+
+class ExecutionTraceLeftOut(Remark, frozen=True):
+    """An execution trace beside timelines is not exported: nothing gives it to a rank."""
+
+    file: str
+    what: LeftOut
+    timelines: tuple[str, ...] = ()
+    """Those with its calls."""
 
 
 class RanksFromNames(Remark, frozen=True):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.problems import ExecutionTraces, Problem
+from distprof.contract.problems import ExecutionTraces, FilesLeftOut, Problem, Remark
 from distprof.errors import DataError, UsageError
 from distprof.files import told
 from distprof.merge.clock.model import UNSHIFTED, Clock
@@ -32,6 +34,7 @@ from distprof.merge.execution.rank_execution import (
 from distprof.merge.execution.sources import Sources, sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
 from distprof.merge.text.export import Exported, ExportShown, render
 from distprof.reporters.page import Page
 from distprof.units import spans
@@ -90,8 +93,13 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
     about = ExportShown(
         exported=exported, step=sources.step, aligned=clock.aligned, lacking=lacking,
         left_out=sorted({one.number for one in run.ranks} - {one.number for one in sources.ranks}))
-    remarks = [one for one in run.remarks if not isinstance(one, ExecutionTraces)]
+    remarks = [one for one in (*run.remarks, *sources.remarks) if not _is_of_pairs(one)]
     return render(remarks, problems, about, Page())
+
+
+def _is_of_pairs(one: Remark) -> bool:
+    """What opening a run says of execution traces, without looking for their timelines as `sources_of` does."""
+    return isinstance(one, ExecutionTraces) or (isinstance(one, FilesLeftOut) and one.instead == EXECUTION_TRACE)
 
 
 def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank]:
@@ -137,8 +145,11 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
         write_graph(file, options.form, lambda: chakra_nodes(execution, context, line.to_common, written))
     found = execution.communication
     # sends and receives may be told by the execution trace alone, and are not matched then
-    partial = found.rows.filter(~pl.col("complete"), ~pl.col("op").is_in(POINT_TO_POINT))["collective"].to_list()
+    partial = found.rows.filter(~pl.col("complete"), ~pl.col("op").is_in(POINT_TO_POINT)).select("collective", "op")
+    calls = Counter(found.rows["op"].gather(np.flatnonzero(found.place >= 0)).to_list())
+    timed = found.place[found.place >= 0]
+    untimed = int(np.count_nonzero(graph.slice[timed] < 0)) if graph.links and graph.links.num_linked else 0
     blind = num_blind(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else 0
     return Exported(number=number, file=file, written=written, links=graph.links, unseen=int((found.place < 0).sum()),
-                    blind_waits=blind, partial=frozenset(partial),
+                    blind_waits=blind, untimed_calls=untimed, partial=frozenset(partial.iter_rows()), calls=calls,
                     is_cut=graph.table is not None and graph.table.file.losses.is_cut)

@@ -9,16 +9,19 @@ import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of, text_of
+from distprof.errors import DataError
 from distprof.merge.execution.communication import Communication, communication
 from distprof.merge.execution.dependencies.edges import Edges
 from distprof.merge.execution.dependencies.stream_waits import DEVICE, StreamWaitEvents
 from distprof.merge.execution.in_order import in_order
-from distprof.merge.execution.linking import FUNCTION, STREAM
+from distprof.merge.execution.linking import FUNCTION, LEAST, STREAM, Links
 from distprof.merge.execution.node_table import read_table
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
+from distprof.merge.execution.untimed_communication import with_untimed
 from distprof.merge.operators.shapes.costs import WANTED
 from distprof.merge.operators.timeline.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank
+from distprof.units import counted, percent
 
 Groups = Mapping[tuple[int, ...], int]
 """Global ranks of a process group -> its number, the same on all ranks; 0 is that of all ranks."""
@@ -44,9 +47,10 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
         window: Start and end of what is taken of a timeline without an execution trace.
 
     Raises:
-        DataError: A file is not what it should be, or there is nothing in it.
+        DataError: A file is not what it should be, there is nothing in it, or the two are of different processes.
     """
-    graph, found, needed = in_order(*rank_calls(rank, rows, window))
+    graph, found = rank_calls(rank, rows, window)
+    graph, found, needed = in_order(graph, with_untimed(graph, found))
     return RankExecution(rank=rank, graph=graph, edges=needed, communication=found)
 
 
@@ -56,9 +60,25 @@ def rank_calls(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -
     wanted, waits = Wanted(integers=(FUNCTION, STREAM, DEVICE), texts=WANTED), StreamWaitEvents()
     timeline = read_timeline(rank, waits, wanted) if rank.trace is not None else None
     graph = rank_graph(table, timeline, window)
+    if graph.links is not None:
+        _check_same_process(rank, graph.links)
     if timeline is not None:
         graph = replace(graph, stream_waits=waits.found())
     return graph, communication(graph, _within(graph, rows))
+
+
+def _check_same_process(rank: Rank, links: Links) -> None:
+    if links.agreement is None or links.agreement >= LEAST:
+        return
+    assert rank.execution_trace is not None
+    assert rank.trace is not None
+    share = percent(links.agreement)
+    raise DataError(
+        f"{rank.execution_trace.name} and {rank.trace.name} are of different processes: of the "
+        f"{counted(links.num_compared, 'call')} " + (
+            f"with the same number in both, {share} have the same name" if links.linked_by == "id" else
+            f"of the shorter one, {share} are in the other with the same name in the same order"),
+        hint=f"pass files that one process recorded at the same time ({percent(LEAST)} must agree), or one of the two")
 
 
 def _within(graph: RankGraph, rows: pl.DataFrame) -> pl.DataFrame:

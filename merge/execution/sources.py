@@ -9,8 +9,9 @@ import polars as pl
 
 from distprof.contract.passes import TRACE
 from distprof.contract.paths import EXECUTION_TIMELINE_JSON
-from distprof.contract.problems import Problem
+from distprof.contract.problems import Problem, Remark
 from distprof.contract.tables import EXECUTION_COLLECTIVES, STEPS
+from distprof.merge.execution.pairing import paired
 from distprof.merge.match.matched_run import match_run
 from distprof.merge.match.matching import match
 from distprof.merge.run.group_ranks import coded
@@ -32,13 +33,21 @@ class Sources:
     step: int | None
     """Its number; None where execution traces say what is taken, or there are no steps."""
     problems: Sequence[Problem] = ()
+    remarks: Sequence[Remark] = ()
+    """Execution traces of other programs that are not joined."""
 
 
 def sources_of(run: Run) -> Sources:
-    """Finds them: of what distprof recorded the execution pass, without one the last step of the trace pass."""
+    """Finds them: of what distprof recorded the execution pass, without one the last step of the trace pass.
+
+    Raises:
+        DataError: There are execution traces of other programs, and none is of a rank.
+    """
     if run.kind == "traces":
-        ranks = [one for one in run.ranks if one.trace is not None or one.execution_trace is not None]
-        return Sources(ranks=ranks, rows=match_run(run).rows, windows={}, step=None)
+        pairs = paired(run)
+        ranks = [one for one in pairs.ranks if one.trace is not None or one.execution_trace is not None]
+        return Sources(ranks=ranks, rows=match_run(run).rows, windows={}, step=None, problems=pairs.problems,
+                       remarks=pairs.remarks)
     executed = [_executed(one) for one in run.ranks if one.execution_trace is not None]
     if not executed:
         return _of_trace_pass(run)

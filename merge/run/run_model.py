@@ -45,6 +45,14 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unpaired:
+    """Files of other programs that no name gives to a rank: what is in them may tell."""
+
+    execution_traces: Sequence[TraceFile] = ()
+    timelines: Sequence[TraceFile] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run directory, or traces of another program, as opening found it; it never changes."""
 
@@ -71,6 +79,8 @@ class Run:
     topology_known: bool = True
     """False where mp_size 1 and dp_size = world size stand for an unknown topology."""
 
+    unpaired: Unpaired = Unpaired()
+    """What lies beside traces of other programs."""
     summaries: Summaries | None = None
     """Of a run of many ranks, what most of them say of themselves: their folders were not looked at."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from distprof.contract.problems import Problem, Remark
@@ -27,8 +27,12 @@ class Exported:
     """True where the execution trace ends inside."""
     unseen: int
     """Communication that was issued, and whose work the timeline does not show."""
-    partial: frozenset[int] = frozenset()
-    """Numbers of collectives that were not found on all of their ranks."""
+    partial: frozenset[tuple[int, str]] = frozenset()
+    """Numbers and ops of collectives that the timelines of some of their ranks do not show."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Op -> how many nodes are it."""
+    untimed_calls: int = 0
+    """Communication that the execution trace has, and the timeline does not."""
     blind_waits: int = 0
     """Waits of streams of which the timeline does not show what they are for."""
 
@@ -82,6 +86,13 @@ def _whole(shown: ExportShown) -> list[str]:
     return found
 
 
+def _partial(exported: Sequence[Exported]) -> set[int]:
+    """Collectives that files lack: those that timelines lack, unless execution traces have them."""
+    made_up = any(one.untimed_calls for one in exported)
+    return {number for one in exported for number, op in one.partial
+            if not made_up or len({other.calls.get(op, 0) for other in exported}) > 1}
+
+
 def _not_replayed(shown: ExportShown) -> list[str]:
     found = ["for comm_replay --trace-type et --trace-path DIR: only communication and its dependencies"]
     found += [f"{counted(number, 'call')} skipped on all their ranks, without {what}"
@@ -107,14 +118,21 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
     lacking = [str(one.number) for one in exported if one.links is not None and not one.links.num_linked]
     if lacking:
         found.append(f"no timeline has calls from the execution trace of rank {', '.join(lacking)}: its nodes have no "
-                     "times, and its communication is unknown")
+                     "times, and its communication is what its names say")
+    alone = [str(one.number) for one in exported if one.links is None]
+    if alone and len(alone) < len(exported):
+        found.append(f"no execution trace of rank {', '.join(alone)}: tensor dependencies are unknown there")
+    untimed = sum(one.untimed_calls for one in exported)
+    if untimed:
+        found.append(f"{counted(untimed, 'call')} of communication {'has' if untimed == 1 else 'have'} no time: the "
+                     "execution traces have them, the timelines do not")
     for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format lacks, or with an "
                                                                        "unknown peer: written as computation"),
                        ("without_group", "of an unknown process group")):
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
-    partial = frozenset[int]().union(*(one.partial for one in exported))
+    partial = _partial(exported)
     if partial:
         found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} missing on some of "
                      f"{'its' if len(partial) == 1 else 'their'} ranks: a simulator may wait for those forever")

@@ -92,6 +92,14 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.ExecutionTraces: "there are execution traces of {ranks:ranks} next to the timelines "
                            "({files:names}){missing:lack}; they have no times and are not merged. distprof export "
                            "joins the two",
+    codes.ExecutionTraceLeftOut: {
+        "unknown": "{file} skipped: an execution trace, and no timeline here has its calls",
+        "without_rank": "{file} skipped: an execution trace of {timelines:names}, whose rank is not known. distprof "
+                        "export {file} {timelines:names} joins the two",
+        "taken": "{file} skipped: an execution trace of {timelines:names}, which has another one",
+        "alike": "{file} skipped: an execution trace of which several timelines have all calls ({timelines:names}). A "
+                 "name with the rank tells, like et_rank0.json",
+    },
     codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} in the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is assumed to be {world_size}, the highest rank plus "
                               "one",

@@ -20,13 +20,14 @@ from distprof.contract.problems import (
     WorldSizesDiffer,
 )
 from distprof.errors import DataError
-from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.run_model import Rank, Run, Unpaired
 from distprof.merge.run.traces.discovery import NAMED, Candidate, Discovery, discover, first_few
 from distprof.merge.run.traces.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.traces.rank_from_name import suggested_pattern
 from distprof.merge.run.traces.ranking import (
     SHOWN_FILES,
     Naming,
+    Numbered,
     check_one_folder,
     numbered,
     of_one_job,
@@ -63,15 +64,24 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
                         "Chrome traces are *.json, compressed or not, or archives of them (tar, zip)")
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []
-    files = of_one_program(numbered(found.candidates, by, problems, remarks), remarks)
+    with_rank = numbered(found.candidates, by, problems, remarks)
+    files = of_one_program(with_rank, remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     chosen = one_each(files, problems) if by else of_one_job(one_each(files, problems), remarks)
     paired = _paired(found, chosen)
+    unpaired = _unpaired(found, paired, with_rank)
     remarks = [*_pairs(found, chosen, paired), *found.remarks(), *remarks]
     world_size = _world_size(chosen, problems, remarks)
     meshes = _meshes(chosen, world_size)
     run = _run(paths, chosen, meshes, world_size, problems, remarks)
-    return replace(run, ranks=[replace(rank, execution_trace=paired.get(rank.number)) for rank in run.ranks])
+    return replace(run, unpaired=unpaired, ranks=[
+        replace(rank, execution_trace=paired.get(rank.number)) for rank in run.ranks])
+
+
+def _unpaired(found: Discovery, paired: Mapping[int, TraceFile], with_rank: Numbered) -> Unpaired:
+    known = {*paired.values(), *(one.trace for _, one in with_rank)}
+    return Unpaired(execution_traces=[one.trace for one in found.execution_traces if one.trace not in known],
+                    timelines=[one.trace for one in found.candidates if one.trace not in known])
 
 
 def _paired(found: Discovery, chosen: Mapping[int, Candidate]) -> dict[int, TraceFile]:
