@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +133,12 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
+    unread = sum((one.written.unread for one in exported), Counter[str]())
+    if unread:
+        ops = ", ".join(f"{op} {number}" for op, number in sorted(unread.items()))
+        found.append(f"{counted(unread.total(), 'call')} of communication of a kind that chakra_converter does not "
+                     f"know: written as computation ({ops}); --format chakra has "
+                     f"{'it' if unread.total() == 1 else 'them'}")
     partial = _partial(exported)
     if partial:
         found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} missing on some of "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +35,8 @@ class Written:
     communication: int = 0
     without_type: int = 0
     """Communication of an op that the schema does not have, or whose other side is not known; written as COMP."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Op -> calls that whoever reads the file cannot tell from computation."""
     without_group: int = 0
     """Communication whose process group is not known."""
     untimed: int = 0
@@ -93,14 +96,18 @@ def _start_us(graph: RankGraph, to_common: Any) -> Any:
     return np.maximum(to_common(graph.start_ns), 0) // 1000
 
 
-def _groups_node(groups: Groups) -> ChakraNode:
-    """Lists the process groups; no ranks mean all, as torch writes it."""
+def list_of_groups(groups: Groups) -> str:
+    """The process groups as JSON; no ranks mean all, as torch writes it."""
     listed = ", ".join(
         f'{{"pg_name": "{number}", "pg_desc": "{"default_pg" if not number else "undefined"}", '
         f'"backend_config": "", "ranks": {[] if not number else list(ranks)}, "group_size": {len(ranks)}, '
         f'"group_count": {len(groups)}}}' for ranks, number in groups.items())
+    return f"[{listed}]"
+
+
+def _groups_node(groups: Groups) -> ChakraNode:
     return ChakraNode(id=GROUPS_ID, name=GROUPS_NAME, type=NodeType.METADATA,
-                      inputs=Values(values=f"['[{listed}]']", shapes="[[]]", types="['String']"))
+                      inputs=Values(values=f"['{list_of_groups(groups)}']", shapes="[[]]", types="['String']"))
 
 
 def _place(execution: RankExecution, place: int, context: ExportContext, *, is_comm: bool) -> Iterator[Attribute]:

@@ -1,14 +1,13 @@
 """Execution traces joined with times as chakra_trace_link writes them: JSON that chakra_converter reads.
 
-The converter knows communication by the names of NCCL's kernels, and by no other: communication that has such a name in
-it, that of gloo included, gets it in front of its own.
+What the converter tells by names gets the names that it reads, see `converter_names`; the others are computation to it.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,29 @@ import numpy as np
 from distprof.contract.group_ranks import ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
-from distprof.merge.execution.formats.chakra_nodes import FIRST_ID, ExportContext, Written, stream_of
+from distprof.merge.execution.formats.chakra_nodes import (
+    GROUPS_NAME,
+    ExportContext,
+    Written,
+    list_of_groups,
+    stream_of,
+)
+from distprof.merge.execution.formats.converter_names import (
+    OF_NCCL,
+    is_read,
+    name_around,
+    name_of,
+    read_around,
+    read_bytes,
+)
 from distprof.merge.execution.nodes import NUMBERS, Node, Values
 from distprof.merge.execution.rank_execution import RankExecution
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
 
-ROOT_ID = 1
-"""Of the node that stands for all threads; the converter begins there."""
+ROOT_ID, GROUPS_ID, FIRST_ID = 1, 2, 4
+"""Of the node that stands for all threads, where the converter begins; of the list of groups; and of the first call.
+Before each call an id is free, for a node around it."""
 ROOT = Node(id=ROOT_ID, name="[pytorch|profiler|execution_trace|thread]", scope=7)
-KERNELS = {"all_reduce": "AllReduce", "all_to_all": "AllToAll", "all_gather": "AllGather",
-           "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast"}
-"""Op -> its name in those of NCCL's kernels, of those that the converter knows; others end it with an error."""
-OF_NCCL = re.compile("nccl(dev)?kernel", re.IGNORECASE)
 
 
 def write_linked(path: Path, execution: RankExecution, context: ExportContext, to_common: Any) -> Written:
@@ -38,43 +48,145 @@ def write_linked(path: Path, execution: RankExecution, context: ExportContext, t
     Raises:
         OutputError: It cannot be written.
     """
+    linked = _Linked(execution=execution, context=context, communication=_communication(execution, context),
+                     start=to_common(execution.graph.start_ns))
+
     def write(temporary: Path) -> None:
         with temporary.open("wb", 1 << 20) as file:
             file.write(msgspec.json.encode({"schema": VERSION, "pid": 0, "time": "", "start_ts": 0})[:-1])
-            file.write(b',"nodes":[\n')
-            file.write(_text(ROOT, {"ctrl_deps": 0}))
-            for fields in _nodes(execution, context, to_common):
-                file.write(b",\n" + fields)
+            file.write(b',"nodes":[\n' + _text(ROOT, {"ctrl_deps": 0}) + b",\n" + _groups(context))
+            for text in linked.nodes():
+                file.write(b",\n" + text)
             file.write(b'\n],"finish_ts":0}\n')
 
     with told(path):
         write_whole(path, write)
-    return Written(nodes=len(execution.graph.name), dependencies=None,
-                   communication=int(np.count_nonzero(execution.communication.place >= 0)))
+    return linked.written()
 
 
-def _nodes(execution: RankExecution, context: ExportContext, to_common: Any) -> Iterator[bytes]:
-    graph, found = execution.graph, execution.communication
-    start = to_common(graph.start_ns)
-    communication = {place: (str(op), context.groups.get(ranks_of(group))) for place, op, group in zip(
-        found.place.tolist(), found.rows["op"].to_list(), found.rows["group_ranks"].to_list(), strict=True)}
-    for place in range(len(graph.name)):
-        row, parent = int(graph.node[place]), int(graph.parent[place])
-        node = graph.table.texts.node(row) if graph.table is not None and row >= 0 else Node(
-            id=0, name=graph.names[graph.name[place]])
-        node.id = place + FIRST_ID
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call of communication."""
+
+    op: str
+    group: int | None
+    num_bytes: int | None
+    issued_by: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Linked:
+    """The nodes of a rank."""
+
+    execution: RankExecution
+    context: ExportContext
+    communication: Mapping[int, _Call]
+    """By place."""
+    start: Any
+
+    def nodes(self) -> Iterator[bytes]:
+        """The texts of all nodes, in the order in which they began."""
+        for place in range(len(self.execution.graph.name)):
+            around = self._around(place)
+            if around is not None:
+                yield around
+            yield self._node(place)
+
+    def written(self) -> Written:
+        """What is in the file, as the converter takes it."""
+        graph = self.execution.graph
+        read = [one for one in self.communication.values() if is_read(one.op)]
+        written = Written(
+            nodes=len(graph.name) + sum(self._needs_node(place) for place in self.communication), dependencies=None,
+            communication=len(read), without_group=sum(one.group is None for one in read),
+            untimed=int(np.count_nonzero(graph.slice < 0)))
+        written.unread.update(one.op for one in self.communication.values() if not is_read(one.op))
+        return written
+
+    def _node(self, place: int) -> bytes:
+        graph, call = self.execution.graph, self.communication.get(place)
+        row, recorded = int(graph.node[place]), graph.names[graph.name[place]]
+        node = graph.table.texts.node(row) if graph.table is not None and row >= 0 else Node(id=0, name=recorded)
+        node.id = place * 2 + FIRST_ID
         fields: dict[str, Any] = {
-            "ctrl_deps": parent + FIRST_ID if parent >= 0 else ROOT_ID, "ts": int(start[place]) // 1000,
+            "ctrl_deps": self._parent(place), "ts": int(self.start[place]) // 1000,
             "inclusive_dur": int(graph.duration_ns[place]) / 1000, "exclusive_dur": int(graph.self_ns[place]) / 1000,
             "inter_thread_dep": None}
-        op, group = communication.get(place, ("", None))
-        on_device = graph.type[place] >= NUM_HOST
-        if on_device or op in KERNELS:
+        if self._on_device(place):
             fields |= {"cat": "kernel", "ph": "X", "stream": stream_of(graph, place)}
-            node.name = f"ncclDevKernel_{KERNELS[op]}: {node.name}" if op in KERNELS else OF_NCCL.sub("", node.name)
-            if group is not None:
-                fields["pg_name"] = str(group)
-        yield _text(node, fields)
+            node.name = name_of(call.op, recorded) if call and is_read(call.op) else OF_NCCL.sub("", recorded)
+        if call and is_read(call.op):
+            fields |= {"pg_name": str(call.group)} if call.group is not None else {}
+            node.inputs = _sized(node.inputs, call.num_bytes)
+        return _text(node, fields)
+
+    def _on_device(self, place: int) -> bool:
+        """Whether the converter is to take it for work of a device, as it must for communication."""
+        call = self.communication.get(place)
+        return bool(self.execution.graph.type[place] >= NUM_HOST) or (call is not None and is_read(call.op))
+
+    def _parent(self, place: int) -> int:
+        """Id of the node around it. The converter loses work of devices inside work of devices."""
+        if self._needs_node(place):
+            return place * 2 + FIRST_ID - 1
+        above = self._above(place)
+        return above * 2 + FIRST_ID if above >= 0 else ROOT_ID
+
+    def _above(self, place: int) -> int:
+        parent, call = self._on_host(int(self.execution.graph.parent[place]), place), self.communication.get(place)
+        if call is None or self._is_read_in(call.op, parent):
+            return parent
+        issuer = self._on_host(call.issued_by, place)
+        return issuer if self._is_read_in(call.op, issuer) else parent
+
+    def _on_host(self, at: int, place: int) -> int:
+        """The place, or what is around it, that is on the host where the one below is on a device."""
+        while at >= 0 and self._on_device(place) and self._on_device(at):
+            at = int(self.execution.graph.parent[at])
+        return at
+
+    def _is_read_in(self, op: str, place: int) -> bool:
+        graph = self.execution.graph
+        name = graph.names[graph.name[place]] if place >= 0 else ROOT.name
+        return name_around(op) is None or read_around(name) == op
+
+    def _needs_node(self, place: int) -> bool:
+        call = self.communication.get(place)
+        return call is not None and not self._is_read_in(call.op, self._above(place))
+
+    def _around(self, place: int) -> bytes | None:
+        """A node by which the converter knows what is inside, where no call is."""
+        if not self._needs_node(place):
+            return None
+        name, above = name_around(self.communication[place].op), self._above(place)
+        assert name is not None
+        return _text(Node(id=place * 2 + FIRST_ID - 1, name=name), {
+            "ctrl_deps": above * 2 + FIRST_ID if above >= 0 else ROOT_ID, "ts": int(self.start[place]) // 1000,
+            "inclusive_dur": 0, "exclusive_dur": 0, "inter_thread_dep": None})
+
+
+def _communication(execution: RankExecution, context: ExportContext) -> dict[int, _Call]:
+    found = execution.communication
+    columns = found.rows.select("op", "group_ranks", "collective", "size_bytes")
+    return {place: _Call(op=str(op), group=context.groups.get(ranks_of(group)), issued_by=issuer,
+                         num_bytes=context.sizes.get(collective, size))
+            for place, issuer, (op, group, collective, size) in zip(
+                found.place.tolist(), found.issued_by.tolist(), columns.iter_rows(), strict=True) if place >= 0}
+
+
+def _sized(recorded: Values, num_bytes: int | None) -> Values:
+    """Inputs of which the converter adds up the bytes that were sent."""
+    found = _values(recorded)
+    if num_bytes is None or read_bytes(found["values"], found["types"]) == num_bytes:
+        return recorded if read_bytes(found["values"], found["types"]) is not None else Values()
+    return Values(values=msgspec.Raw(json.dumps([[0, 0, 0, num_bytes, 1, "cpu"]]).encode()),
+                  shapes=msgspec.Raw(json.dumps([[num_bytes]]).encode()), types=msgspec.Raw(b'["Tensor(byte)"]'))
+
+
+def _groups(context: ExportContext) -> bytes:
+    inputs = Values(values=msgspec.Raw(json.dumps([list_of_groups(context.groups)]).encode()),
+                    shapes=msgspec.Raw(b"[[]]"), types=msgspec.Raw(b'["String"]'))
+    return _text(Node(id=GROUPS_ID, name=GROUPS_NAME, inputs=inputs), {"ctrl_deps": ROOT_ID})
 
 
 def _text(node: Node, fields: dict[str, Any]) -> bytes:
