@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.contract.collective_ops import gloo_names
 from distprof.contract.group_ranks import text_of
 from distprof.contract.rank_json import MOST_RANKS
-from distprof.merge.execution.communication import BACKENDS, ISSUING, Communication
+from distprof.merge.execution.communication import BACKENDS, IN_FLIGHT, ISSUING, Communication
 from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
 from distprof.merge.execution.issued_with import PARAMETERS, with_what_was_given
 from distprof.merge.execution.linking import PROCESS_GROUPS
@@ -25,8 +27,8 @@ from distprof.merge.run.traces.trace_identity import identity_of
 def with_untimed(graph: RankGraph, known: Communication) -> Communication:
     """Adds the communication that only the execution trace has.
 
-    Of calls that lie in each other, as the operator that issues and the work of its backend do, the innermost one is
-    it. None of them may have a slice, or be known to have issued work that has one.
+    It is the work of backends, and operators that issue communication of which no such work is recorded; those without
+    a slice, whose issuer is not known to have issued work that has one.
 
     Args:
         graph: The calls of the rank.
@@ -37,32 +39,38 @@ def with_untimed(graph: RankGraph, known: Communication) -> Communication:
     place_of = np.full(len(graph.table.id), -1, np.int64)
     own = np.flatnonzero(graph.node >= 0)
     place_of[graph.node[own]] = own
-    seen = {*known.place.tolist(), *known.issued_by.tolist()}
-    places, issuers, ops = list[int](), list[int](), list[str]()
-    for row, around in _innermost(graph.table):
-        place, above = int(place_of[row]), [int(place_of[one]) for one in around]
-        if place < 0 or graph.slice[place] >= 0 or seen & {place, *above}:
-            continue
-        named = next((one for one in around if graph.table.names[graph.table.name[one]].startswith(ISSUING)), row)
-        places.append(place)
-        issuers.append(int(place_of[named]) if named != row else -1)
-        ops.append(str(_op(graph.table, named) or _op(graph.table, row)))
-    return _added(graph, known, places, issuers, ops) if places else known
+    issued_by = known.issued_by[known.issued_by >= 0]
+    seen = {*known.place.tolist(), *issued_by[graph.slice[issued_by] >= 0].tolist()} - {-1}
+    found = list[tuple[int, int, str]]()
+    for row, issuer, op in _calls(graph.table):
+        place, by = int(place_of[row]), int(place_of[issuer]) if issuer >= 0 else -1
+        if place >= 0 and graph.slice[place] < 0 and not seen & {place, by}:
+            found.append((place, by, op))
+    return _added(graph, known, *map(list, zip(*found, strict=True))) if found else known
 
 
-def _op(table: NodeTable, row: int) -> str | None:
-    found = op_of(table.names[table.name[row]].rpartition(":")[2])
-    return None if found == SEND_RECV else found
+def _calls(table: NodeTable) -> list[tuple[int, int, str]]:
+    """Row of each call of communication, that of the operator that issued it (-1 where none is known), and the op."""
+    issuing, backends = _rows_of(table, ISSUING), _rows_of(table, BACKENDS)
+    around = {row: set(_around(table, row)) for row in (*issuing, *backends)}
+    inner = [row for row in issuing if not any(row in around[other] for other in issuing)]
+    by = {row: _issuer(row, op, inner, issuing, around) for row, op in backends.items()}
+    alone = {*inner} - {*by.values()}
+    return [*((row, by[row], op) for row, op in backends.items()), *((row, -1, issuing[row]) for row in sorted(alone))]
 
 
-def _innermost(table: NodeTable) -> list[tuple[int, list[int]]]:
-    """Rows of calls that are communication by their names and have no such call inside, with what is around them."""
-    is_named = [name.startswith((*ISSUING, *BACKENDS)) for name in table.names]
-    named = np.flatnonzero(np.array(is_named or [False], bool)[table.name])
-    rows = [row for row in named.tolist() if _op(table, row) is not None]
-    around = {row: _around(table, row) for row in rows}
-    outer = {one for above in around.values() for one in above}
-    return [(row, above) for row, above in around.items() if row not in outer]
+def _rows_of(table: NodeTable, begin: tuple[str, ...]) -> dict[int, str]:
+    """Rows of calls whose names begin so and have an op in them -> the op."""
+    ops = {number: op for number, name in enumerate(table.names) if name.startswith(begin)
+           and (op := op_of(name.rpartition(":")[2])) not in (None, SEND_RECV)}
+    return {row: str(ops[int(table.name[row])]) for row in np.flatnonzero(np.isin(table.name, list(ops))).tolist()}
+
+
+def _issuer(row: int, op: str, inner: Sequence[int], issuing: Mapping[int, str], around: Mapping[int, set[int]]) -> int:
+    """The operator around the work of a backend, else the last one before of its op."""
+    before = inner[:bisect_left(inner, row)][::-1]
+    return next((one for one in before if one in around[row]), next(
+        (one for one in before[:IN_FLIGHT] if op in (issuing[one], *gloo_names(issuing[one]))), -1))
 
 
 def _around(table: NodeTable, row: int) -> list[int]:
@@ -75,12 +83,12 @@ def _around(table: NodeTable, row: int) -> list[int]:
     return found
 
 
-def _added(graph: RankGraph, known: Communication, places: Sequence[int], issuers: Sequence[int],
-           ops: Sequence[str]) -> Communication:
+def _added(graph: RankGraph, known: Communication, places: list[int], issuers: list[int], ops: list[str]) -> (
+        Communication):
     assert graph.table is not None
     groups = _groups(graph.table) or _groups_of_timeline(graph)
     schema = known.rows.schema
-    given = {
+    given: dict[str, list[Any]] = {
         "op": ops, "group_ranks": [_group_of(graph, place, groups) for place in places],
         "size_bytes": [_num_bytes(graph, place) for place in places],
         "collective": [-2 - place for place in places], "complete": [True] * len(places)}

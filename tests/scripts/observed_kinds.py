@@ -1,0 +1,56 @@
+"""Two processes that call each kind of communication in three steps, each with an execution trace of all steps and a
+timeline of some: `observed_kinds.py FOLDER PORT FIRST LAST`."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, record_function
+
+
+def communicate(rank: int, alone: dist.ProcessGroup) -> None:
+    one, two = torch.ones(6), [torch.ones(6), torch.ones(6)]
+    dist.all_reduce(one)
+    dist.all_reduce(one, group=alone)
+    dist.broadcast(one, src=1)
+    dist.reduce(one, dst=0)
+    dist.reduce_scatter(torch.zeros(6), two)
+    dist.all_gather(two, one)
+    dist.all_to_all_single(torch.zeros(6), one)
+    dist.gather(one, two if rank == 0 else None, dst=0)
+    if rank == 0:
+        dist.send(one, dst=1, tag=3)
+        dist.recv(one, src=1)
+    else:
+        dist.recv(one, src=0, tag=3)
+        dist.send(one, dst=0)
+    dist.barrier()
+
+
+def work(rank: int, folder: str, port: str, first: int, last: int) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    alone = [dist.new_group([one]) for one in (0, 1)][rank]
+    weights = torch.ones(8, 8, requires_grad=True)
+    observer = ExecutionTraceObserver().register_callback(f"{folder}/et_rank{rank}.json")
+    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+    observer.start()
+    for step in range(3):
+        if step == first:
+            profiler.start()
+        with record_function(f"step_{step}"):
+            (weights @ weights).relu().sum().backward()
+            communicate(rank, alone)
+        if step == last:
+            profiler.stop()
+    observer.stop()
+    observer.unregister_callback()
+    profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.start_processes(work, args=(*sys.argv[1:3], *map(int, sys.argv[3:5])), nprocs=2, start_method="fork")
