@@ -50,7 +50,8 @@ def communication(graph: RankGraph, rows: pl.DataFrame) -> Communication:
     """
     place = places_of(rows, graph)
     is_issuing = np.array([name.startswith(ISSUING) for name in graph.names] or [False], bool)
-    operators = np.flatnonzero(is_issuing[graph.name] & ~graph.on_device)
+    # where calls without a slice stand is not known
+    operators = np.flatnonzero(is_issuing[graph.name] & ~graph.on_device & (graph.slice >= 0))
     storages = _storages(graph, operators)
     issued_by = [_issuer(graph, operators, storages, *one) for one in
                  zip(place.tolist(), rows["enqueue_ns"].to_list(), rows["op"].to_list(), strict=True)]

@@ -39,14 +39,26 @@ def with_untimed(graph: RankGraph, known: Communication) -> Communication:
     place_of = np.full(len(graph.table.id), -1, np.int64)
     own = np.flatnonzero(graph.node >= 0)
     place_of[graph.node[own]] = own
+    calls = _calls(graph.table)
+    known = _with_issuers(graph, known, {int(place_of[row]): int(place_of[by]) for row, by, _ in calls if by >= 0})
     issued_by = known.issued_by[known.issued_by >= 0]
     seen = {*known.place.tolist(), *issued_by[graph.slice[issued_by] >= 0].tolist()} - {-1}
     found = list[tuple[int, int, str]]()
-    for row, issuer, op in _calls(graph.table):
+    for row, issuer, op in calls:
         place, by = int(place_of[row]), int(place_of[issuer]) if issuer >= 0 else -1
         if place >= 0 and graph.slice[place] < 0 and not seen & {place, by}:
             found.append((place, by, op))
     return _added(graph, known, *map(list, zip(*found, strict=True))) if found else known
+
+
+def _with_issuers(graph: RankGraph, known: Communication, issuers: Mapping[int, int]) -> Communication:
+    """Operators of work whose operator the timeline does not show."""
+    issued_by = [issuers.get(place, -1) if by < 0 <= place else by for place, by in zip(
+        known.place.tolist(), known.issued_by.tolist(), strict=True)]
+    if issued_by == known.issued_by.tolist():
+        return known
+    return replace(known, issued_by=np.array(issued_by, np.int64),
+                   rows=with_what_was_given(graph, known.rows, issued_by))
 
 
 def _calls(table: NodeTable) -> list[tuple[int, int, str]]:

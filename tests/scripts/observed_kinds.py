@@ -1,5 +1,8 @@
-"""Two processes that call each kind of communication in three steps, each with an execution trace of all steps and a
-timeline of some: `observed_kinds.py FOLDER PORT FIRST LAST`."""
+"""Two ranks that call each kind of communication in each step.
+
+Under `distprof run` as it is; with `observed_kinds.py FOLDER PORT FIRST LAST` they start themselves, and write an
+execution trace of three steps and a timeline of some.
+"""
 
 import os
 import sys
@@ -29,28 +32,44 @@ def communicate(rank: int, alone: dist.ProcessGroup) -> None:
     dist.barrier()
 
 
-def work(rank: int, folder: str, port: str, first: int, last: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def steps(number: int):
+    """Steps with some computing in each."""
     torch.set_num_threads(1)
+    rank = dist.get_rank()
     alone = [dist.new_group([one]) for one in (0, 1)][rank]
     weights = torch.ones(8, 8, requires_grad=True)
-    observer = ExecutionTraceObserver().register_callback(f"{folder}/et_rank{rank}.json")
-    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
-    observer.start()
-    for step in range(3):
-        if step == first:
-            profiler.start()
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    for step in range(number):
+        yield step
         with record_function(f"step_{step}"):
             (weights @ weights).relu().sum().backward()
             communicate(rank, alone)
-        if step == last:
+            optimizer.step()
+
+
+def observed(rank: int, folder: str, port: str, first: int, last: int) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    observer = ExecutionTraceObserver().register_callback(f"{folder}/et_rank{rank}.json")
+    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+    observer.start()
+    for step in steps(3):
+        if step == first:
+            profiler.start()
+        if step == last + 1:
             profiler.stop()
+    if last == step:
+        profiler.stop()
     observer.stop()
     observer.unregister_callback()
     profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    mp.start_processes(work, args=(*sys.argv[1:3], *map(int, sys.argv[3:5])), nprocs=2, start_method="fork")
+if __name__ == "__main__" and len(sys.argv) > 1:
+    mp.start_processes(observed, args=(*sys.argv[1:3], *map(int, sys.argv[3:5])), nprocs=2, start_method="fork")
+elif __name__ == "__main__":
+    dist.init_process_group("gloo")
+    for _ in steps(16):
+        pass
+    dist.destroy_process_group()

@@ -15,8 +15,6 @@ KERNEL = re.compile("ncclKernel|ncclDevKernel")
 BEGIN, SEND_RECV = "ncclDevKernel_", "ncclDevKernel_SendRecv"
 AROUND = {"send": "c10d::send", "recv": "c10d::recv_"}
 """Op -> name of a call around it by which it is known."""
-SKIPPED = "record_param_comms"
-"""Of a node with this name the converter looks at what is around it."""
 ELEMENTS, ITEM = 3, 4
 """Places in a recorded tensor."""
 
@@ -48,7 +46,7 @@ def name_around(op: str) -> str | None:
 
 def read_around(name: str) -> str | None:
     """The op as which a send or receive is read that has a call of this name around it."""
-    return None if name == SKIPPED else next((op for op in AROUND if op in name), None)
+    return next((op for op in AROUND if op in name), None)
 
 
 def read_bytes(values: Any, types: Any) -> int | None:

@@ -73,7 +73,8 @@ def test_process_numbers_tell_ranks_whose_calls_are_the_same(demos, tmp_path):
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("names", [("nn_demo_et.json", "demo_trace_r1.json"), ("demo_et_r0.json", "nn_demo_trace.json")])
+@pytest.mark.parametrize("names", [
+    ("nn_demo_et.json", "demo_trace_r1.json"), ("demo_et_r0.json", "nn_demo_trace.json")])
 def test_files_of_different_processes_are_refused(demos, tmp_path, names):
     done = called("export", *(demos / name for name in names), "--out", tmp_path / "out")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "of different processes" in done.stderr
@@ -107,7 +108,8 @@ RANKS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_siz
 @example([(True, True, False)] * 3, False, 20, 1, True)
 @example([(True, False, False)] * 2, False, 20, 0, True)
 @example([(True, False, False)] * 2, True, 20, 1, False)
-def test_an_execution_trace_is_paired_with_its_own_timeline_or_with_none(ranks, has_process, num_calls, strays, numbered):
+def test_an_execution_trace_is_paired_with_its_own_timeline_or_with_none(
+        ranks, has_process, num_calls, strays, numbered):
     with TemporaryDirectory() as folder:
         path = Path(folder)
         told = {_write(path, rank, one, has_process=has_process, num_calls=num_calls, numbered=numbered)
