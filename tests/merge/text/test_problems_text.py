@@ -13,6 +13,7 @@ from distprof.contract.problems import (
     ClockReason,
     ClocksNotAligned,
     ClocksWrong,
+    ExecutionTraceLeftOut,
     FilesLeftOut,
     MatchingInferred,
     MergeAlone,
@@ -103,6 +104,14 @@ def test_codes_differ():
     (FilesLeftOut(num_files=1, files=("a.json",), instead="a merged trace"),
      {"code": "files_left_out", "num_files": 1, "files": ["a.json"], "instead": "a merged trace"},
      "1 file skipped: a merged trace (a.json)"),
+    (ExecutionTraceLeftOut(file="et.json", what="without_rank", timelines=("t.json",)),
+     {"code": "execution_trace_left_out", "file": "et.json", "what": "without_rank", "timelines": ["t.json"]},
+     "et.json skipped: an execution trace of t.json, whose rank is not known. distprof export et.json t.json joins the "
+     "two"),
+    (ExecutionTraceLeftOut(file="et.json", what="alike", timelines=("a.json", "b.json")),
+     {"code": "execution_trace_left_out", "file": "et.json", "what": "alike", "timelines": ["a.json", "b.json"]},
+     "et.json skipped: an execution trace of which several timelines have all calls (a.json, b.json). A name with the "
+     "rank tells, like et_rank0.json"),
     (RanksFromNames(names="mesh", contradicted=True),
      {"code": "ranks_from_names", "names": "mesh", "contradicted": True},
      "several traces claim the same rank: ranks are taken from tp, pp and dp in the file names"),
