@@ -64,11 +64,12 @@ def _with_issuers(graph: RankGraph, known: Communication, issuers: Mapping[int, 
 def _calls(table: NodeTable) -> list[tuple[int, int, str]]:
     """Row of each call of communication, that of the operator that issued it (-1 where none is known), and the op."""
     issuing, backends = _rows_of(table, ISSUING), _rows_of(table, BACKENDS)
-    around = {row: set(_around(table, row)) for row in (*issuing, *backends)}
-    inner = [row for row in issuing if not any(row in around[other] for other in issuing)]
-    by = {row: _issuer(row, op, inner, issuing, around) for row, op in backends.items()}
-    alone = {*inner} - {*by.values()}
-    return [*((row, by[row], op) for row, op in backends.items()), *((row, -1, issuing[row]) for row in sorted(alone))]
+    outer = {one for row in issuing for one in _around(table, row)}
+    inner = {row: op for row, op in issuing.items() if row not in outer}
+    rows = list(inner)
+    by = {row: _issuer(table, row, op, inner, rows) for row, op in backends.items()}
+    alone = inner.keys() - {*by.values()}
+    return [*((row, by[row], op) for row, op in backends.items()), *((row, -1, inner[row]) for row in sorted(alone))]
 
 
 def _rows_of(table: NodeTable, begin: tuple[str, ...]) -> dict[int, str]:
@@ -78,11 +79,12 @@ def _rows_of(table: NodeTable, begin: tuple[str, ...]) -> dict[int, str]:
     return {row: str(ops[int(table.name[row])]) for row in np.flatnonzero(np.isin(table.name, list(ops))).tolist()}
 
 
-def _issuer(row: int, op: str, inner: Sequence[int], issuing: Mapping[int, str], around: Mapping[int, set[int]]) -> int:
-    """The operator around the work of a backend, else the last one before of its op."""
-    before = inner[:bisect_left(inner, row)][::-1]
-    return next((one for one in before if one in around[row]), next(
-        (one for one in before[:IN_FLIGHT] if op in (issuing[one], *gloo_names(issuing[one]))), -1))
+def _issuer(table: NodeTable, row: int, op: str, issuing: Mapping[int, str], rows: Sequence[int]) -> int:
+    """The operator around the work of a backend, else the last one before of its op; `rows` are those of operators."""
+    at = bisect_left(rows, row)
+    before = reversed(rows[max(at - IN_FLIGHT, 0):at])
+    same = (one for one in before if op in (issuing[one], *gloo_names(issuing[one])))
+    return next((one for one in _around(table, row) if one in issuing), next(same, -1))
 
 
 def _around(table: NodeTable, row: int) -> list[int]:

@@ -119,7 +119,7 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
     lacking = [str(one.number) for one in exported if one.links is not None and not one.links.num_linked]
     if lacking:
         found.append(f"no timeline has calls from the execution trace of rank {', '.join(lacking)}: its nodes have no "
-                     "times, and its communication is what its names say")
+                     "times, and communication is known by names alone")
     alone = [str(one.number) for one in exported if one.links is None]
     if alone and len(alone) < len(exported):
         found.append(f"no execution trace of rank {', '.join(alone)}: tensor dependencies are unknown there")

@@ -61,7 +61,7 @@ def test_execution_traces_without_timelines_have_the_communication_of_the_script
         nodes = json.loads((source / f"et_rank{rank}.json").read_text())["nodes"]
         names.append(Counter(one["name"] for one in nodes if one["name"] in WORK))
     done = called("export", source, "--out", tmp_path, "--prefix", "job")
-    assert "its communication is what its names say" in done.stdout and "unknown process group" not in done.stdout
+    assert "communication is known by names alone" in done.stdout and "unknown process group" not in done.stdout
     for rank in (0, 1):
         assert kinds_of(tmp_path / f"job.{rank}.et") == {WORK[name]: number for name, number in names[rank].items()}
         groups = {node["attributes"]["pg_name"] for node in read_et(tmp_path / f"job.{rank}.et")[1]
