@@ -14,7 +14,8 @@ import polars as pl
 from distprof.contract.collective_ops import gloo_names
 from distprof.contract.group_ranks import text_of
 from distprof.contract.rank_json import MOST_RANKS
-from distprof.merge.execution.communication import BACKENDS, IN_FLIGHT, ISSUING, Communication
+from distprof.merge.execution.communication import IN_FLIGHT, ISSUING, Communication
+from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
 from distprof.merge.execution.issued_with import PARAMETERS, with_what_was_given
 from distprof.merge.execution.linking import PROCESS_GROUPS
