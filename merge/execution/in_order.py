@@ -15,7 +15,14 @@ import polars as pl
 
 from distprof.merge.execution.communication import Communication, issuing_dependencies, tensor_uses
 from distprof.merge.execution.dependencies.edges import Edges, edges
-from distprof.merge.execution.dependencies.order_dependencies import BACKENDS, named, next_of_thread, order_dependencies
+from distprof.merge.execution.dependencies.order_dependencies import (
+    BACKENDS,
+    backwards,
+    main_thread,
+    named,
+    next_of_thread,
+    order_dependencies,
+)
 from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
 from distprof.merge.execution.rank_graph import COMMUNICATION_THREADS, PLACES, RankGraph
 from distprof.merge.execution.waits import Stretch, Wait, between, stood_still, waits_of, with_bounds
@@ -128,8 +135,8 @@ def _with_gaps(graph: RankGraph, waits: Sequence[Wait]) -> RankGraph:
                           & ~named(graph, BACKENDS)[graph.name])
     if not len(host):
         return graph
-    threads, count = np.unique(graph.thread[~graph.on_device], return_counts=True)
-    main, mine = threads[np.argmax(count)], np.flatnonzero(graph.thread == threads[np.argmax(count)])
+    main = main_thread(graph)
+    mine = np.flatnonzero(graph.thread == main)
     busy = [(int(graph.start_ns[place]), graph.end_ns(place)) for place in host.tolist()]
     still = [(one.start_ns, min(one.end_ns, graph.end_ns(one.communication))) for one in waits if one.thread == main]
     whole = int(graph.start_ns[mine].min()), int((graph.start_ns + graph.duration_ns)[mine].max())
@@ -194,4 +201,10 @@ def _waiting(graph: RankGraph, waits: Sequence[Wait], order: Any) -> tuple[Any, 
         np.int64).reshape(-1, 4).T
     ends = np.minimum(ends, (graph.start_ns + graph.duration_ns)[communication])
     later = np.where(place >= 0, place, next_of_thread(graph, thread, ends))
-    return np.tile(later, 2), np.concatenate((communication, graph.inside_until[communication]))
+    # what autograd does next is behind what the main thread waited for as well
+    first = np.append(np.array([one for one, _ in backwards(graph)], np.int64), -1)
+    behind = np.append(np.sort(graph.start_ns[first[:-1]]), np.iinfo(np.int64).max)
+    order = np.append(np.argsort(graph.start_ns[first[:-1]], kind="stable"), len(first) - 1)
+    backward = np.where(thread == main_thread(graph), first[order][np.searchsorted(behind, ends)], -1)
+    whole = graph.inside_until[communication]
+    return np.concatenate((later, later, backward)), np.concatenate((communication, whole, whole))

@@ -1,7 +1,7 @@
-"""Waits for communication and for devices: they take no time of their own, and come behind what they waited for.
+"""Waits for communication, devices and other threads: they take no time, and come behind what they waited for.
 
-A thread that waits does nothing. Its time belongs to the communication or the kernel, so that whoever makes that faster
-makes the wait shorter.
+A thread that waits does nothing. Its time belongs to what it waits for, so that whoever makes that faster makes the
+wait shorter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from distprof.contract.tables import WAIT_SLICE
 from distprof.merge.execution.communication import WAITING, Communication, tensor_uses
-from distprof.merge.execution.dependencies.order_dependencies import waits_for_devices
+from distprof.merge.execution.dependencies.order_dependencies import backwards, main_thread, waits_for_devices
 from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
 from distprof.merge.execution.rank_graph import RankGraph
 
@@ -25,10 +25,10 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A thread that stood still for communication, or for a kernel; times of the rank's clock."""
+    """A thread that stood still for communication, a kernel or another thread; times of the rank's clock."""
 
     communication: int
-    """Place of either."""
+    """Place of that, of a thread its last call."""
     place: int
     """Of the call that waited; -1 where it was none."""
     thread: int
@@ -42,7 +42,8 @@ def waits_of(graph: RankGraph, found: Communication) -> list[Wait]:
     For communication of a device, a thread goes on at once.
     """
     noted = list(_recorded(graph, found))
-    return [*noted, *_by_tensors(graph, found, {one.place for one in noted}), *_for_devices(graph)]
+    return [*noted, *_by_tensors(graph, found, {one.place for one in noted}), *_for_devices(graph),
+            *_for_autograd(graph)]
 
 
 def _for_devices(graph: RankGraph) -> Iterator[Wait]:
@@ -51,6 +52,13 @@ def _for_devices(graph: RankGraph) -> Iterator[Wait]:
         assert graph.timeline is not None
         yield Wait(kernel, -1, int(graph.timeline.thread[row]), int(graph.timeline.start_ns[row]),
                    int(graph.timeline.end_ns[row]))
+
+
+def _for_autograd(graph: RankGraph) -> Iterator[Wait]:
+    """Waits of the main thread for a backward that runs on a thread of autograd's, as with devices."""
+    main = main_thread(graph)
+    for first, last in backwards(graph):
+        yield Wait(last, -1, main, int(graph.start_ns[first]), graph.end_ns(last))
 
 
 def _recorded(graph: RankGraph, found: Communication) -> Iterator[Wait]:

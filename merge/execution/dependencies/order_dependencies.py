@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.execution.dependencies.stream_waits import Awaited, awaited
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.operators.timeline.rank_timeline import RUNTIME
 
+PAUSE_NS = 1_000_000
+"""A thread of autograd's that does nothing for so long has ended a backward."""
+MAIN = 0.1
+"""Part of the calls of the busiest thread that the main thread has at least."""
 BACKENDS = ("gloo:", "nccl:")
 """How names of the work of backends begin."""
 SYNCHRONIZING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize",
@@ -40,19 +45,50 @@ def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
 
 
 def _first_of_threads(graph: RankGraph) -> tuple[Any, Any]:
-    """The first call of a thread after the last one that had begun on the thread with most calls.
+    """The first call of a thread, and of each backward, after the last one that was over on the main thread.
 
     The work of a backend comes after what issued it, and after nothing else on other threads.
     """
     host = np.flatnonzero(~graph.on_device)
     if not len(host):
         return host, host
+    first = host[np.unique(graph.thread[host], return_index=True)[1]]
+    begins = np.union1d(first[~named(graph, BACKENDS)[graph.name[first]]], [one for one, _ in backwards(graph)])
+    begins = begins.astype(np.int64)
+    main = host[graph.thread[host] == main_thread(graph)]
+    ends = graph.start_ns[main] + graph.self_ns[main]
+    # one that goes on meanwhile is not in front
+    over = [np.flatnonzero(ends[:stop] <= graph.start_ns[one])[-1:] for one, stop in zip(
+        begins.tolist(), np.searchsorted(main, begins).tolist(), strict=True)]
+    return begins, np.array([main[last[0]] if len(last) else -1 for last in over], np.int64)
+
+
+def main_thread(graph: RankGraph) -> int:
+    """The thread of the host with most calls; -1 without any.
+
+    With devices, backward runs on a thread of autograd's, which is not it, though it may call more.
+    """
+    host = np.flatnonzero(~graph.on_device)
     threads, first, count = np.unique(graph.thread[host], return_index=True, return_counts=True)
-    main = host[graph.thread[host] == threads[np.argmax(count)]]
-    begins = host[first]
-    begins = begins[~named(graph, BACKENDS)[graph.name[begins]]]
-    place = np.searchsorted(main, begins) - 1
-    return begins, np.where(place >= 0, main[np.maximum(place, 0)], -1)
+    if not len(threads):
+        return -1
+    apart = np.isin(threads, graph.thread[host[named(graph, (AUTOGRAD,))[graph.name[host]]]])
+    apart |= named(graph, BACKENDS)[graph.name[host[first]]]
+    own = np.where(apart, 0, count)
+    return int(threads[np.argmax(own if own.max() >= MAIN * count.max() else count)])
+
+
+def backwards(graph: RankGraph) -> list[tuple[int, int]]:
+    """First and last call of each backward that runs on a thread of autograd's."""
+    nodes = np.flatnonzero(named(graph, (AUTOGRAD,))[graph.name] & ~graph.on_device)
+    found = list[tuple[int, int]]()
+    for thread in sorted({*graph.thread[nodes].tolist()} - {main_thread(graph)}):
+        calls = np.flatnonzero((graph.thread == thread) & (graph.parent < 0))
+        ends = graph.start_ns[calls] + graph.duration_ns[calls]
+        pauses = np.flatnonzero(graph.start_ns[calls][1:] - ends[:-1] >= PAUSE_NS)
+        found += zip(calls[np.append(0, pauses + 1)].tolist(), calls[np.append(pauses, len(calls) - 1)].tolist(),
+                     strict=True)
+    return found
 
 
 def named(graph: RankGraph, prefixes: Sequence[str]) -> Any:
@@ -69,7 +105,8 @@ def _backward(graph: RankGraph) -> tuple[Any, Any]:
     place[graph.node[rows]] = rows
     forward = graph.table.forward[graph.node[rows]]
     made_by = np.where(forward >= 0, place[forward], -1)
-    return rows, np.where(made_by >= 0, graph.inside_until[made_by], -1)
+    is_over = (graph.start_ns + graph.duration_ns)[made_by] <= graph.start_ns[rows]
+    return rows, np.where((made_by >= 0) & is_over, graph.inside_until[made_by], made_by)
 
 
 def _awaited(graph: RankGraph) -> Awaited | None:

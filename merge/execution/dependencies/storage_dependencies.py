@@ -29,7 +29,8 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
     """Goes through the calls in the order in which they began.
 
     A call needs the last call that wrote what it uses and had ended when it began, as a whole: all that lies in it.
-    What the call around it needs already is not noted again. On a device the kernels of both are meant.
+    What the call around it needs already is not noted again. On a device the kernels of both are meant; a call without
+    one, as for a view, does not wait for the device.
 
     Args:
         graph: The calls; those without a node of an execution trace have no tensors.
@@ -106,7 +107,7 @@ def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Any, Any], pair: tupl
          on_device: bool) -> None:
     place, writer = pair
     first, last = kernels
-    if on_device and last[writer] >= 0:
-        found.add(int(first[place]) if first[place] >= 0 else place, int(last[writer]))
+    if on_device and last[writer] >= 0 and first[place] >= 0:
+        found.add(int(first[place]), int(last[writer]))
     else:
         found.add(place, int(graph.inside_until[writer]))
