@@ -173,7 +173,7 @@ class FunctionPass(TorchFunctionMode):
         known = self._known.get(func) or self._look_up(func)
         name = known.name
         if name is None or in_backward():
-            return func(*args, **kwargs)
+            return self._call(func, args, kwargs)
         inputs = _all_specs(args), tuple(zip(kwargs, _all_specs(kwargs.values()), strict=True)) if kwargs else ()
         spelled = _spelling(name, sys._getframe(1)) if known.has_spellings else ""
         first = self._flow.num_operators if self._flow is not None else 0
@@ -182,7 +182,7 @@ class FunctionPass(TorchFunctionMode):
         opened = known.is_opened and name not in running
         running.append(name)
         try:
-            output = self._open(func, args, kwargs) if opened else func(*args, **kwargs)
+            output = self._open(func, args, kwargs) if opened else self._call(func, args, kwargs)
         finally:
             running.pop()
         call = self._path(), name, *inputs, _all_specs((output,))[0], outer, _has_gradient(output), spelled
@@ -207,7 +207,10 @@ class FunctionPass(TorchFunctionMode):
         with self:
             if func not in self._opened:
                 self._opened[func] = _unguarded(func)
-            return self._opened[func](*args, **kwargs)
+            return self._call(self._opened[func], args, kwargs)
+
+    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
 
 
 def _has_gradient(output: Any) -> bool:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,6 +49,31 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], 
         for module in modules:
             keep(module)
         yield keep
+
+
+@contextmanager
+def attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Restores the Python attributes of a model and its modules, and what lists, dicts and sets among them hold."""
+    kept = [(vars(module), dict(vars(module))) for module in model.modules()]
+    held = [(value, value.copy()) for _, before in kept for value in before.values()
+            if type(value) in (list, dict, set)]
+    try:
+        yield
+    finally:
+        for attributes, before in kept:
+            if attributes.keys() != before.keys() or any(attributes[name] is not before[name] for name in before):
+                attributes.clear()
+                attributes.update(before)
+        for value, before in held:
+            _hold_again(value, before)
+
+
+def _hold_again(value: list[Any] | dict[Any, Any] | set[Any], before: Any) -> None:
+    value.clear()
+    if isinstance(value, list):
+        value.extend(before)
+    else:
+        value.update(before)
 
 
 @contextmanager

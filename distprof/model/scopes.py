@@ -184,6 +184,10 @@ class ModuleScopes:
             self._by_thread = {}
             self._stack = _Stack(self._by_thread)
 
+    def begin_inside(self, module: nn.Module) -> None:
+        """For a listener that is added in a call of a module, in front of its forward: as if it had been there."""
+        self._enter(module, ())
+
     def next_step(self) -> None:
         """A step ended: what runs in a backward pass from now on repeats nothing of it."""
         self._ran.clear()

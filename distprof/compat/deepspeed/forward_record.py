@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Container
 from contextlib import ExitStack
+from statistics import median
 from typing import Any
 
+import torch
 from torch import nn
 
 from distprof.counting.opaque_calls import OpaqueCalls
@@ -19,9 +22,32 @@ from distprof.model.scopes import Frame, ModuleScopes
 from distprof.peers.deepspeed import deepspeed_line
 from distprof.peers.deepspeed_bugs import RECURRENT_TYPES
 from distprof.peers.deepspeed_formulas import RULES
+from distprof.timing.own_time import OwnTime
 from distprof.timing.stopwatch import Stopwatch, stopwatch
 
 OUTSIDE = CallPath(None, None)
+
+
+class UnfeltFunctions(FunctionPass):
+    """Takes its own work out of the time."""
+
+    def __init__(self, own: OwnTime, path: Callable[[], CallPath], names: Container[str]) -> None:
+        super().__init__(path, names)
+        self._own = own
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._own.begin()
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        finally:
+            self._own.end()
+
+    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._own.end()
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._own.begin()
 
 
 class ForwardRecord:
@@ -38,10 +64,16 @@ class ForwardRecord:
         self._paths: dict[int, CallPath] = {}
         self._modules: dict[CallPath, int] = {}
         self._untimed: set[int] = set()
-        self._scopes = ModuleScopes(ModuleMap(), lambda function: function, lambda frame: None, one_thread=True)
-        self._functions = FunctionPass(self._running_path, RULES)
         self._clock: Stopwatch = stopwatch()
+        on_host = self._clock.resolves_at_once
+        self._own = OwnTime(self._clock.mark if on_host else time.perf_counter_ns)
+        self._scopes = ModuleScopes(ModuleMap(), self._own.left_out, lambda frame: None, one_thread=True)
+        self._functions = UnfeltFunctions(self._own, self._running_path, RULES)
+        self._mark = self._own.now_ns if on_host else self._clock.mark
         self._times: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
+        self._alone: list[tuple[Any, Any]] = []
+        """Marks at the beginning and end of calls that nothing watched."""
+        self._root = id(model)
         self._takes_times = True
         self._on = ExitStack()
         self._amounts: tuple[int, dict[int, tuple[int, int]]] = (0, {})
@@ -54,16 +86,18 @@ class ForwardRecord:
             if exact and (type(module) in ignored or type(module) in RECURRENT_TYPES):
                 self._untimed.add(id(module))
 
-    def start(self, *, counts: bool = True, times: bool = True) -> None:
+    def start(self, *, counts: bool = True, times: bool = True, inside: nn.Module | None = None) -> None:
         """Switches hooks and mode on; compiled modules run uncompiled meanwhile, for what they hide.
 
         Args:
             counts: Watches function calls, which costs time.
             times: Takes times.
+            inside: A module whose call has begun already.
         """
         eager = ForcedEager()
         eager.start()
         self._on.callback(eager.stop)
+        self._wait()
         self._scopes.add(self)
         self._on.callback(self._scopes.remove, self)
         self._takes_times = times
@@ -73,10 +107,28 @@ class ForwardRecord:
             self._on.callback(opaque.stop)
             self._functions.start()
             self._on.callback(self._functions.stop)
+        if inside is not None:
+            self._scopes.begin_inside(inside)
 
     def stop(self) -> None:
         """Switches them off; what was seen stays."""
         self._on.close()
+
+    def watch(self, call: Callable[[], Any], *, counts: bool = True, times: bool = True) -> None:
+        """Makes one call while it is on."""
+        self.start(counts=counts, times=times)
+        try:
+            call()
+        finally:
+            self.stop()
+
+    def time_alone(self, call: Callable[[], Any]) -> None:
+        """Makes a call of the model that nothing watches: the median of these gives the time of the model."""
+        self._wait()
+        mark = self._mark
+        begin = mark()
+        call()
+        self._alone.append((begin, mark()))
 
     def clear(self) -> None:
         """Forgets what was seen."""
@@ -86,12 +138,12 @@ class ForwardRecord:
     def enter(self, frame: Frame) -> None:
         """Notes whose work begins, and when."""
         outer = frame.outer.data[self][0] if frame.outer is not None and self in frame.outer.data else OUTSIDE
-        frame.data[self] = self._paths.get(id(frame.module), outer), self._clock.mark()
+        frame.data[self] = self._paths.get(id(frame.module), outer), self._mark()
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
         """Notes when it ended; a call inside a call of the same module is part of that."""
         if self in frame.data and self._is_timed(frame):
-            self._times[id(frame.module)].append((frame.data[self][1], self._clock.mark()))
+            self._times[id(frame.module)].append((frame.data[self][1], self._mark()))
 
     def amounts(self) -> dict[int, tuple[int, int]]:
         """FLOPs and MACs by id of the module that called the functions, submodules apart."""
@@ -108,10 +160,27 @@ class ForwardRecord:
         return self._amounts[1]
 
     def seconds(self) -> dict[int, float]:
-        """Measured time by id of the module, submodules included."""
+        """Measured time by id of the module, submodules included.
+
+        Calls that nothing watched give the model's time, and modules have the share of it that they had when they were
+        watched.
+        """
         self._clock.settle()
-        return {key: sum(self._clock.resolve(end) - self._clock.resolve(begin) for begin, end in times) / 1e9
-                for key, times in self._times.items()}
+        found = {key: sum(map(self._seconds, times)) for key, times in self._times.items()}
+        watched = found.get(self._root)
+        if not self._alone or not watched:
+            return found
+        alone = median(map(self._seconds, self._alone))
+        return {key: alone * (taken / watched) for key, taken in found.items()}
+
+    def _seconds(self, marks: tuple[Any, Any]) -> float:
+        begin, end = map(self._clock.resolve, marks)
+        return (end - begin) / 1e9
+
+    def _wait(self) -> None:
+        """Until devices have done what they were given."""
+        if not self._clock.resolves_at_once:
+            torch.accelerator.synchronize()
 
     def _running_path(self) -> CallPath:
         frame = self._scopes.current

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
 from distprof.compat.deepspeed.forward_record import ForwardRecord
+from distprof.compat.deepspeed.repeated_calls import RepeatedCalls
 from distprof.errors import UsageError
 from distprof.reporters.deepspeed_layout import ModuleProfile
 
@@ -70,7 +73,9 @@ class Measurement:
     def __init__(self, model: nn.Module, *, ignored: Collection[type], exact: bool) -> None:
         self.model = model
         self.exact = exact
-        self.record = ForwardRecord(model, ignored=ignored, exact=exact)
+        self._new_record = partial(ForwardRecord, model, ignored=ignored, exact=exact)
+        self.record = self._new_record()
+        self.calls = RepeatedCalls(model, self.record, self._new_record)
         self.params: dict[int, ParamCounts] = {}
         """By id of the module."""
         self.reset()
@@ -78,6 +83,7 @@ class Measurement:
     def reset(self) -> None:
         """Forgets the calls and counts the parameters anew."""
         self.record.clear()
+        self.calls.records.clear()
         self.params = {id(module): ParamCounts.of(module, logical=not self.exact) for module in self.model.modules()}
         _LIVING.update(dict.fromkeys(self.params, self))
 
@@ -90,14 +96,19 @@ class Measurement:
         return self._profiles([module])[id(module)]
 
     def _profiles(self, modules: Iterable[nn.Module]) -> dict[int, ModuleProfile]:
-        amounts, seconds = self.record.amounts(), self.record.seconds()
+        records = [self.record, *self.calls.records]
+        amounts = [record.amounts() for record in records]
+        seconds: dict[int, float] = defaultdict(float)
+        for record in records:
+            for key, taken in record.seconds().items():
+                seconds[key] += taken
 
         def duration(module: nn.Module) -> float:
-            return seconds.get(id(module), 0) or sum(map(duration, module.children()))
+            return seconds.get(id(module)) or sum(map(duration, module.children()))
 
         found = {}
         for module in modules:
-            work = [amounts[id(below)] for below in module.modules() if id(below) in amounts]
+            work = [one[id(below)] for below in module.modules() for one in amounts if id(below) in one]
             params = self.params.get(id(module), ParamCounts())
             found[id(module)] = ModuleProfile(
                 params=params.plain + params.expert, flops=sum(flops for flops, _ in work),

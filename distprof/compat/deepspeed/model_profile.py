@@ -35,7 +35,7 @@ def get_model_profile(
         detailed: Adds the tree of modules to it.
         module_depth: Depths shown in its aggregated part; -1 for all.
         top_modules: Classes named per depth.
-        warm_up: Calls in front of the one that is timed; work is counted in the last of them.
+        warm_up: Calls in front of the one that is timed; work is counted in one of them, and modules are timed.
         as_string: Gives text like `4.54 M` instead of numbers.
         output_file: File for the report instead of standard output.
         ignore_modules: Exact types of modules, or one, whose work counts as that of the module around them.
@@ -66,18 +66,17 @@ def get_model_profile(
 
 
 def _measure(record: ForwardRecord, call: Callable[[], Any], warm_up: int) -> None:
-    """Warms up, counts in the last call of the warm-up and times the one behind it, so that neither disturbs."""
-    try:
-        for _ in range(warm_up - 1):
-            call()
-        if warm_up:
-            record.start(times=False)
-            call()
-            record.stop()
-        record.start(counts=not warm_up)
+    """Counts, times modules and times the model in the last three calls, so that none disturbs another.
+
+    With one call to warm up, modules and the model are timed together; without, all happens at once.
+    """
+    for _ in range(warm_up - 2):
         call()
-    finally:
-        record.stop()
+    if warm_up:
+        record.watch(call, times=False)
+    record.watch(call, counts=not warm_up)
+    if warm_up > 1:
+        record.time_alone(call)
 
 
 def _entry(model: nn.Module, mode: str) -> Callable[..., Any]:

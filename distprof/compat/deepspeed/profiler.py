@@ -63,13 +63,13 @@ class FlopsProfiler:
         ignored = types_of(ignore_list, "ignore_list")
         self.stop_profile()
         self._measurement = Measurement(self.model, ignored=ignored, exact=self.compat)
-        self._measurement.record.start()
+        self._measurement.calls.start()
         self.started = self.func_patched = True
 
     def stop_profile(self) -> None:
         """Stops recording; the numbers stay."""
         if self._measurement is not None:
-            self._measurement.record.stop()
+            self._measurement.calls.stop()
         self.func_patched = False
 
     def reset_profile(self) -> None:
