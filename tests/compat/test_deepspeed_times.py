@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from statistics import median
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.nn.modules import module as nn_module
 from distprof.compat.deepspeed import FlopsProfiler, forward_record, get_model_profile, get_module_duration
 from distprof.counting import torch_functions
 from support import ports
+from support.attempts import most_hold
 from support.side_by_side import rand
 from support.ticks import Clock, Worker
 
@@ -181,8 +183,15 @@ def test_counting_is_not_in_the_times_of_get_model_profile(clock, warm_up, capsy
     assert "14 ms = 100% latency" in capsys.readouterr().out
 
 
+USES = """
+import sys, time
+from statistics import median
+import torch
+from torch import nn
+from distprof.compat.deepspeed import FlopsProfiler
+
 class Block(nn.Module):
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         super().__init__()
         self.norm = nn.LayerNorm(size)
         self.attention = nn.MultiheadAttention(size, 4, batch_first=True)
@@ -193,40 +202,37 @@ class Block(nn.Module):
         x = x + self.attention(y, y, y, need_weights=False)[0]
         return x + self.mlp(x)
 
-
-MODELS = {
-    "tiny": (lambda: nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), (8, 16)),
-    "many_small": (lambda: nn.Sequential(*[Block(64) for _ in range(4)]), (2, 16, 64)),
-    "wide": (lambda: nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]), (64, 512)),
-}
-
-
-def seconds(model: nn.Module, x: torch.Tensor) -> float:
+def seconds():
     begin = time.perf_counter()
     model(x)
     return time.perf_counter() - begin
 
+torch.set_num_threads(1)
+model, x = {
+    "tiny": lambda: (nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), torch.rand(8, 16)),
+    "many_small": lambda: (nn.Sequential(*[Block(64) for _ in range(4)]), torch.rand(2, 16, 64)),
+    "wide": lambda: (nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]), torch.rand(64, 512)),
+}[sys.argv[1]]()
+for _ in range(4):
+    before = median(seconds() for _ in range(30))
+    profiler = FlopsProfiler(model)
+    profiler.start_profile()
+    model(x)
+    found = profiler.get_total_duration()
+    profiler.end_profile()
+    print(found, before, median(seconds() for _ in range(30)))
+"""
+
 
 @pytest.mark.stress
-@pytest.mark.parametrize("name", MODELS)
-def test_each_use_is_what_a_stopwatch_says(name, one_thread):
+@pytest.mark.parametrize("name", ["tiny", "many_small", "wide"])
+def test_each_use_is_what_a_stopwatch_says(name, tmp_path):
     """The first use in a process as well."""
-    make, shape = MODELS[name]
-    model, x = make(), rand(*shape)
-    for _ in range(5):
-        before = median(seconds(model, x) for _ in range(30))
-        profiler = FlopsProfiler(model)
-        profiler.start_profile()
-        model(x)
-        found = profiler.get_total_duration()
-        profiler.end_profile()
-        truth = sorted([before, median(seconds(model, x) for _ in range(30))])
-        assert truth[0] / 1.15 <= found <= 1.15 * truth[1]
+    def attempt(_: Path) -> None:
+        done = subprocess.run([sys.executable, "-c", USES, name], capture_output=True, text=True, check=True)
+        uses = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
+        assert len(uses) == 4
+        for found, *truth in uses:
+            assert min(truth) / 1.15 <= found <= 1.15 * max(truth), uses
 
-
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    most_hold(attempt, tmp_path, of=6, at_least=2)
