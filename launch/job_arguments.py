@@ -44,7 +44,10 @@ def job_parser() -> argparse.ArgumentParser:
     parser.prog = "distprof run"
     parser.usage = ("distprof run [--out DIR] [--steps PLAN] [--topics TOPICS] [torchrun flags] [-m] script "
                     "[script flags]")
-    parser.description = "Start a script like torchrun does and record every rank. All torchrun flags work."
+    parser.description = (
+        "Start a script like torchrun does and record every rank. All torchrun flags work. A script that starts its "
+        "ranks itself (mp.spawn, multiprocessing) needs no launcher: `DISTPROF_OUT=runs/mine python script.py` "
+        "records them.")
     add_recording_flags(parser.add_argument_group("recording"))
     parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
     return parser

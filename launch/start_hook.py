@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -26,6 +27,8 @@ RECORDED_BY = "DISTPROF_RECORDED_BY"
 LINGER_S = 0.2
 GROUP, MODEL, OPTIMIZER = "group", "model", "optimizer"
 """What shows that a process trains."""
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Set by torchrun for its ranks, and inherited by those that a script starts."""
 C10D = "torch.distributed.distributed_c10d"
 
 
@@ -41,6 +44,7 @@ class StartHook:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._undo_groups: list[Callable[[], None]] = []
         self._begun = False
         self._recorder: Any = None
         self._child = RECORDED_BY in os.environ
@@ -53,7 +57,7 @@ class StartHook:
                 after_fork(self._after_fork)
             flight_recorder.switch_on()
             after_import(C10D, self._watch_groups)
-            if not (self._child or self._forked or _is_multiprocessing_child()):
+            if not self._is_child():
                 self._watch_training()
         except Exception:  # noqa: BLE001 (no script fails because of us)
             self._stop_waiting()
@@ -61,6 +65,10 @@ class StartHook:
     def watch_children(self) -> None:
         """Waits in the children that are forked, of a process that is recorded otherwise."""
         after_fork(self._after_fork)
+
+    def _is_child(self) -> bool:
+        """True in a process that a script has started."""
+        return self._child or self._forked or _is_multiprocessing_child()
 
     def _watch_training(self) -> None:
         from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -94,7 +102,8 @@ class StartHook:
 
         @wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
+            with self._explained(original, args, kwargs):
+                found = original(*args, **kwargs)
             self._begin(GROUP)
             return found
 
@@ -107,18 +116,27 @@ class StartHook:
                 if place.init_process_group is init_process_group:
                     place.init_process_group = original
 
-        self._undo.append(undo)
+        self._undo_groups.append(undo)
 
-    def _stop_waiting(self) -> None:
-        undone, self._undo = self._undo, []
-        for undo in undone:
-            undo()
+    def _explained(self, init: Callable[..., Any], args: Any, kwargs: Any) -> AbstractContextManager[None]:
+        """Says why ranks of a script wait for ever where torchrun has started the script."""
+        if not self._is_child() or AGENT_STORE not in os.environ:
+            return nullcontext()
+        from distprof.launch.own_ranks import explained
+
+        return explained(init, args, kwargs)
+
+    def _stop_waiting(self, *, for_groups: bool = True) -> None:
+        for undone in (self._undo, self._undo_groups if for_groups else []):
+            while undone:
+                undone.pop()()
 
     def _begin(self, sign: str) -> None:
         if _is_data_worker():
             return
         if sign != MODEL:  # a hook on parameters cannot be removed while it runs
-            self._stop_waiting()
+            # a rank of torchrun's ranks that makes a model first may wait for ever in its group later
+            self._stop_waiting(for_groups=sign == GROUP or AGENT_STORE not in os.environ)
         if self._begun:
             return
         self._begun = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -120,12 +119,12 @@ def may_repeat(model: nn.Module) -> bool:
 
     Other ranks take part in its collectives; profilers, modes and hooks, also those of checkpointing, see its work.
     """
-    distributed = sys.modules.get("torch.distributed")
-    in_job = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
-    saves = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: FBT003 (also inside tracing)
-    profiled = torch._C._autograd._profiler_enabled()
-    return not (in_job or modes or saves or profiled or is_capturing() or _has_hooks(model))
+    distributed = torch.distributed
+    noticed_by: list[Any] = [
+        distributed.is_available() and distributed.is_initialized(), torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(), torch._C._autograd._top_saved_tensors_default_hooks(True),
+        torch._C._autograd._profiler_enabled(), is_capturing(), _has_hooks(model)]
+    return not any(noticed_by)
 
 
 def _has_hooks(model: nn.Module) -> bool:
