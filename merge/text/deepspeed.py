@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,13 @@ import polars as pl
 from distprof.contract.tables import MODULES
 from distprof.errors import DataError
 from distprof.merge.run.open_run import open_run
+from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
 from distprof.merge.totals.recorded_tables import read_tables
+from distprof.merge.totals.step_time import step_time
+from distprof.merge.totals.summary import samples_of_step
 from distprof.merge.totals.totals import model_totals, per_rank
+from distprof.merge.totals.workload import workload
 from distprof.reporters.deepspeed_layout import (
     JobSizes,
     ModelParams,
@@ -26,10 +30,13 @@ from distprof.reporters.deepspeed_layout import (
     top_modules_lines,
 )
 from distprof.terminal import visible
+from distprof.units import duration, si
 
 Row = dict[str, Any]
 BASIS = ("Rank {rank}. FLOPs are 2 per MAC by distprof's formulas, excluding DeepSpeed's elementwise work; latencies "
-         "are means over the timed steps.")
+         "of modules are means over the timed steps.")
+PARTS = ("Latencies of fwd, bwd and step are their shares of the step time. As in DeepSpeed, samples/second leaves out "
+         "the rest of a step, such as loading data")
 
 
 class ModuleTree:
@@ -104,7 +111,18 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     levels = tree.levels()
     shown = levels if module_depth == -1 else levels[:module_depth]
     text = report_text(profile_step, top, top_modules_lines(shown, top_modules), tree.text() if detailed else None)
-    return f"{text}\n{BASIS.format(rank=rank)}"
+    return "\n".join((text, BASIS.format(rank=rank), *_about_samples(run, tables.steps)))
+
+
+def _about_samples(run: Run, steps: pl.DataFrame) -> Iterator[str]:
+    """Why `distprof stats` says another number of samples per second."""
+    usual = step_time(steps)
+    if usual is None:
+        return
+    samples, work = samples_of_step(run, steps, usual), workload(steps, usual)
+    whole = f"whole steps take {duration(usual.time_ns)}"
+    rate = f": {si(samples / work.usual_ns * 1e9)} samples/s" if samples and work is not None else ""
+    yield f"{PARTS}; {whole}{rate}."
 
 
 def _times(own: Row) -> StepSeconds | None:

@@ -107,8 +107,7 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
     flops = [mean[name] for name in FLOPS_OF_PHASE]
     mixed = any(isinstance(one, ModulesUncounted) for one in run.problems)
     known = counted_ns and None not in flops and not _lacks_parts(run) and not mixed
-    batches = None if usual is None or not run.topology_certain else workload(tables.steps, usual, "samples")
-    samples = None if batches is None else batches.usual * _num_batches(run)
+    samples = None if usual is None else samples_of_step(run, tables.steps, usual)
     mfu, basis = (None, MfuBasis(code="uncounted")) if mixed else utilisation(
         run, tables.operators.model_flops, counted_ns, peak)
     return {
@@ -122,6 +121,12 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
         "mfu_basis": msgspec.to_builtins(basis),
         "found": steps_found(run),
     }
+
+
+def samples_of_step(run: Run, steps: pl.DataFrame, usual: StepTime) -> float | None:
+    """Samples that the whole job works through in a step; None where that is unknown."""
+    batches = workload(steps, usual, "samples") if run.topology_certain else None
+    return None if batches is None else batches.usual * _num_batches(run)
 
 
 def uncounted_modules(run: Run, modules: pl.DataFrame) -> list[ModulesUncounted]:

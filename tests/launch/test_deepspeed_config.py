@@ -12,7 +12,8 @@ import pytest
 from distprof.errors import UsageError
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
 from distprof.recording.plan import StepPlan
-from support.jobs import SCRIPTS, called, distprof
+from distprof.units import duration, si
+from support.jobs import SCRIPTS, called, distprof, run_and_merge
 
 SCRIPT = """
 import torch
@@ -119,6 +120,26 @@ def test_a_job_is_reported(tmp_path: Path) -> None:
     \(0\): Sequential\(
       72 = 50% Params, 256 MACs = 50% MACs, .*
       \(0\): Linear\(72 = 50% Params, 256 MACs""", text)
+
+
+@pytest.mark.job
+def test_both_numbers_of_samples_per_second_are_explained(tmp_path: Path) -> None:
+    """The report's is of forward, backward and optimizer alone, that of stats of whole steps, which wait for data."""
+    slow = SCRIPT.replace("optimizer.zero_grad()", "optimizer.zero_grad()\n    time.sleep(0.02)")
+    (tmp_path / "train.py").write_text(f"import time\n{slow.format(steps=13)}")
+    section = {"enabled": True, "detailed": False}
+    done = run_and_merge("--config", config(tmp_path, {"flops_profiler": section}), "--out", tmp_path / "run",
+                         tmp_path / "train.py")
+    assert done.returncode == 0, done.stderr
+    step = json.loads(distprof("stats", tmp_path / "run", "--json").stdout)["step"]
+    ours = f"{si(step['samples_per_second'])} samples/s"
+    assert ours in done.stderr, "the summary of the merge"
+    reported = float(re.search(r"\nsamples/second: +(\S+)", done.stdout)[1])
+    parts = sum(step[name] for name in ("fwd_ns", "bwd_ns", "optimizer_ns"))
+    assert reported == pytest.approx(4 / parts * 1e9, rel=1e-3) and reported > 2 * step["samples_per_second"]
+    assert done.stdout.endswith(
+        "As in DeepSpeed, samples/second leaves out the rest of a step, such as loading data; whole steps take "
+        f"{duration(step['time_ns'])}: {ours}.\n")
 
 
 @pytest.mark.stress
