@@ -1,0 +1,1 @@
+"""Where DeepSpeed has its profiler."""
