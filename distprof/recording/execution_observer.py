@@ -12,6 +12,7 @@ from torch.profiler import ExecutionTraceObserver
 
 from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_JSON
 from distprof.files import told, write_whole
+from distprof.model.quiet import quiet_log
 from distprof.process.live_objects import live_instances
 from distprof.recording.tracing.raw_strings import strict
 from distprof.recording.tracing.slice_names import real_names
@@ -39,14 +40,16 @@ class ExecutionObserver:
             return
         self._path = folder / PLAIN_EXECUTION_TRACE_JSON
         self._observer = ExecutionTraceObserver().register_callback(str(self._path))
-        self._observer.start()
+        with quiet_log():
+            self._observer.start()
         ExecutionTraceObserver.register_callback = self._making_way(_REGISTER)  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """Ends the file."""
         if self._observer is not None:
             ExecutionTraceObserver.register_callback = _REGISTER  # type: ignore[method-assign]
-            self._observer.unregister_callback()
+            with quiet_log():
+                self._observer.unregister_callback()
             self._observer = None
 
     def _making_way(self, register: Callable[..., Any]) -> Callable[..., Any]:

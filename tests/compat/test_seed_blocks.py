@@ -27,7 +27,10 @@ from distprof.compat.deepspeed import FlopsProfiler, accelerator, get_model_prof
 from distprof.compat.fvcore.nn import FlopCountAnalysis, flop_count_table
 from distprof.compat.megengine import profile_analyze, trace
 from support import zoo
-from support.jobs import PATIENCE_S, clean_environ
+from support.chakra_tools import chakra, has_chakra
+from support.execution_traces import read_et
+from support.jobs import PATIENCE_S, clean_environ, distprof
+from support.ports import free_port
 from support.seed_blocks import ALSO, CODE, blocks, code, document, needs_seeds, printed
 
 IMPORTS = {
@@ -283,14 +286,49 @@ def test_the_static_graph_of_megengine(tmp_path, monkeypatch, capsys):
     assert "Elemwise" not in shown[3]
 
 
-def started(name: str, folder: Path, **replaced: str) -> str:
-    """What a program of the document prints, run by Python itself."""
-    text = code(name)
-    for before, after in replaced.items():
-        assert before in text
-        text = text.replace(before, after)
-    (folder / f"{name}.py").write_text(text)
+def started(name: str, folder: Path, replaced: tuple[str, str] = ("", "")) -> list[str]:
+    """The lines that a program of a document prints; torch completes an execution trace when Python ends."""
+    assert replaced[0] in code(name)
+    (folder / f"{name}.py").write_text(code(name).replace(*replaced))
     done = subprocess.run([sys.executable, f"{name}.py"], cwd=folder, env=clean_environ(), timeout=PATIENCE_S,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
+
+
+def slices(trace: dict) -> int:
+    return sum(event["ph"] == "X" for event in trace["traceEvents"])
+
+
+@pytest.mark.job
+def test_the_network_of_the_article(tmp_path):
+    """Its trace and execution trace become one graph, which Chakra's tools read."""
+    lines = started("003-network", tmp_path)
+    assert [line.split(",")[0] for line in lines[:3]] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
+    done = distprof("export", tmp_path, "--out", tmp_path / "et")
+    assert done.returncode == 0, done.stderr
+    exported, = (tmp_path / "et").glob("*.et")
+    given = json.loads((tmp_path / "nn_demo_et.json").read_text())["nodes"]
+    assert len(read_et(exported)[1]) > 0.9 * len(given)
+    if has_chakra():
+        chakra("converter", *code("003-convert").split()[1:], cwd=tmp_path)
+        chakra("visualizer", *code("003-visualize").replace(".pdf", ".graphml").split()[1:], cwd=tmp_path)
+
+
+@pytest.mark.job
+def test_the_four_ranks_of_the_article(tmp_path):
+    """Our merge has each slice that the article's script merges."""
+    lines = started("003-ddp", tmp_path, ("29500", str(free_port())))
+    assert len(lines) == 3 and lines[-1].startswith("Rank 0, Epoch 3/3, Loss: ")
+    assert {path.name for path in tmp_path.glob("nn_*")} == {
+        f"nn_ddp_demo_{kind}_r{rank}.json" for kind in ("et", "trace") for rank in range(4)}
+    started("003-merge", tmp_path)
+    theirs = json.loads((tmp_path / "merge_trace.json").read_text())
+    (tmp_path / "merge_trace.json").unlink()
+    done = distprof("merge", tmp_path, "--out", tmp_path / "merged")
+    assert done.returncode == 0, done.stderr
+    assert f"4 of 4 ranks, {slices(theirs)} slices" in done.stdout
+    comms = distprof("comms", tmp_path, "--json")
+    assert comms.returncode == 0, comms.stderr
+    assert {(one["op"], one["num_ranks"]) for one in json.loads(comms.stdout)["kinds"]} == {
+        ("all_reduce", 4), ("broadcast", 4)}
