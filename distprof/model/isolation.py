@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 import threading
@@ -54,26 +55,33 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], 
 @contextmanager
 def attributes_kept(model: nn.Module) -> Iterator[None]:
     """Restores the Python attributes of a model and its modules, and what lists, dicts and sets among them hold."""
-    kept = [(vars(module), dict(vars(module))) for module in model.modules()]
-    held = [(value, value.copy()) for _, before in kept for value in before.values()
-            if type(value) in (list, dict, set)]
+    attributes: list[Any] = [vars(module) for module in model.modules()]
+    holders = [value for one in attributes for value in one.values() if type(value) in (list, dict, set)]
+    kept = [(holder, holder.copy()) for holder in (*attributes, *holders)]
     try:
         yield
     finally:
-        for attributes, before in kept:
-            if attributes.keys() != before.keys() or any(attributes[name] is not before[name] for name in before):
-                attributes.clear()
-                attributes.update(before)
-        for value, before in held:
-            _hold_again(value, before)
+        for holder, before in kept:
+            if not _holds(holder, before):
+                _hold_again(holder, before)
 
 
-def _hold_again(value: list[Any] | dict[Any, Any] | set[Any], before: Any) -> None:
-    value.clear()
-    if isinstance(value, list):
-        value.extend(before)
-    else:
-        value.update(before)
+def _holds(holder: Any, before: Any) -> bool:
+    """Whether these are the same objects; to compare them may compare tensors."""
+    if len(holder) != len(before):
+        return False
+    if isinstance(holder, dict):
+        return all(name in holder and holder[name] is value for name, value in before.items())
+    return holder == before if isinstance(holder, set) else all(map(operator.is_, holder, before))
+
+
+def _hold_again(holder: Any, before: Any) -> None:
+    if isinstance(holder, list):
+        holder[:] = before
+        return
+    holder.update(before)
+    for added in [one for one in holder if one not in before]:
+        holder.pop(added) if isinstance(holder, dict) else holder.remove(added)
 
 
 @contextmanager

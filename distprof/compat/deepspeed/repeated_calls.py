@@ -129,7 +129,7 @@ def may_repeat(model: nn.Module) -> bool:
 
 def _has_hooks(model: nn.Module) -> bool:
     """Whether there are hooks that are not ours, which are off."""
-    return (any(getattr(module, name) for module in model.modules() for name in HOOKS)
+    return (any(getattr(module, name, ()) for module in model.modules() for name in HOOKS)
             or any(getattr(nn_module, name, ()) for name in GLOBAL_HOOKS))
 
 
