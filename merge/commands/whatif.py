@@ -56,8 +56,11 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
     """
     if changes == Changes():
         raise UsageError("nothing to change",
-                         hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication, --bandwidth 2x "
-                              "or --defer-waits")
+                         hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication, --bandwidth 2x, "
+                              "--defer-waits or --no-overlap")
+    if changes.defer_waits and changes.no_overlap:
+        raise UsageError("--defer-waits and --no-overlap cannot be combined",
+                         hint="a rank waits either as late as it can or at once")
     if changes.free_communication and changes.bandwidth is not None:
         raise UsageError("--free-communication and --bandwidth cannot be combined",
                          hint="communication that takes no time has no bandwidth")

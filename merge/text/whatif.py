@@ -61,6 +61,8 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
         yield from _stragglers(found)
     if changes.free_communication:
         yield "what if collectives took no time (ranks still wait for each other)"
+    if changes.no_overlap:
+        yield "what if ranks waited for each collective as soon as they had called it"
     if found.deferral is not None:
         yield from _deferred(found, found.deferral)
     for one in found.bandwidths:

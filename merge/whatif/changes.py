@@ -48,6 +48,8 @@ class Changes:
     """So many times that of now."""
     defer_waits: bool = False
     """Ranks wait for a collective when they first use its tensors."""
+    no_overlap: bool = False
+    """Ranks wait for a collective as soon as they have called it."""
 
     @property
     def needs_timeline(self) -> bool:

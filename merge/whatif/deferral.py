@@ -18,7 +18,7 @@ from distprof.merge.match.sequence_alignment import align
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.replay.graph import CALL, WAIT, Graph
-from distprof.merge.replay.later_waits import Later, work_between
+from distprof.merge.replay.moved_waits import Later, work_between
 
 ALIKE = 0.9
 """Part of the operators of a step that has to be in the execution trace, and the other way round."""

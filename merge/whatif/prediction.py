@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.errors import DataError
 from distprof.merge.blame.verdicts import REPLAY
 from distprof.merge.execution.dependencies.first_uses import FirstUses
@@ -17,7 +18,7 @@ from distprof.merge.program.job import Job
 from distprof.merge.program.pieces import work_of
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.replay.graph import Graph
-from distprof.merge.replay.later_waits import with_later_waits
+from distprof.merge.replay.moved_waits import with_later_waits, with_waits_at_once
 from distprof.merge.replay.order import Order, ordered
 from distprof.merge.replay.replay import Relief, Replay
 from distprof.merge.whatif.changes import Changes
@@ -122,7 +123,8 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
     less = _less(job, late.less_ns, meant, changes)
     put_off = deferral(program, job, graph, uses, steps) if changes.defer_waits else None
     replayed = _durations(Replay(graph, order), windows, np.zeros(len(less)))
-    predicted = _predicted(changed, order, windows, less, put_off)
+    at_once = _collectives(program, job, steps) if changes.no_overlap else None
+    predicted = _predicted(changed, order, windows, less, put_off, at_once)
     at = graph.events.at_ns
     of_ranks = pl.DataFrame({
         "step": windows[:, 1], "rank": job.ranks[windows[:, 0]],
@@ -132,7 +134,7 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         steps=sorted(steps), of_ranks=of_ranks, work=_fixed(program, job, late.less_ns),
         scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
         deferral=put_off, left_ns=late.left_ns,
-        at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off).mean()))
+        at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off, at_once).mean()))
 
 
 def _less(job: Job, fixed: Any, meant: Any, changes: Changes) -> Any:
@@ -156,14 +158,28 @@ def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes
     return changed, best, found
 
 
-def _predicted(graph: Graph, order: Order, windows: Any, less: Any, put_off: Deferral | None) -> Any:
-    """Durations of steps with less work, and with waits that come later."""
-    if put_off is None or not len(put_off.later.event):
+def _collectives(program: RunProgram, job: Job, steps: Sequence[int]) -> Any:
+    """True for parts of collectives that were called in one of the steps. Messages are none: a thread that waited for
+    each at once might wait for ever."""
+    ops = program.rows.group_by("collective").agg(pl.col("op").first().cast(pl.String))
+    messages = ops.filter(pl.col("op").is_in(POINT_TO_POINT))["collective"].to_numpy()
+    return _part_is_in(job, steps) & ~np.isin(job.collective, messages)
+
+
+def _predicted(graph: Graph, order: Order, windows: Any, less: Any, put_off: Deferral | None, at_once: Any) -> Any:
+    """Durations of steps with less work, and with waits that come later or at once."""
+    if at_once is not None:
+        graph, place = with_waits_at_once(graph, at_once)
+        moved = np.zeros(len(graph.events))
+        moved[place] = less
+    elif put_off is not None and len(put_off.later.event):
+        graph, place = with_later_waits(graph, less, put_off.later)
+        moved = np.zeros(len(less))
+    else:
         return _durations(Replay(graph, order), windows, less)
-    graph, place = with_later_waits(graph, less, put_off.later)
     graph, order = ordered(graph)
     windows = np.column_stack((windows[:, :2], place[windows[:, 2:]]))
-    return _durations(Replay(graph, order), windows, np.zeros(len(less)))
+    return _durations(Replay(graph, order), windows, moved)
 
 
 def _durations(replay: Replay, windows: Any, less: Any) -> Any:

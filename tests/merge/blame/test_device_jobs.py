@@ -12,7 +12,10 @@ import pytest
 from distprof.contract.paths import rank_folder
 from distprof.merge.blame.analysis import VAGUE, Analysis
 from distprof.merge.blame.culprits import Culprit
+from distprof.merge.critical.replayable import open_replayable
 from distprof.merge.totals.findings import EVERYTHING, findings_of
+from distprof.merge.whatif.changes import Changes
+from distprof.merge.whatif.prediction import predict
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 from support.simulator.device_job import DeviceJob, Slow
@@ -86,6 +89,17 @@ def test_without_any_timeline_nobody_is_named_wrongly_and_nobody_is_cleared(tmp_
     gain_ns = job.step_ns() - replace(job, slow=()).step_ns()
     assert [(one.rank, one.gain_ns) for one in named] in (
         [], [(slow.rank, pytest.approx(gain_ns, rel=0.05)) for slow in job.slow])
+
+
+@pytest.mark.parametrize("seed", [0, 7, 12, 13])
+def test_without_overlap_steps_take_as_long_as_if_streams_waited_at_once(tmp_path, seed):
+    job = replace(random_job(seed), sharded=False, slow=(), steps=8)
+    found = open_replayable(job.write(tmp_path))
+    predicted = predict(found.program, found.job, Changes(no_overlap=True), found.program.traced, coordinates={},
+                        clock_ns=0)
+    truth_ns = replace(job, overlaps=False).step_ns()
+    assert predicted.of_steps["predicted_ns"].mean() == pytest.approx(truth_ns, rel=0.01)
+    assert truth_ns > 1.01 * job.step_ns()
 
 
 @pytest.mark.stress

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.replay.graph import MARK, WAIT
-from distprof.merge.replay.later_waits import Later, with_later_waits, work_between
+from distprof.merge.replay.moved_waits import Later, with_later_waits, work_between
 from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Replay
 from support.replayed_graph import graph_of

@@ -43,6 +43,19 @@ def test_without_an_execution_trace_it_is_one_line(tmp_path):
 
 
 @pytest.mark.stress
+def test_without_overlap_it_is_the_job_that_waits_at_once(tmp_path):
+    def attempt(folder: Path) -> None:
+        late, at_once = (recorded(folder / name, 30, *more, traced=12, execution=0)
+                         for name, more in (("late", ("late",)), ("at once", ())))
+        predicted = answer(late, "--no-overlap")["job"]["predicted_ns"]
+        truth = answer(at_once, "--scale", "rank=0: 1")
+        print(f"predicted {predicted / 1e6:.2f} ms, real {truth['job']['measured_ns'] / 1e6:.2f} ms")
+        assert abs(predicted - truth["job"]["measured_ns"]) <= max(0.05 * predicted, truth["scatter_ns"])
+
+    most_hold(attempt, tmp_path, of=5, at_least=4)
+
+
+@pytest.mark.stress
 def test_it_is_the_job_that_waits_later(tmp_path):
     def attempt(folder: Path) -> None:
         now, then = (recorded(folder / name, 30, *more, traced=12) for name, more in (("now", ()), ("then", ("late",))))

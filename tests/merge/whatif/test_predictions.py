@@ -17,7 +17,7 @@ from distprof.merge.whatif.scaled import is_in
 from distprof.merge.whatif.stragglers import too_much
 from support.simulator.engine import Simulation
 from support.simulator.loops import random_loop
-from support.simulator.program import Call, Program, Work
+from support.simulator.program import Call, Program, Wait, Work
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
 
@@ -180,6 +180,16 @@ def moving(call: Call, ns_of_byte: float) -> Call:
 
 
 @long
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "tp_dp", "rooted"])
+def test_without_overlap_it_is_the_job_that_waits_for_each_collective_at_once(tmp_path, name, lanes):
+    job = job_of(name=name)
+    at_once = [[one for each in program if not isinstance(each, Wait)
+                for one in ((each, Wait(each.key)) if isinstance(each, Call) else (each,))] for program in job]
+    found = predicted(job, Changes(no_overlap=True), tmp_path, lanes=lanes)
+    assert_predicts(found, at_once, lanes, rel=0.02)
+
+
 def test_bandwidth_scales_what_grows_with_bytes(tmp_path):
     """Buckets of three sizes; each takes a fixed time and one that grows."""
     job, sizes = job_of(), iter(range(10 ** 6))

@@ -111,6 +111,8 @@ class DeviceJob:
     """How long a layer moves."""
     sharded: bool = False
     """FSDP: layers are gathered for forward and backward, and gradients scattered."""
+    overlaps: bool = True
+    """False: the stream of computing waits for each all_reduce before it goes on."""
     noise: float = 0.01
     """Of each kernel, as a part of its time; its tail is heavy."""
     slow: Sequence[Slow] = ()
@@ -153,7 +155,9 @@ class DeviceJob:
                     self._forward(one, step, layer, scale[one.number])
             else:
                 ready = [self._backward(one, step, layer, scale[one.number]) for one in ranks]
-                self._move(ranks, step, "reduce_scatter" if self.sharded else "all_reduce", ready)
+                ended = self._move(ranks, step, "reduce_scatter" if self.sharded else "all_reduce", ready)
+                for one in ranks:
+                    one.compute_ns = one.compute_ns if self.overlaps else max(one.compute_ns, ended)
             if place == self.layers - 1:
                 for one, since in zip(ranks, began, strict=True):
                     one.host_ns += 2_000

@@ -1,4 +1,4 @@
-"""A graph in which threads come to some of their waits later: what they do until then does not wait."""
+"""Graphs in which threads wait elsewhere: later, after work that does not need what they wait for, or at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.replay.graph import Graph
+from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +61,31 @@ def _places(graph: Graph, later: Later) -> tuple[Any, Any]:
     following = np.searchsorted(by_rank, events.rank[later.event] * span + (later.until_ns - origin))
     since = np.clip(later.until_ns - events.at_ns[following - 1], 0, own[following])
     return following, np.divide(since, own[following], out=np.ones(len(since)), where=own[following] > 0)
+
+
+def with_waits_at_once(graph: Graph, parts: Any) -> tuple[Graph, Any]:
+    """Threads wait for some parts as soon as they have called them, and not where they did.
+
+    Args:
+        graph: Any.
+        parts: True for these.
+
+    Returns:
+        The graph, and the new place of each event.
+    """
+    events = graph.events
+    chosen = (events.part >= 0) & np.append(parts, False)[events.part]
+    calls, gone = np.flatnonzero(chosen & (events.kind == CALL)), chosen & (events.kind == WAIT)
+    kept = replace(events, kind=np.where(gone, NOTHING, events.kind), part=np.where(gone, -1, events.part),
+                   began_ns=np.where(gone, events.at_ns, events.began_ns))
+
+    def inserted(values: Any, new: Any) -> Any:
+        return np.insert(values, calls + 1, new)
+
+    at = events.at_ns[calls]
+    moved = replace(kept, rank=inserted(kept.rank, events.rank[calls]), kind=inserted(kept.kind, WAIT),
+                    part=inserted(kept.part, events.part[calls]), began_ns=inserted(kept.began_ns, at),
+                    at_ns=inserted(kept.at_ns, at))
+    place = np.arange(len(events)) + np.searchsorted(calls, np.arange(len(events)))
+    return replace(graph, events=moved, own_ns=inserted(graph.own_ns, 0),
+                   wake_ns=inserted(np.where(gone, 0, graph.wake_ns), 0)), place
