@@ -202,9 +202,9 @@ def _waiting(graph: RankGraph, waits: Sequence[Wait], order: Any) -> tuple[Any, 
     ends = np.minimum(ends, (graph.start_ns + graph.duration_ns)[communication])
     later = np.where(place >= 0, place, next_of_thread(graph, thread, ends))
     # what autograd does next is behind what the main thread waited for as well
-    first = np.append(np.array([one for one, _ in backwards(graph)], np.int64), -1)
-    behind = np.append(np.sort(graph.start_ns[first[:-1]]), np.iinfo(np.int64).max)
-    order = np.append(np.argsort(graph.start_ns[first[:-1]], kind="stable"), len(first) - 1)
-    backward = np.where(thread == main_thread(graph), first[order][np.searchsorted(behind, ends)], -1)
+    begins = np.array(sorted((int(graph.start_ns[first]), first) for first, _ in backwards(graph)), np.int64)
+    following = np.searchsorted(begins.reshape(-1, 2)[:, 0], ends)
+    first = np.append(begins.reshape(-1, 2)[:, 1], -1)[following]
+    backward = np.where(thread == main_thread(graph), first, -1)
     whole = graph.inside_until[communication]
     return np.concatenate((later, later, backward)), np.concatenate((communication, whole, whole))
