@@ -106,8 +106,11 @@ def _step(step: int | None, calls: pl.DataFrame, parts: pl.DataFrame,
     start, end = windows.get(step) or rows.select(
         start=pl.col("arrival_ns").min(), end=pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
     place = dict(zip(mine["collective"].to_list(), range(len(mine)), strict=True))
+    # the device of a rank may work on the collectives of a step when its host is in the next one
+    over = max([end, *rows["end_ns"].drop_nulls().to_list()])
     return {
-        "step": step, "start_ns": start, "duration_ns": end - start, "calls": columns_of(mine),
+        "step": step, "start_ns": start, "duration_ns": end - start, "shown_ns": over - start,
+        "calls": columns_of(mine),
         "parts": columns_of(rows.select(
             call=pl.col("collective").replace_strict(place, return_dtype=pl.Int64), rank="rank",
             arrival_ns=pl.col("arrival_ns") - start, full_ns=pl.col("arrival_ns") + pl.col("wait_ns") - start,

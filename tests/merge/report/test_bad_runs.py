@@ -122,6 +122,18 @@ def test_where_no_collective_is_known_from_two_ranks_waiting_is_unknown_and_not_
         found["communication"] | {"blind": "no collective"})
 
 
+def test_collectives_that_a_device_ends_in_the_next_step_of_its_host_are_shown_whole(tmp_path):
+    for rank, arrives_us in enumerate((900, 950)):
+        events = [slice_of(f"ProfilerStep#{number}", 1000 * number, 1000, cat="user_annotation") for number in (0, 1)]
+        events += [slice_of("cudaLaunchKernelExC", 800, 5, cat="cuda_runtime", correlation=7),
+                   slice_of("ncclDevKernel_AllReduce_Sum_f32", arrives_us, 1900 - arrives_us, cat="kernel", tid=9,
+                            device=0, correlation=7)]
+        about = {"distributedInfo": {"rank": rank, "world_size": 2}, "host_name": "a"}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({**about, "traceEvents": events}))
+    (step,) = document(tmp_path)["collectives"]["steps"]
+    assert (step["step"], step["duration_ns"], step["shown_ns"]) == (0, 1_000_000, 1_900_000)
+
+
 @pytest.mark.long
 def test_what_the_one_rank_that_is_left_waits_for_is_unknown(tmp_path):
     run = simulated(tmp_path, ranks=2)

@@ -22,7 +22,7 @@ function swimLanes({ steps, ops, groups, modules }, usual) {
   function pick(index) {
     const { parts } = laid;
     state.chosen = Math.min(Math.max(index, 0), parts.length - 1);
-    const part = parts[state.chosen], length = steps[state.step].duration_ns, middle = (part.arrival_ns + part.end_ns) / 2 / length;
+    const part = parts[state.chosen], length = steps[state.step].shown_ns, middle = (part.arrival_ns + part.end_ns) / 2 / length;
     if (middle < state.from || middle > state.to) move(middle - (state.to - state.from) / 2); else redraw();
     tell(part);
   }
@@ -77,8 +77,8 @@ function paintLanes(canvas, width, step, state, ops) {
   canvas.style.height = `${laid.height}px`;
   paint.scale(ratio, ratio);
   const colours = Object.fromEntries(["waiting", "moving", "other", "soft", "line", "ink", "card"].map(name => [name, painted(name)]));
-  const wide = width - LABEL, span = (state.to - state.from) * step.duration_ns || 1;
-  const x = ns => LABEL + (ns - state.from * step.duration_ns) / span * wide;
+  const wide = width - LABEL, span = (state.to - state.from) * step.shown_ns || 1;
+  const x = ns => LABEL + (ns - state.from * step.shown_ns) / span * wide;
   Object.assign(laid, { x, boxes: [] });
   paint.font = "12px system-ui, sans-serif";
   timeTicks(paint, x, state, step, width, laid.height, colours);
@@ -103,7 +103,7 @@ function paintLanes(canvas, width, step, state, ops) {
 }
 
 function timeTicks(paint, x, state, step, width, height, colours) {
-  const [from, to] = [state.from * step.duration_ns, state.to * step.duration_ns];
+  const [from, to] = [state.from * step.shown_ns, state.to * step.shown_ns];
   const rough = (to - from) / Math.max(2, width / 110), unit = 10 ** Math.floor(Math.log10(rough || 1));
   const each = [1, 2, 5, 10].map(times => times * unit).find(size => size >= rough);
   paint.strokeStyle = colours.line;
