@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from distprof.compiled.library import is_built
 from distprof.contract import rank_json
 from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON
 from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
@@ -45,6 +46,8 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
     ranks = counted(closed, "rank") if about.world_size is None else f"{closed} of {counted(about.world_size, 'rank')}"
     done = f"{ranks} recorded{f', {cut} unfinished' if cut else ''}."
+    if cut and not is_built():
+        done += " Without the compiled library, a rank that is stopped keeps only what it had written."
     others = [one for one in about.directories if one.identity != about.directory_id]
     if (not closed and not cut) or (after_merge is not None and code):
         say(done)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
+from distprof.launch import job_end
 from distprof.launch.job_end import finish
 from distprof.launch.what_next import what_next
 from distprof.merge.text.phrases import step_time_words
@@ -46,6 +47,17 @@ def test_a_job_ends_with_the_answer_and_the_next_commands(tmp_path):
     usual = step_time_of(found["step"])
     assert found["ranks"] == [0, 1] and usual is not None and f"step {step_time_words(usual)}" in lines[0]
     assert (out / "merged" / "trace.json.gz").is_file()
+
+
+@pytest.mark.parametrize(("is_built", "suffix", "says"), [(False, ".partial", True), (True, ".partial", False),
+                                                          (False, "", False)])
+def test_where_ranks_could_not_write_when_they_were_stopped_it_is_said_why(tmp_path, monkeypatch, capsys, is_built,
+                                                                          suffix, says):
+    monkeypatch.setattr(job_end, "is_built", lambda: is_built)
+    write_run(tmp_path / "run", [[slice_of("step", 0, 10)]])
+    (tmp_path / "run" / "rank00000").rename(tmp_path / "run" / f"rank00000{suffix}")
+    finish(tmp_path / "run", this_launch(run_id="made", plan="", world_size=1, sizes={}), 143, {}, merges=False)
+    assert ("keeps only what it had written" in capsys.readouterr().err) == says
 
 
 @pytest.mark.job
