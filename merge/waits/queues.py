@@ -13,7 +13,9 @@ from distprof.merge.operators.timeline.grouped_calls import marked_steps
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
 
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",
-                                       "deepest", "span_ns", "unsent")}
+                                       "deepest", "full_ns", "span_ns", "unsent")}
+FULL = 1024
+"""Commands that a stream of CUDA takes before those that it has begin: the host then waits in the call for the next."""
 Windows = Sequence[tuple[int, int, int]]
 
 
@@ -30,14 +32,14 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
         a device; `short`: those of which what they put there ran for less time than they took themselves; `delay_ns`:
         from the end of each until the first of it begins, added up, 0 where that was earlier; `longest_ns`: the
         longest. `queued_ns`: the time in the step in which commands were in the queue, once for each; `deepest`: most
-        that were in it at once; `span_ns`: of the step of the host; `unsent`: slices of the device whose call is not
-        in the timeline, in all steps.
+        that were in it at once; `full_ns`: the time in which a stream had `FULL` or more, added up; `span_ns`: of the
+        step of the host; `unsent`: slices of the device whose call is not in the timeline, in all steps.
     """
     device, calls = np.flatnonzero(timeline.type >= NUM_HOST), np.flatnonzero(timeline.type == RUNTIME)
     if not len(device):
         return pl.DataFrame(schema=QUEUE)
     call = joined(timeline.correlation, device, calls)
-    sent, sent_ns, begin_ns, ran_ns = _commands(timeline, device[call >= 0], call[call >= 0])
+    sent, sent_ns, begin_ns, ran_ns, stream = _commands(timeline, device[call >= 0], call[call >= 0])
     start_ns, end_ns = timeline.start_ns[device], timeline.end_ns[device]
     if windows is None:
         first = int(np.concatenate((sent, start_ns)).min())
@@ -50,31 +52,48 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
         queued = _clipped(sent_ns[waits], begin_ns[waits], low, high)
         short = int((ran_ns < sent_ns - sent)[mine].sum())
         rows.append((rank, step, int(mine.sum()), short, int(delay.sum()), int(delay.max(initial=0)),
-                     int((queued[1] - queued[0]).sum()), _deepest(*queued), high - low, int((call < 0).sum())))
+                     int((queued[1] - queued[0]).sum()), _deepest(*queued),
+                     _full(sent_ns[waits], begin_ns[waits], stream[waits], low, high), high - low,
+                     int((call < 0).sum())))
     return pl.DataFrame(rows, schema=QUEUE, orient="row")
 
 
 def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
     """A row per rank, over the steps that are left, with `mean_delay_ns` and `mean_depth`."""
     return queues.group_by("rank").agg(
-        pl.col("commands", "short", "delay_ns", "queued_ns", "span_ns").sum(),
+        pl.col("commands", "short", "delay_ns", "queued_ns", "full_ns", "span_ns").sum(),
         pl.col("longest_ns", "deepest", "unsent").max()).with_columns(
             mean_delay_ns=pl.when(pl.col("commands") > 0).then(pl.col("delay_ns") / pl.col("commands")),
             mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns"))).sort("rank")
 
 
-def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any, Any]:
-    """Of each call that sent something: its start, its end, when the first slice of it began, and how long all ran."""
+def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Of each call that sent something: its start, its end, when the first slice of it began, how long all ran, and the
+    stream of the first."""
     order = np.lexsort((timeline.start_ns[device], call))
     rows, first = np.unique(call[order], return_index=True)
     ran = np.add.reduceat(timeline.duration_ns[device[order]], first) if len(first) else np.empty(0, np.int64)
-    return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[device[order[first]]], ran
+    begun = device[order[first]]
+    return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[begun], ran, timeline.thread[begun]
 
 
 def _clipped(start: Any, end: Any, low: int, high: int) -> tuple[Any, Any]:
     """The parts of intervals that lie in a window."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     return start[start < end], end[start < end]
+
+
+def _full(start: Any, end: Any, stream: Any, low: int, high: int, full: int = FULL) -> int:
+    """For how long streams had so many intervals at once in a window, added up over streams."""
+    total = 0
+    for number in np.unique(stream):
+        first, last = _clipped(start[stream == number], end[stream == number], low, high)
+        if len(first) >= full:
+            at = np.concatenate((last, first))
+            order = np.argsort(at, kind="stable")
+            depth = np.cumsum(np.repeat([-1, 1], len(first))[order])
+            total += int((np.diff(at[order]) * (depth[:-1] >= full)).sum())
+    return total
 
 
 def _deepest(start: Any, end: Any) -> int:

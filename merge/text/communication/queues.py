@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from distprof.merge.text.phrases import rank_list
-from distprof.merge.waits.queues import summed_queues
+from distprof.merge.waits.queues import FULL, summed_queues
 from distprof.reporters.page import Page
 from distprof.units import counted, duration, percent
 
@@ -41,6 +41,9 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
         for row in found.iter_rows(named=True)])
     page.line("short: commands that run for less time than the call that sends them takes, which the profiler slows; "
               "these alone cannot keep a device busy")
+    for row in found.filter(pl.col("full_ns") > 0).iter_rows(named=True):
+        page.line(f"rank {row['rank']}: streams had {FULL:,} commands in their queue for {duration(row['full_ns'])} in "
+                  "all: that is as many as they take, and a call that sends another one waits")
     unsent = int(found["unsent"].sum())
     if unsent:
         page.line(f"not counted: {counted(unsent, 'command')} whose launch is not in the timeline")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.waits.queues import _clipped, _deepest
+from distprof.merge.waits.queues import _clipped, _deepest, _full
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared
 from support.made_up_traces import folder, op
@@ -120,3 +120,23 @@ def test_depths_are_those_of_counting_each_tick(intervals, low, high):
                           np.array([one for _, one in intervals], np.int64), low, high)
     depths = [sum(one <= tick < other for one, other in intervals) for tick in range(low, high)]
     assert _deepest(start, end) == max(depths, default=0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2))), st.integers(0, 10),
+       st.integers(10, 30), st.integers(1, 4))
+def test_full_queues_are_those_of_counting_each_tick(intervals, low, high, full):
+    import numpy as np
+
+    start, lasts, stream = np.array(intervals, np.int64).reshape(-1, 3).T
+    ticks = [sum(sum(one <= tick < one + lasts and on == number for one, lasts, on in intervals) >= full
+                 for number in range(3)) for tick in range(low, high)]
+    assert _full(start, start + lasts, stream, low, high, full) == sum(ticks)
+
+
+def test_a_host_that_has_sent_as_much_as_a_stream_takes_is_said_to_wait(tmp_path):
+    events = [one for number in range(1100) for one in (launch(number, number, dur=1), kernel(
+        5000 + number, 1, number))]
+    run = folder(tmp_path, events)
+    # 1,024 have been sent at 1,024 us, and the 77th begins at 5,076 us: then fewer are left
+    assert queues(run)[0]["full_ns"] == (5076 - 1024) * 1000
+    assert "streams had 1,024 commands in their queue for 4.05 ms in all" in called("waits", "--queues", run).stdout
