@@ -21,10 +21,9 @@ pytestmark = pytest.mark.job
 
 
 def named(tmp_path: Path, kind: str) -> tuple[int, list[dict]]:
-    """The line that is slow, and what is said of the rank if it is called late; nobody else is."""
+    """The line that is slow, and what is said of the ranks that are called late."""
     record_run(tmp_path / "run", 2, SCRIPT, kind, flags=("--no-merge",))
     late = [one for one in json.loads(called("comms", "--json", tmp_path / "run").stdout)["culprits"] if one["certain"]]
-    assert {one["rank"] for one in late} <= {1}
     return next(number for number, line in enumerate(LINES, 1) if line.endswith(f"# slow: {kind}")), late
 
 
@@ -35,12 +34,12 @@ def is_right(kind: str, slow: int, said: dict | None) -> bool:
 
 @pytest.mark.parametrize("kind", ["dataset", pytest.param("regex", marks=pytest.mark.stress)])
 def test_the_line_is_named(tmp_path, kind):
-    """That its rank is called late, a busy machine may prevent; the line is seen all the same."""
+    """A busy machine may make the other rank late, and not let this one be called so; the line is seen all the same."""
     slow, late = named(tmp_path, kind)
     said = json.loads(called("waits", "--json", tmp_path / "run").stdout)["lines"]
     assert (said[0]["line"], said[0]["most_rank"]) == (slow, 1) and is_right(kind, slow, said[0])
     assert f"slow_lines.py:{slow} {said[0]['function']}" in called("waits", tmp_path / "run").stdout
-    for one in late:
+    for one in (one for one in late if one["rank"] == 1):
         line = one["causes"][0]["line"]
         assert is_right(kind, slow, line), line
         assert line["spent_ns"] == pytest.approx(said[0]["most_ns"], rel=0.2)
@@ -55,5 +54,6 @@ def test_of_ten_slow_lines_nine_are_named(tmp_path):
     found = {}
     for kind in KINDS:
         slow, late = named(tmp_path / kind, kind)
+        assert {one["rank"] for one in late} <= {1}
         found[kind] = bool(late) and is_right(kind, slow, late[0]["causes"][0]["line"])
     assert len(found) == 10 and sum(found.values()) >= 9, found
