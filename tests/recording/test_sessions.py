@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -165,3 +166,14 @@ def test_what_is_open_when_the_profiler_stops_ends_with_the_last_step(tmp_path):
     text = json.loads(gzip.decompress((found.folder / "trace.json.gz").read_bytes()))
     written = [event["dur"] for event in text["traceEvents"] if event["name"].startswith("Optimizer.step")]
     assert sorted(round(1000 * dur) for dur in written) == sorted(of_steps["duration_ns"].to_list())
+
+
+def test_what_is_open_when_the_timeline_of_memory_stops_ends_with_the_last_step(tmp_path):
+    found = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.ones(2, 4), num_steps=7,
+                  steps="wait=1,count=0,time=0,memory=3,trace=0,arrivals=2")
+    last_ns = found.table("steps").filter(pl.col("pass") == "memory")["end_ns"].max()
+    text = json.loads(gzip.decompress((found.folder / "memory.json.gz").read_bytes()))
+    own = [event for event in text["traceEvents"] if event["tid"] == threading.get_native_id() and "dur" in event]
+    ends = [text["baseTimeNanoseconds"] + round(1000 * event["ts"]) + round(1000 * event["dur"]) for event in own]
+    assert max(ends) == last_ns
+    assert sum(event["name"].startswith("Optimizer.step") for event in own) == 3

@@ -86,7 +86,8 @@ class MemorySteps(Pass):
     def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
         is_due = ended and not elsewhere and not self._timeline.is_written
         uses = self._uses() if is_due else []
-        if is_due and self._timeline.save(folder.path / MEMORY_JSON):
+        own = [step for step in steps if step["pass"] == self.name]
+        if is_due and self._timeline.save(folder.path / MEMORY_JSON, own):
             folder.files[MEMORY_JSON] = None
             folder.write_rows(TENSORS, self._held.rows)
             if uses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,37 +85,6 @@ def read_trace(text: bytes) -> TraceContent:
             elif row["correlation"] is not None and (event.cat or "").startswith(LAUNCHES):
                 launched_ns[row["correlation"]] = row["start_ns"]
     return TraceContent(rows=rows, backend_events=[_backend_event(*one, launched_ns) for one in communication])
-
-
-def cut_open(text: bytes, content: TraceContent, step_ns: int, session_ns: int, thread: int) -> bytes:
-    """Ends what was still open on a thread when its session ended where its last step ended.
-
-    In between the thread did only what ends a pass, like a search for the slices that are open.
-
-    Args:
-        text: The trace as Kineto writes it.
-        content: What is in it; its rows are changed.
-        step_ns: When the last step ended, since the epoch.
-        session_ns: When the session began to end.
-        thread: Number of the thread in the system.
-    """
-    base = _BASE.search(text)
-    for row in content.rows if base is not None else ():
-        start_ns, ns = row["start_ns"], row["duration_ns"]
-        if row["thread"] != str(thread) or ns is None or not start_ns < step_ns <= session_ns < start_ns + ns:
-            continue
-        row["duration_ns"] = step_ns - start_ns
-        start = _microseconds(start_ns - int(base[1]))  # type: ignore[index]
-        text = re.sub(rb'("ts": %b,\s*"dur": )%b' % (re.escape(start), re.escape(_microseconds(ns))),
-                      rb"\g<1>" + _microseconds(step_ns - start_ns), text, count=1)
-    return text
-
-
-_BASE = re.compile(rb'"baseTimeNanoseconds": (\d+)')
-
-
-def _microseconds(ns: int) -> bytes:
-    return b"%d.%03d" % divmod(ns, 1000)
 
 
 def read_repaired(text: bytes) -> tuple[bytes, TraceContent]:

@@ -25,7 +25,8 @@ from distprof.model.scopes import Frame, ModuleScopes
 from distprof.process.accelerators import CPU, device_type
 from distprof.recording import rank_size
 from distprof.recording.tracing.capped_timeline import capped, part_that_fits
-from distprof.recording.tracing.kineto_trace import TraceContent, cut_open, read_repaired
+from distprof.recording.tracing.kineto_trace import TraceContent, read_repaired
+from distprof.recording.tracing.open_slices import end_with_step
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
 from distprof.system import end_forked_children_at_exit
@@ -141,10 +142,8 @@ class Timeline:
             with told(plain):
                 plain.touch()  # where that fails Kineto would write to stderr, in its own words
             self._profile.export_chrome_trace(str(plain))
-            _check_end(plain)
+            self._finish(plain, steps)
             text, found = self._read(real_names(plain.read_bytes()))
-            last_ns = max((step["end_ns"] for step in steps), default=0)
-            text = cut_open(text, found, last_ns, self._ended_ns, self._thread)
         except OSError:  # Kineto does not tell why
             raise _not_whole(plain) from None
         finally:  # it is many times the size of the file that stays
@@ -179,8 +178,18 @@ class Timeline:
         tree: Callable[[], Iterable[Any]] | None = getattr(results, "experimental_event_tree", None)
         return tree() if tree is not None else ()
 
-    def save(self, path: Path) -> bool:
+    def _finish(self, plain: Path, steps: Sequence[TableRow]) -> None:
+        _check_end(plain)
+        last_ns = max((step["end_ns"] for step in steps), default=0)
+        with told(plain):
+            end_with_step(plain, last_ns, self._ended_ns, self._thread)
+
+    def save(self, path: Path, steps: Sequence[TableRow]) -> bool:
         """Writes the Chrome trace alone, in as little memory as there is to it; False where nothing was recorded.
+
+        Args:
+            path: Where it goes.
+            steps: Those that are in it.
 
         Raises:
             OutputError: It could not be written whole.
@@ -193,7 +202,7 @@ class Timeline:
                 plain.touch()
             self._profile.export_chrome_trace(str(plain))
             self._profile = None
-            _check_end(plain)
+            self._finish(plain, steps)
             with told(path):
                 write_whole(path, lambda temporary: _compress(plain, temporary))
         finally:
