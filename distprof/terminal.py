@@ -21,6 +21,8 @@ from distprof.errors import Ended
 from distprof.hidden import hidden
 from distprof.system import SIGPIPE, WINDOWS
 
+WIDE = 10_000
+"""Columns that no table needs."""
 _ASCII = bytes(range(0x20, 0x7F))
 _SUSPECT = re.compile(r"[^ -~]")
 _SUSPECT_IN_LINES = re.compile(r"[^\n -~]")

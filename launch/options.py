@@ -12,7 +12,8 @@ from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
 from distprof.launch.run_paths import of_hosts
-from distprof.storage.places import is_url, place
+from distprof.storage.credentials import is_url
+from distprof.storage.places import place
 
 if TYPE_CHECKING:
     from distprof.merge.workers.choice import Workers

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 import distprof
@@ -29,6 +31,15 @@ COMMANDS = """import json
     from distprof.launch.cli import main
     for words in json.loads(sys.argv[1]):
         with suppress(SystemExit): main(words)"""
+
+
+def test_no_modules_import_each_other():
+    """Neither when they are loaded, nor later in functions, nor for types; `graphlib` names a cycle that it finds."""
+    graph = grimp.build_graph("distprof", cache_dir=None)
+    assert {"distprof.merge.scan.engine", "distprof.launch.cli"} <= graph.modules  # behind links
+    root = {"distprof"}  # imports names when they are asked for
+    imported = {one: graph.find_modules_directly_imported_by(one) - root for one in graph.modules - root}
+    TopologicalSorter(imported).prepare()
 
 
 def test_importing_distprof_imports_nothing_heavy():

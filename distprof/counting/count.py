@@ -10,7 +10,8 @@ from typing import Any
 
 from distprof.contract.tables import PHASES
 from distprof.counting.count_pass import CountPass
-from distprof.counting.counts import Counts, ModuleCount, OpCount
+from distprof.counting.counted_call import ModuleCount, OpCount
+from distprof.counting.counts import Counts
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.invocation import Invocation
 from distprof.counting.step_sums import OpKey

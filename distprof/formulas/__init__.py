@@ -16,33 +16,17 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from distprof.formulas.bytes_moved import bytes_moved
+from distprof.formulas.contractions import LOOK_AT_VALUES, MACS
 from distprof.formulas.dispatched_call import dispatched_call, name_of
 from distprof.formulas.element_counts import element_count
-from distprof.formulas.flex_attention import FLEX
 from distprof.formulas.operator_kinds import kind_without_formula
-from distprof.formulas.packed_attention import PACKED_ATTENTION
-from distprof.formulas.quantized import QUANTIZED
-from distprof.formulas.third_party import THIRD_PARTY
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
-from distprof.shape_formulas.attention import ATTENTION
-from distprof.shape_formulas.convolution import CONVOLUTION
 from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
-from distprof.shape_formulas.matmul import MATMUL, NESTED_MATMUL
-from distprof.shape_formulas.operator_call import MacsFormula
+from distprof.shape_formulas.matmul import NESTED_MATMUL
 from distprof.shape_formulas.operator_cost import Cost, Macs, OperatorKind
-from distprof.shape_formulas.recurrent import RECURRENT
 
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]
-
-MACS: dict[str, MacsFormula] = {
-    **MATMUL, **CONVOLUTION, **ATTENTION, **PACKED_ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,
-}
-"""Qualified name of an operator (all overloads) -> MACs of one call."""
-
-LOOK_AT_VALUES = frozenset((*PACKED_ATTENTION, *FLEX, *THIRD_PARTY, *NESTED_MATMUL))
-"""Operators whose formulas may read lengths of sequences from tensors."""
-
 
 def has_formula(func: Any, kwargs: dict[str, Any] | None = None) -> bool:
     """True if the operator has a formula; a Triton kernel is found by the `kwargs` of its launch."""

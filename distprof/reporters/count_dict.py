@@ -10,10 +10,10 @@ from distprof.contract.tables import PHASES
 from distprof.reporters.count_schema import COUNT_FORMAT, COUNT_OPS, MEASURED_COLUMNS
 
 if TYPE_CHECKING:
-    from distprof.counting.counts import Counts, ModuleCount
+    from distprof.counting.counted_call import CountedCall, ModuleCount
 
 
-def count_dict(counts: Counts) -> dict[str, Any]:
+def count_dict(counts: CountedCall) -> dict[str, Any]:
     """Totals, uncounted operators, modules and operators."""
     return {
         "format": COUNT_FORMAT,
@@ -34,11 +34,11 @@ def count_dict(counts: Counts) -> dict[str, Any]:
     }
 
 
-def _by_phase(counts: Counts, quantity: str) -> dict[str, int]:
+def _by_phase(counts: CountedCall, quantity: str) -> dict[str, int]:
     return {**{phase: counts.total(quantity, phase) for phase in PHASES}, "all": counts.total(quantity)}
 
 
-def _module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
+def _module_row(counts: CountedCall, module: ModuleCount) -> dict[str, Any]:
     """The columns of `count_schema.COUNT_MODULES`."""
     params, measured = module.params, counts.measured(module.path)
     return {

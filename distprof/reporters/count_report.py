@@ -13,7 +13,7 @@ from distprof.units import counted, percent, si, size
 
 if TYPE_CHECKING:
     from distprof.contract.rank_json import ParamCount
-    from distprof.counting.counts import Counts, ModuleCount
+    from distprof.counting.counted_call import CountedCall, ModuleCount
 
 FLOPS_COLUMNS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 """Column -> phase."""
@@ -21,7 +21,7 @@ TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed
 """Phase -> its word in the text."""
 
 
-def count_report(counts: Counts, view: TreeView) -> TreeReport:
+def count_report(counts: CountedCall, view: TreeView) -> TreeReport:
     """One row per module, called or not, and the lines of totals."""
     total = counts.flops
     busy = {above for module in counts.modules if module.calls for above in (module.path, *paths_above(module.path))}
@@ -73,7 +73,7 @@ def _params(params: ParamCount) -> list[tuple[str, str]]:
     return lines
 
 
-def _work(counts: Counts) -> list[tuple[str, str]]:
+def _work(counts: CountedCall) -> list[tuple[str, str]]:
     ran = [phase for phase in TITLES if phase == "forward" or any(op.phase == phase for op in counts.ops)]
     least = "at least " if counts.uncounted else ""
     lines = [(title, f"{least}{_by_phase(counts, quantity, ran)}")
@@ -87,12 +87,12 @@ def _work(counts: Counts) -> list[tuple[str, str]]:
     return lines
 
 
-def _by_phase(counts: Counts, quantity: str, ran: list[str]) -> str:
+def _by_phase(counts: CountedCall, quantity: str, ran: list[str]) -> str:
     parts = [f"{TITLES[phase]} {number(counts.total(quantity, phase))}" for phase in ran]
     return ", ".join(parts if len(ran) == 1 else [*parts, f"all {number(counts.total(quantity))}"])
 
 
-def _other_work(counts: Counts) -> list[tuple[str, str]]:
+def _other_work(counts: CountedCall) -> list[tuple[str, str]]:
     kinds = ", ".join(f"{kind} {si(amount)}" for kind, amount in counts.by_kind("elements").items())
     estimate = counts.total("estimate_flops")
     read, written = counts.total("read_bytes"), counts.total("write_bytes")
@@ -106,7 +106,7 @@ def _other_work(counts: Counts) -> list[tuple[str, str]]:
     ]
 
 
-def _coverage(counts: Counts) -> list[tuple[str, str]]:
+def _coverage(counts: CountedCall) -> list[tuple[str, str]]:
     ratio = f"{percent(counts.coverage_ratio)} of the bytes moved are moved by counted operators"
     if not counts.uncounted:
         return [("coverage", f"{ratio}; every operator is counted")]
@@ -117,7 +117,7 @@ def _coverage(counts: Counts) -> list[tuple[str, str]]:
                      f"{size(one.io_bytes)}") for one in counts.uncounted]
 
 
-def _notes(counts: Counts) -> list[tuple[str, str]]:
+def _notes(counts: CountedCall) -> list[tuple[str, str]]:
     """What counts are based on besides shapes."""
     noted: dict[str, set[str]] = defaultdict(set)
     for op in counts.ops:

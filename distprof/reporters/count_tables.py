@@ -16,7 +16,7 @@ from distprof.reporters.count_schema import COUNT_MODULES, COUNT_OPS, JSON_COLUM
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.counting.counts import Counts
+    from distprof.counting.counted_call import CountedCall
 
 
 class Frames(NamedTuple):
@@ -26,7 +26,7 @@ class Frames(NamedTuple):
     ops: pl.DataFrame
 
 
-def count_frames(counts: Counts) -> Frames:
+def count_frames(counts: CountedCall) -> Frames:
     """One row per module and per operator."""
     import polars as pl
     import pyarrow as pa
@@ -35,7 +35,7 @@ def count_frames(counts: Counts) -> Frames:
                     for table, rows in _tables(count_dict(counts))))
 
 
-def write_counts(counts: Counts, folder: Path) -> None:
+def write_counts(counts: CountedCall, folder: Path) -> None:
     """Writes both tables, each atomically; `distprof.totals` in their schema holds the totals as JSON."""
     found = count_dict(counts)
     tables = list(_tables(found))

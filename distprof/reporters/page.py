@@ -14,15 +14,13 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from distprof.terminal import Shown, visible
+from distprof.terminal import WIDE, Shown, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from distprof.reporters.tree_report import TreeReport
 
-WIDE = 10_000
-"""Console width that no table needs."""
 GAP = 3
 """Columns between two cells of a table."""
 LEAST = 12

@@ -12,11 +12,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from distprof.reporters.page import WIDE
 from distprof.reporters.tree import TreeRow
 from distprof.reporters.tree_columns import DROP_ORDER, TREE_COLUMNS, cell_text, shown_columns
 from distprof.reporters.tree_view import ShownModules, TreeLine, TreeView, select_modules
-from distprof.terminal import Shown, visible
+from distprof.terminal import WIDE, Shown, visible
 from distprof.units import counted
 
 TEXT_WIDTH = 120

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distprof.storage.credentials import whole_host
 from distprof.storage.faults import CHANGED, NUMBERS, Kind, RemoteError
 from distprof.storage.retrying import persistently
 from distprof.storage.tally import Tally
@@ -22,9 +20,6 @@ MOST_BYTES = 1 << 46
 """No storage takes a larger object: whoever says so does not tell its length."""
 MOST_S = 1 << 33
 """A time later than that is none."""
-_SETTING_UP = threading.Lock()
-_KNOWN: dict[tuple[str, str], Backend] = {}
-"""By scheme and what follows it, as far as that chooses the client, with its password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,22 +163,3 @@ def _ns(time: Any) -> int:
     return round(seconds * 1e9) if isinstance(seconds, int | float) and 0 <= seconds < MOST_S else 0
 
 
-def backend_of(url: str) -> Backend:
-    """The storage of a URL.
-
-    Raises:
-        UsageError: No such URLs can be read, or not with what is installed.
-    """
-    from distprof.storage.kinds.schemes import made, reached
-
-    scheme, host = reached(url)
-    whole = whole_host(scheme, host)
-    with _SETTING_UP:
-        if (scheme, whole) not in _KNOWN:
-            _KNOWN[scheme, whole] = made(scheme, host)
-        return _KNOWN[scheme, whole]
-
-
-def forget_clients() -> None:
-    """What was set in the environment meanwhile holds for the next client."""
-    _KNOWN.clear()

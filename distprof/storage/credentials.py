@@ -12,8 +12,14 @@ from collections.abc import Mapping
 from distprof.hidden import MARK, hidden, learn
 
 WEB = ("http", "https")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
 _WHOLE: dict[str, str] = {}
 """Of a host `scheme://user@host`, or of an address with a query, as it is shown -> as it is."""
+
+
+def is_url(text: str) -> bool:
+    """True for `s3://bucket/run` and its like."""
+    return _SCHEME.match(text) is not None and "://" in text
 
 
 def kept(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Whole objects as files: in memory where they are small, else on disk without a name."""
+"""Whole objects: in memory where they are small, perhaps ahead of their reader, else on disk without a name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import io
 import os
 import shutil
 import tempfile
+import threading
+from concurrent.futures import Future
+from pathlib import Path
 
-from distprof.storage.ahead import HELD_BYTES
+from distprof.storage.backend import Entry
 from distprof.storage.faults import RemoteError
-from distprof.storage.remote_path import RemotePath
+from distprof.storage.kinds.schemes import backend_of
+from distprof.storage.stream import requests
 
 PIECE_BYTES = 1 << 20
+HELD_BYTES = 16 << 20
+"""A larger object is not held in memory as a whole."""
+_COMING: dict[str, Future[bytes]] = {}
+_LOCK = threading.Lock()
 
 
 class Nameless(io.FileIO):
@@ -22,14 +30,14 @@ class Nameless(io.FileIO):
         self.close()
 
 
-def fetched(path: RemotePath) -> io.BytesIO | Nameless:
+def fetched(path: Path) -> io.BytesIO | Nameless:
     """The content of an object as a file, whose end is also its own."""
     if path.stat().st_size <= HELD_BYTES:
         return io.BytesIO(path.read_bytes())
     return copied(path)
 
 
-def copied(path: RemotePath) -> Nameless:
+def copied(path: Path) -> Nameless:
     """A file without a name, of which nothing is left when it is closed or the process ends, however that goes."""
     size, free = path.stat().st_size, shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
@@ -42,3 +50,29 @@ def copied(path: RemotePath) -> Nameless:
         copy.flush()
         copy.seek(0)
         return Nameless(os.dup(copy.fileno()), "rb")
+
+
+def begin(url: str, entry: Entry) -> bool:
+    """Begins to fetch an object that will be read; False where it is too large for that, or on its way already."""
+    if not entry.size or entry.size > HELD_BYTES:
+        return False
+    with _LOCK:
+        if url in _COMING:
+            return False
+        _COMING[url] = requests().submit(backend_of(url).whole, url, entry)
+    return True
+
+
+def taken(url: str) -> bytes | None:
+    """What was fetched of a URL ahead, once; None where it was not."""
+    with _LOCK:
+        coming = _COMING.pop(url, None) if _COMING else None
+    return None if coming is None else coming.result()
+
+
+def drop(url: str) -> None:
+    """Gives up what was fetched of a URL ahead, where nobody took it."""
+    with _LOCK:
+        coming = _COMING.pop(url, None)
+    if coming is not None:
+        coming.cancel()

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from uuid import uuid4
 
-from distprof.storage.backend import Entry, backend_of
+from distprof.storage.backend import Entry
+from distprof.storage.kinds.schemes import backend_of
 
 FEW = 64
 """Objects of a folder that go along with its path to other processes."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from distprof.errors import UsageError
 from distprof.hidden import PASSWORD_WITH_SLASH, hidden
+from distprof.storage.credentials import is_url
 
 if TYPE_CHECKING:
     from distprof.storage.remote_path import RemotePath
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
 LOCAL = ("file", "local")
-
-
-def is_url(text: str) -> bool:
-    """True for `s3://bucket/run` and its like."""
-    return _SCHEME.match(text) is not None and "://" in text
 
 
 def place(text: str | os.PathLike[str]) -> Path:
@@ -45,11 +39,7 @@ def place(text: str | os.PathLike[str]) -> Path:
 
 def remote(path: os.PathLike[str]) -> RemotePath | None:
     """The path, where it lies elsewhere."""
-    if type(path).__name__ != "RemotePath":  # imports nothing for local ones
-        return None
-    from distprof.storage.remote_path import RemotePath
-
-    return path if isinstance(path, RemotePath) else None
+    return cast("RemotePath", path) if type(path).__name__ == "RemotePath" else None  # imports nothing for local ones
 
 
 def real(path: Path) -> str:

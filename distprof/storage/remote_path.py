@@ -13,18 +13,15 @@ from functools import cache
 from pathlib import PosixPath, PurePosixPath
 from re import Pattern
 from re import compile as pattern_of
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
-from distprof.storage.ahead import taken
-from distprof.storage.backend import Entry, backend_of
-from distprof.storage.credentials import exported, kept, remember
+from distprof.storage.backend import Entry
+from distprof.storage.credentials import exported, is_url, kept, remember
 from distprof.storage.faults import RemoteError
+from distprof.storage.fetching import Nameless, copied, taken
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import FEW, LISTINGS, Listing
-from distprof.storage.places import is_url
 from distprof.storage.stream import RemoteFile
-
-if TYPE_CHECKING:
-    from distprof.storage.fetching import Nameless
 
 BUFFER_BYTES = 1 << 16
 
@@ -162,7 +159,7 @@ class RemotePath(PosixPath):
         """A stream of the object: a few blocks of it are in memory, nothing lies on disk."""
         if set(mode) - set("rbt"):
             self._fail(errno.EROFS)
-        raw: Any = RemoteFile(self.url, self._known())
+        raw: Any = RemoteFile(self.url, backend_of(self.url), self._known())
         if buffering == 0 and "b" in mode:
             return raw  # type: ignore[no-any-return]
         buffered = io.BufferedReader(raw, BUFFER_BYTES)
@@ -171,7 +168,7 @@ class RemotePath(PosixPath):
     def read_bytes(self) -> bytes:
         if (content := taken(self.url)) is not None:
             return content
-        with RemoteFile(self.url, self._known()) as file:
+        with RemoteFile(self.url, backend_of(self.url), self._known()) as file:
             return file.readall()
 
     def mkdir(self, *_: Any, **__: Any) -> None:
@@ -218,6 +215,4 @@ def _name(wildcards: str) -> Pattern[str]:
 
 @cache
 def _copy(url: str, _: Entry) -> Nameless:
-    from distprof.storage.fetching import copied
-
     return copied(RemotePath(url))

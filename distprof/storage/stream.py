@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from functools import cache
 from typing import Any
 
-from distprof.storage.backend import Entry, backend_of
+from distprof.storage.backend import Backend, Entry
 from distprof.system import after_fork
 from distprof.threads import thread_pool
 
@@ -25,12 +25,13 @@ class RemoteFile(io.RawIOBase):
 
     Args:
         url: Where it lies.
+        backend: Of the URL.
         entry: As it was listed; another one is an error.
     """
 
-    def __init__(self, url: str, entry: Entry) -> None:
+    def __init__(self, url: str, backend: Backend, entry: Entry) -> None:
         super().__init__()
-        self._url, self._entry, self._backend = url, entry, backend_of(url)
+        self._url, self._entry, self._backend = url, entry, backend
         self._size = entry.size or 0
         self._at = 0
         self._held = memoryview(b"")

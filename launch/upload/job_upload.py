@@ -14,9 +14,9 @@ import msgspec
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, OutputError, StorageError
 from distprof.launch.upload.uploader import SECRETS, Outcome
-from distprof.storage.backend import backend_of
 from distprof.storage.credentials import exported
 from distprof.storage.faults import Kind, fault_of
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
 from distprof.terminal import quoted, say

@@ -11,7 +11,8 @@ import msgspec
 
 from distprof.contract.paths import FORMAT
 from distprof.launch.upload.parts import Part
-from distprof.storage.backend import Backend, Entry, backend_of
+from distprof.storage.backend import Backend, Entry
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.writing.uploading import Moved, put_file
 
 MANIFEST = ".upload.json"

@@ -13,7 +13,7 @@ from distprof.launch.view.browser import forwarding, is_remote, open_browser
 from distprof.launch.view.merged_trace import MOST_BYTES, MergedTrace, merged_trace, text_bytes
 from distprof.launch.view.page import LOCAL_UI, page
 from distprof.launch.view.perfetto_ui import ONLINE, READS_ARCHIVES, TYPES, LocalUi, local_ui
-from distprof.launch.view.place import Place, Wanted, place_of
+from distprof.launch.view.place import Place, Wanted
 from distprof.launch.view.server import LOADED, Served, TraceServer, serving
 from distprof.terminal import quoted, say, show
 from distprof.units import size
@@ -65,6 +65,15 @@ def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None
         raise DistprofError(f"no browser loaded the trace within {options.limit_s:g} s",
                             hint="wait longer with --timeout SECONDS")
     _tell("loaded by the browser; the server has ended", options)
+
+
+def place_of(trace: MergedTrace, wanted: Wanted) -> Place:
+    """Finds what the user asked for in a trace; see `place_in`."""
+    if not wanted:
+        return Place()
+    from distprof.launch.view.places import place_in  # polars takes a while to import
+
+    return place_in(trace, wanted)
 
 
 def _check_version(trace: MergedTrace, ui: LocalUi) -> None:

@@ -19,7 +19,7 @@ from distprof.merge.chrome.gzip_member import GzipMember, packed
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.one_file import OneFile
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
-from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.rank_plan import Plans, RankPlan
 from distprof.merge.chrome.stack_frames import KEY, frames_of, with_frames_of
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 from distprof.merge.clock.model import Clock

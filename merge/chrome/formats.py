@@ -17,7 +17,7 @@ from distprof.contract.paths import TRACE_JSON, TRACE_TAR
 
 if TYPE_CHECKING:
     from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
-    from distprof.merge.chrome.rank_plans import Plans, RankPlan
+    from distprof.merge.chrome.rank_plan import Plans, RankPlan
     from distprof.merge.clock.model import Clock
     from distprof.merge.run.run_model import Run
     from distprof.storage.writing.by_workers import ByWorkers

@@ -16,7 +16,7 @@ from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import OPS
 from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
-from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.rank_plan import Plans, RankPlan
 from distprof.merge.chrome.rank_tables import RankTables, keep_table
 from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock

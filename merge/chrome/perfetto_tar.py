@@ -13,7 +13,7 @@ import msgspec
 from distprof.contract.paths import TRACE_TAR
 from distprof.errors import DataError
 from distprof.merge.chrome.rank_events import RankCounts
-from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.rank_plan import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.chunk_reader import ChunkReader

@@ -10,7 +10,7 @@ import numpy as np
 
 from distprof.merge.chrome.drawing.drawn import DrawnSlice
 from distprof.merge.chrome.numbering import Lanes
-from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.step_selection import Steps
 from distprof.merge.chrome.survey import NAMES_OF, timeless
 from distprof.merge.scan.chrome_file import Losses

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distprof.merge.chrome.rank_events import RankCounts
-from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import chain
 from distprof.errors import DataError
 from distprof.merge.chrome.formats import RankWriter
 from distprof.merge.chrome.rank_events import OtherThreadsError, RankCounts, RankEvents
-from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.chrome.work_folder import StillWanted
 from distprof.merge.scan.chrome_file import ChromeFile

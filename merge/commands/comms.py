@@ -21,7 +21,8 @@ from distprof.merge.text.communication.timeline import draw_timeline
 from distprof.merge.text.documents.comms_json import comms_data
 from distprof.merge.text.problems import show_problems
 from distprof.merge.totals.description import problems_of
-from distprof.merge.totals.findings import Findings, findings_of
+from distprof.merge.totals.findings import Findings
+from distprof.merge.totals.read_findings import findings_of
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 

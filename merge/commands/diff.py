@@ -20,7 +20,7 @@ from distprof.merge.text.difference.data import difference_data
 from distprof.merge.text.difference.document import TOP, Document, document, limit_line, render
 from distprof.merge.text.difference.pages import html, markdown
 from distprof.merge.text.documents.comms_json import comms_data
-from distprof.merge.totals.findings import findings_of
+from distprof.merge.totals.read_findings import findings_of
 from distprof.merge.totals.summary import communication
 from distprof.reporters.page import Page
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
-from distprof.contract.tables import MODULES, STEPS
 from distprof.errors import UsageError
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.analysis import Analysis, analysis_of
@@ -20,16 +17,13 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
 from distprof.merge.cost.coverage import Coverage, coverage
 from distprof.merge.cost.kinds import CollectiveKind, kinds
-from distprof.merge.cost.measured_run import MeasuredRun, measured_run
+from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.cost.per_collective import per_collective
-from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
-from distprof.merge.run.merged import is_merge, open_merge, origin_of
-from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import Loaded, read_table
-from distprof.merge.totals.step_time import StepTime, step_time, step_time_of
+from distprof.merge.run.tables import Loaded
+from distprof.merge.totals.step_time import StepTime, step_time
 from distprof.units import spans
 
 EVERYTHING = Choice()
@@ -62,39 +56,9 @@ class Findings:
     """What devices did in the steps that count, also where nothing communicates."""
 
 
-def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES,
-                exact: bool = True) -> Findings:
-    """Reads a run, and matches, measures and explains its collectives.
-
-    Args:
-        path: A run directory, traces of other programs or a merge.
-        *more: Further run directories of the same job.
-        choice: Which collectives.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
-        exact: False where the summaries of a run of many ranks may be read in place of their tables.
-
-    Raises:
-        DataError: It cannot be read.
-        UsageError: There is no such op, group or step.
-    """
-    paths = (path, *more) if more else origin_of(path)
-    if is_merge(path) and paths == (path,):
-        return _of_merge(path, choice)
-    run = open_run(*paths, sizes=sizes, exact=exact, only=(STEPS.file, MODULES.file))
-    if run.summaries is not None:
-        from distprof.merge.totals.level_findings import level_findings  # which makes these findings
-
-        found = level_findings(run, choice)
-        if found.analysis is None or not tables_tell(run, found.analysis.blind):
-            return found
-        run = open_run(*paths, sizes=sizes)
-    measured = measured_run(run)
-    return findings(measured, read_table(measured.run, STEPS) if measured.run.kind == "distprof" else None, choice)
-
-
 def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EVERYTHING,
              program: tuple[RunProgram, Job] | None = None) -> Findings:
-    """The same of a run that is open.
+    """Matches, measures and explains the collectives of a run that is open.
 
     Args:
         measured: With its collectives.
@@ -124,7 +88,7 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
         _check_step(choice, did.devices)
         if timed is None and devices.steps["is_marked"].any():
             timed = did.windows
-    found = _found(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
+    found = findings_about(run, clock, rows, choice, analysis, None if timed is None else step_time(timed))
     return replace(found, devices=devices)
 
 
@@ -146,15 +110,18 @@ def _program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | N
     return did, did.job()
 
 
-def _of_merge(path: Path, choice: Choice) -> Findings:
-    merge = open_merge(path)
-    found = _found(merge.run, Clock.of_summary(merge.summary["clock"]), chosen(merge.collectives, choice), choice, None,
-                   step_time_of(merge.summary["step"]))
-    return found if choice.is_of_some else replace(found, communication=merge.summary["communication"])
+def findings_about(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis: Analysis | None,
+                   usual: StepTime | None) -> Findings:
+    """Findings about collectives that were chosen, and the step time of the job.
 
-
-def _found(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis: Analysis | None,
-           usual: StepTime | None) -> Findings:
+    Args:
+        run: What they are of.
+        clock: Its clock.
+        rows: `MERGED_COLLECTIVES`.
+        choice: How they were chosen.
+        analysis: Of all communication; None where that is not known.
+        usual: None where no step was timed.
+    """
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
     run = run.noting(problems)

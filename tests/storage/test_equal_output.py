@@ -133,8 +133,7 @@ def test_a_merge_elsewhere_is_viewed(ddp: Path, url: str) -> None:
 
 def test_large_tables_are_read_from_files_without_a_name(ddp: Path, server: S3Server, bucket: str, tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("ahead", "fetching"):
-        monkeypatch.setattr(f"distprof.storage.{module}.HELD_BYTES", 10)
+    monkeypatch.setattr("distprof.storage.fetching.HELD_BYTES", 10)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns(MERGED))

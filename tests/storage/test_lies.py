@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from distprof.storage import retrying, stream
-from distprof.storage.backend import backend_of
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.retrying import VARIABLE
 from support import s3_server, storages
 from support.faulty_proxy import FaultyProxy, faulty_proxy

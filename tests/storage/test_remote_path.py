@@ -19,6 +19,7 @@ import pytest
 
 from distprof.storage import remote_path, stream
 from distprof.storage.kinds import s3, s3_listing
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import Listings
 from distprof.storage.places import place, real, remote
 from distprof.storage.walking import walk
@@ -120,7 +121,7 @@ def test_few_blocks_are_in_memory(server: S3Server, bucket: str, tmp_path: Path,
     (tmp_path / "f").write_bytes(os.urandom(200_000))
     elsewhere = remote(place(server.put(tmp_path / "f", f"{bucket}/f")))
     assert elsewhere is not None and elsewhere.entry is not None
-    with stream.RemoteFile(elsewhere.url, elsewhere.entry) as file:
+    with stream.RemoteFile(elsewhere.url, backend_of(elsewhere.url), elsewhere.entry) as file:
         while file.read(100):
             assert len(file._held) + sum(4000 for _ in file._coming) <= (stream.AHEAD + 1) * 4000
 

@@ -110,7 +110,7 @@ def _wait_for(address: str) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch, server: S3Server, address: str | None = None) -> None:
     """Has this process talk to a server."""
-    from distprof.storage.backend import forget_clients
+    from distprof.storage.kinds.schemes import forget_clients
     from distprof.storage.listing import LISTINGS
 
     forget_clients()

@@ -63,7 +63,7 @@ class Storage:
 
 def use(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> None:
     """Makes this process a client."""
-    from distprof.storage.backend import forget_clients
+    from distprof.storage.kinds.schemes import forget_clients
     from distprof.storage.listing import LISTINGS
 
     forget_clients()

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distprof.compat.megengine.merged_events import merge_trace_events as merge_trace_events
     from distprof.compat.megengine.profiled_step import trace as trace
-    from distprof.compat.megengine.profiler import Profiler as Profiler
-    from distprof.compat.megengine.profiler import is_profiling as is_profiling
-    from distprof.compat.megengine.profiler import profile as profile
-    from distprof.compat.megengine.profiler import scope as scope
+    from distprof.compat.megengine.regions import Profiler as Profiler
+    from distprof.compat.megengine.regions import is_profiling as is_profiling
+    from distprof.compat.megengine.regions import profile as profile
+    from distprof.compat.megengine.regions import scope as scope
 
-_HOMES = {"Profiler": "profiler", "is_profiling": "profiler", "merge_trace_events": "merged_events",
-          "profile": "profiler", "scope": "profiler", "trace": "profiled_step"}
+_HOMES = {"Profiler": "regions", "is_profiling": "regions", "merge_trace_events": "merged_events",
+          "profile": "regions", "scope": "regions", "trace": "profiled_step"}
 
 __all__ = ["Profiler", "is_profiling", "merge_trace_events", "profile", "scope", "trace"]
 

@@ -1,170 +1,90 @@
-"""`Profiler` and `profile`, as MegEngine 1.3 to 1.4 and 1.5 to 1.13 have them; run as a program, the launcher.
-
-    python -m distprof.compat.megengine.profiler train.py
-"""
+"""`python -m distprof.compat.megengine.profiler [flags] script.py [args]`: profiles a whole script."""
 
 from __future__ import annotations
 
+import argparse
+import runpy
 import sys
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ContextDecorator, contextmanager
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from distprof.compat.megengine.chrome_timeline import Look
-from distprof.compat.megengine.output import CHROME_TIMELINE, FORMATS, MEMORY_FLOW, Output
-from distprof.compat.megengine.session import Session
-from distprof.compat.megengine.topics import DEFAULT
-from distprof.contract.topics import Topic
+from distprof.compat.megengine.command_line import Parser, exit_code
+from distprof.compat.megengine.merged_events import merge_trace_events
+from distprof.compat.megengine.output import CHROME_TIMELINE, FORMATS
+from distprof.compat.megengine.regions import OPTIONS, Profiler
 from distprof.errors import UsageError
 from distprof.terminal import say
 
-OPTIONS = {"sample_rate": 0, "profile_device": 1, "num_tensor_watch": 10, "enable_cupti": 0}
-"""Options of the newer constructor and their defaults. `num_tensor_watch` and `enable_cupti` have no effect: torch
-needs no number of tensors, and its profiler always asks CUPTI."""
-_active: list[Profiler] = []
+PROG = "distprof.compat.megengine.profiler"
 
 
-class Profiler(ContextDecorator):
-    """Records the region that it is around, as context manager, as decorator, or between `start` and `stop`.
+def parser() -> Parser:
+    """All flags."""
+    found = Parser(prog=PROG, description="Profile a script with MegEngine's topics.", allow_abbrev=False)
+    add = found.add_argument
+    add("-m", "--module", action="store_true", help="treat the script as a module name")
+    add("-o", "--output", default="profile", metavar="DIR", help="output folder  [default: profile]")
+    add("-f", "--format", action="append", choices=FORMATS,
+        help=f"output format, can be repeated  [default: {CHROME_TIMELINE}]")
+    add("--merge_trace_events", "--merge-trace-events", action="store_true",
+        help="merge the timelines in the folder afterwards; without a script, only merge")
+    add("--clean", action="store_true", help="first remove earlier profiler output from the folder")
+    for name, default in OPTIONS.items():
+        add(f"--{name}", f"--{name.replace('_', '-')}", type=int, default=default, metavar="N",
+            help=f"[default: {default}]")
+    add("script", nargs="?", help="and its arguments")
+    add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return found
 
-    Each region is recorded anew, and the file holds the last one: the first is written when it ends, later ones by
-    `dump`, when the profiler goes, or at the end of the process.
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Profiles a script, then merges.
+
+    Raises:
+        UsageError: There is nothing to do.
+        DataError: There is nothing to merge.
+        SystemExit: The script ends so.
     """
-
-    COMMAND, OPERATOR, TENSOR_LIFETIME = Topic.COMMAND, Topic.OPERATOR, Topic.TENSOR_LIFETIME
-    TENSOR_PROP, SYNC, SCOPE = Topic.TENSOR_PROP, Topic.SYNC, Topic.SCOPE
-    MEMORY, SHAPE_INFER, ALL = Topic.MEMORY, Topic.SHAPE_INFER, Topic.ALL
-    CHROME_TIMELINE, MEMORY_FLOW = CHROME_TIMELINE, MEMORY_FLOW
-
-    def __init__(self, path: str = "profile", format: str = CHROME_TIMELINE,  # noqa: A002 (MegEngine's name)
-                 formats: Sequence[str] | None = None, with_backtrace: bool = False,  # noqa: FBT001 (its order)
-                 with_scopes: bool = False, *, topic: int | None = None,  # noqa: FBT001
-                 align_time: bool = True, show_operator_name: bool = True, **options: int) -> None:
-        """Begins without recording.
-
-        Args:
-            path: Files are `<path>.<format>`. With an argument that only the newer constructor has, or where it is a
-                folder or ends in `/`: a folder, and files are `<pid>.<format>`.
-            format: chrome_timeline.json or memory_flow.svg.
-            formats: Several of these.
-            with_backtrace: Also records the Python functions that run.
-            with_scopes: Also opens a slice for each function of torch and method of tensors.
-            topic: Topics, combined with `|`; OPERATOR and SCOPE, or ALL with the newer constructor.
-            align_time: Times are since the epoch, so that files compare; else since the start of the region.
-            show_operator_name: False: each operator is called `Operator`.
-            **options: Integers, see `OPTIONS`.
-
-        Raises:
-            UsageError: A format, topic or option is not known.
-        """
-        newer = formats is not None or with_backtrace or with_scopes or bool(options)
-        wanted = tuple(dict.fromkeys([format] if formats is None else formats))
-        for one in wanted:
-            _check(one, FORMATS, "format")
-        for name in options:
-            _check(name, tuple(OPTIONS), "option")
-        self._topic = _topic(topic, Topic.ALL if newer else DEFAULT)
-        self._options = OPTIONS | options
-        self._functions = with_scopes
-        self._look = Look(topic=self._topic, align_time=align_time, show_operator_name=show_operator_name,
-                          with_backtrace=with_backtrace, sample_rate=self._options["sample_rate"])
-        self._needs_memory = bool(self._topic & (Topic.TENSOR_LIFETIME | Topic.MEMORY) or MEMORY_FLOW in wanted
-                                  or self._options["sample_rate"])
-        self._output = Output(Path(path), wanted, self._look,
-                              folder=newer or str(path).endswith("/") or Path(path).is_dir())
-        self._session: Session | None = None
-        self._depth = 0
-        weakref.finalize(self, self._output.write)
-
-    def start(self) -> Profiler:
-        """Begins a region. Where another profiler is on, nothing is recorded, and a line says so."""
-        self._depth += 1
-        if self._depth > 1:
-            return self
-        if _active or torch._C._autograd._profiler_enabled():
-            say("another profiler is running: this region is not profiled")
-            return self
-        try:
-            self._session = Session(self._topic, device=bool(self._options["profile_device"]),
-                                    memory=self._needs_memory, backtrace=self._look.with_backtrace,
-                                    functions=self._functions)
-            _active.append(self)
-        except Exception as error:  # noqa: BLE001 (the training goes on)
-            say(f"this region is not profiled: {error}")
-        return self
-
-    def stop(self) -> None:
-        """Ends it; calls without a `start` do nothing."""
-        self._depth = max(self._depth - 1, 0)
-        if self._depth or self._session is None:
-            return
-        session, self._session = self._session, None
-        _active.remove(self)
-        try:
-            session.stop()
-        except Exception as error:  # noqa: BLE001 (the training goes on)
-            say(f"the profile is lost: {error}")
-            return
-        self._output.keep(session)
-
-    def step(self) -> None:
-        """Marks the end of a step."""
-        with torch.autograd.profiler.record_function("StopStep"):
-            pass
-
-    def dump(self) -> None:
-        """Writes the last region that ended."""
-        self._output.write()
-
-    def __enter__(self) -> Profiler:
-        return self.start()
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
+    args = parser().parse_args(arguments)
+    if args.script is None and not args.merge_trace_events:
+        raise UsageError("no script given", hint=f"python -m {PROG} train.py")
+    folder = Path(args.output)
+    if args.clean and args.script is not None:
+        _clean(folder)
+    try:
+        if args.script is not None:
+            _profile(args)
+    finally:
+        if args.merge_trace_events:
+            say(f"merged: {merge_trace_events(args.output)}")
 
 
-def profile(*args: Any, **kwargs: Any) -> Any:
-    """`@profile` or `@profile(...)`: each call of the function is a region of a `Profiler` with these arguments."""
-    if len(args) == 1 and not kwargs and callable(args[0]):
-        function: Callable[..., Any] = args[0]
-        return Profiler()(function)
-    return Profiler(*args, **kwargs)
+def _profile(args: argparse.Namespace) -> None:
+    profiler = Profiler(args.output, formats=args.format or [CHROME_TIMELINE],
+                        **{name: getattr(args, name) for name in OPTIONS})
+    sys.argv = [args.script, *args.arguments]
+    try:
+        with profiler:
+            if args.module:
+                sys.path.insert(0, "")
+                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(Path(args.script).resolve().parent))
+                runpy.run_path(args.script, run_name="__main__")
+    finally:
+        profiler.dump()
 
 
-@contextmanager
-def scope(name: str) -> Iterator[None]:
-    """A slice of that name, around what runs inside."""
-    with torch.autograd.profiler.record_function(name):
-        yield
-
-
-def is_profiling() -> bool:
-    """True while a `Profiler` records."""
-    return bool(_active)
-
-
-def _topic(topic: int | None, default: Topic) -> Topic:
-    if topic is None:
-        return default
-    if isinstance(topic, bool) or not isinstance(topic, int) or not 0 <= topic <= Topic.ALL:
-        raise UsageError(f"unknown topic {topic!r}; choose from {', '.join(one.name or '' for one in Topic)}",
-                         hint="Profiler.OPERATOR | Profiler.SCOPE")
-    return Topic(topic)
-
-
-def _check(name: str, known: Sequence[str], what: str) -> None:
-    if name not in known:
-        near = get_close_matches(str(name), known, n=1)
-        raise UsageError(f"unknown {what} {name!r}; choose from {', '.join(known)}",
-                         hint=f"did you mean {near[0]}?" if near else None)
+def _clean(folder: Path) -> None:
+    for form in FORMATS:
+        for path in folder.glob(f"*.{form}"):
+            path.unlink()
 
 
 if __name__ == "__main__":
-    from distprof.compat.megengine.launcher import main
-
     sys.exit(main())

@@ -1,8 +1,9 @@
-"""Which package and which class reads the URLs of a scheme."""
+"""Which package and which class reads the URLs of a scheme, and the clients that there are."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -50,15 +51,37 @@ SCHEMES: Mapping[str, Scheme] = {
     "ssh": _SSH, "sftp": _SSH, "http": _WEB, "https": _WEB,
 }
 """Those of which more is known than fsspec says."""
+_SETTING_UP = threading.Lock()
+_KNOWN: dict[tuple[str, str], Backend] = {}
+"""By scheme and what follows it, as far as that chooses the client, with its password."""
 
 
-def reached(url: str) -> tuple[str, str]:
+def backend_of(url: str) -> Backend:
+    """The storage of a URL.
+
+    Raises:
+        UsageError: No such URLs can be read, or not with what is installed.
+    """
+    scheme, host = _reached(url)
+    whole = whole_host(scheme, host)
+    with _SETTING_UP:
+        if (scheme, whole) not in _KNOWN:
+            _KNOWN[scheme, whole] = _made(scheme, host)
+        return _KNOWN[scheme, whole]
+
+
+def forget_clients() -> None:
+    """What was set in the environment meanwhile holds for the next client."""
+    _KNOWN.clear()
+
+
+def _reached(url: str) -> tuple[str, str]:
     """Scheme of a URL, and the host as far as it chooses a client."""
     scheme, _, rest = url.partition("://")
     return scheme, "" if SCHEMES.get(scheme, Scheme()).is_for_all_hosts else rest.partition("/")[0]
 
 
-def made(scheme: str, host: str) -> Backend:
+def _made(scheme: str, host: str) -> Backend:
     """A client. It connects with its first request, or does so here.
 
     Raises:

@@ -11,8 +11,8 @@ import time
 from types import TracebackType
 
 from distprof.errors import OutputError
-from distprof.storage.backend import backend_of
 from distprof.storage.faults import RemoteError
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.writing.uploading import told_of
 
 NAME = ".distprof-writing"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from distprof.ending import held
-from distprof.storage.backend import backend_of
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.writing.uploading import (
     LEAST_BYTES,
     Upload,

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.errors import OutputError, StorageError, UsageError
-from distprof.storage.backend import backend_of
 from distprof.storage.faults import Kind, RemoteError, fault_of
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
 from distprof.storage.stream import requests

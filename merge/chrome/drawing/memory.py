@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnSlice, DrawnTensor
-from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.clock.model import RankClock
 from distprof.merge.layout.windows import Windows
 from distprof.merge.memory.peak import allocated_after

@@ -9,8 +9,8 @@ import re
 import pytest
 import torch
 
-from distprof.compat.megengine import Profiler, launcher, profile_analyze, trace
-from distprof.compat.megengine.profiler import OPTIONS
+from distprof.compat.megengine import Profiler, profile_analyze, profiler, trace
+from distprof.compat.megengine.regions import OPTIONS
 from distprof.contract.topics import Topic
 from support.jobs import ROOT
 
@@ -42,7 +42,7 @@ def test_every_row_says_how_it_is_met(title):
 
 
 @pytest.mark.parametrize(("title", "module"), [("profile_analyze: flags", profile_analyze),
-                                               ("The launcher: flags", launcher)])
+                                               ("The launcher: flags", profiler)])
 def test_flags(title, module):
     actions = {action.dest: action for action in module.parser()._actions}
     options = {option for action in actions.values() for option in action.option_strings}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distprof.errors import DataError
 from distprof.merge.chrome.chrome_json import ChromeRank
 from distprof.merge.chrome.rank_events import RankCounts
-from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import UNSHIFTED, RankClock

@@ -12,7 +12,7 @@ import pytest
 
 from distprof.merge.chrome.chrome_json import ChromeRank
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import RankClock

@@ -16,8 +16,8 @@ from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
-from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.level_findings import level_findings
+from distprof.merge.totals.read_findings import findings_of
 from support.jobs import distprof
 from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, write
 

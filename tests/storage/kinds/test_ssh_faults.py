@@ -117,7 +117,7 @@ def test_what_is_no_folder_is_said(run: str, server: SshServer, tmp_path: Path) 
 @pytest.mark.long
 def test_half_of_what_is_written_never_has_its_name(server: SshServer, tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    from distprof.storage.backend import backend_of
+    from distprof.storage.kinds.schemes import backend_of
     from distprof.storage.writing.uploading import put_file
 
     (tmp_path / "long").write_bytes(bytes(300 << 20))  # it takes far longer than to notice its first part

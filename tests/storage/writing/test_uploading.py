@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.storage.backend import backend_of
+from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.places import place
 from distprof.storage.writing.uploading import LEAST_BYTES, abort, begin, complete, put_file, put_folder, put_part
 from distprof.storage.writing.writable import PART_BYTES

@@ -1,4 +1,4 @@
-"""The place of a finding: the slice in which a late rank loses most, in a step in which it is late."""
+"""Places in a merged trace: a rank, a step, or of a finding the slice in which a late rank loses most."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import polars as pl
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.errors import DataError, UsageError
 from distprof.files import MOST_LINES_BYTES, read_small
-from distprof.launch.view.merged_trace import MergedTrace
-from distprof.launch.view.place import Place, slice_sql, sql_text
+from distprof.launch.view.merged_trace import MergedTrace, trace_metadata
+from distprof.launch.view.place import Place, Wanted, slice_sql, sql_text
 from distprof.launch.view.steps import TracedSteps
 from distprof.merge.activity.markers import DATA, OPTIMIZER
 from distprof.merge.blame.culprits import Cause, Culprit
@@ -21,13 +21,37 @@ from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import quoted
 
 
-def place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Place:
-    """Where the N-th culprit of `distprof comms` is late.
+def place_in(trace: MergedTrace, wanted: Wanted) -> Place:
+    """Finds what the user asked for in a trace.
 
     Raises:
-        DataError: None is named, or its rank is not in the trace.
-        UsageError: There are fewer.
+        DataError: The merge does not say where that is, or names no late rank.
+        UsageError: There is no such rank, step or finding.
     """
+    steps = TracedSteps.of(trace, int(_metadata(trace)["origin_ns"]))
+    if wanted.finding is not None:
+        return _place_of_finding(trace, steps, wanted.finding)
+    if wanted.rank is not None:
+        steps.check_rank(wanted.rank)
+    ranks = () if wanted.rank is None else (wanted.rank,)
+    if wanted.step is None:
+        return Place(title=f"rank {wanted.rank}", ranks=ranks, selected_ns=steps.first(wanted.rank))
+    span_ns = steps.span(wanted.step, wanted.rank)
+    title = f"step {wanted.step}" if wanted.rank is None else f"rank {wanted.rank}, step {wanted.step}"
+    shown_ns = steps.with_margin(span_ns) if wanted.rank is None else steps.around_selected(span_ns)
+    return Place(title=title, span_ns=shown_ns, ranks=ranks,
+                 selected_ns=None if wanted.rank is None else span_ns, marked=((title, slice_sql(title, span_ns)),))
+
+
+def _metadata(trace: MergedTrace) -> dict[str, Any]:
+    if trace.is_archive:
+        raise DataError(f"--rank, --step and --finding need a Chrome trace, not {trace.file}",
+                        hint=f"distprof merge --force {quoted(trace.run)}")
+    return trace_metadata(trace.file)
+
+
+def _place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Place:
+    """Where the N-th culprit of `distprof comms` is late."""
     one = _culprit(trace, number)
     if one.rank not in steps.ranks:
         raise DataError(f"rank {one.rank}, of finding {number}, is not in {trace.file}",
