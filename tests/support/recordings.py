@@ -6,16 +6,17 @@ import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 
 class Recordings:
-    """Folders that all workers of one test run share, and a copy for each worker, which its tests may merge anew."""
+    """Folders that all workers of one test run share, and a copy for each user, which may merge it anew."""
 
     def __init__(self, shared: Path, own: Path) -> None:
         self.shared, self.own = shared, own
 
     def get(self, name: str, record: Callable[[Path], object]) -> Path:
-        """Path of the worker's own copy; `record(path)` is called by the first worker that asks, the others wait."""
+        """Path of a copy; `record(path)` is called by the first worker that asks, the others wait."""
         folder = self.shared / f"recorded-{name}"
         with (self.shared / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -24,4 +25,5 @@ class Recordings:
                 folder.mkdir()
                 record(folder / "run")
                 (folder / "done").touch()
-        return Path(shutil.copytree(folder / "run", self.own / name / "run", symlinks=True))
+        own = Path(mkdtemp(prefix=f"{name}-", dir=self.own))  # a fixture that is made again gets a new one
+        return Path(shutil.copytree(folder / "run", own / "run", symlinks=True))

@@ -77,7 +77,7 @@ def asked(run: Path, sql: str) -> list[dict]:
 
 
 def test_without_a_wish_nothing_is_read(run, monkeypatch):
-    monkeypatch.setattr("distprof.launch.view.place.trace_metadata", lambda _: pytest.fail("not needed"))
+    monkeypatch.setattr("distprof.launch.view.places.trace_metadata", lambda _: pytest.fail("not needed"))
     assert place(run) == Place()
 
 
