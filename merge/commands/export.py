@@ -23,13 +23,11 @@ from distprof.merge.execution.formats.chakra_nodes import ExportContext, Target,
 from distprof.merge.execution.formats.comm_replay import replay_input, write_replay
 from distprof.merge.execution.formats.drawing import write_graph
 from distprof.merge.execution.formats.linked_json import write_linked
+from distprof.merge.execution.process_groups import ProcessGroups, groups_of, with_groups
 from distprof.merge.execution.rank_execution import (
-    Groups,
     RankExecution,
     each_rank,
-    groups_of,
     rank_calls,
-    with_groups,
 )
 from distprof.merge.execution.sources import Sources, sources_of
 from distprof.merge.run.open_run import open_run
@@ -113,7 +111,7 @@ def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank
     return [there[number] for number in sorted(set(wanted) or there)]
 
 
-def _for_replay(ranks: Sequence[Rank], rows: pl.DataFrame, sources: Sources, groups: Groups,
+def _for_replay(ranks: Sequence[Rank], rows: pl.DataFrame, sources: Sources, groups: ProcessGroups,
                 options: ExportOptions) -> tuple[list[Exported], Mapping[str, int]]:
     """What one of all ranks lacks is left out on the others; written are the ranks that are asked for."""
     found, cut = list[pl.DataFrame](), set[int]()

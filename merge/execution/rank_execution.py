@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of, text_of
 from distprof.errors import DataError
 from distprof.merge.execution.communication import Communication, communication
 from distprof.merge.execution.dependencies.edges import Edges
@@ -22,9 +20,6 @@ from distprof.merge.operators.shapes.costs import WANTED
 from distprof.merge.operators.timeline.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank
 from distprof.units import counted, percent
-
-Groups = Mapping[tuple[int, ...], int]
-"""Global ranks of a process group -> its number, the same on all ranks; 0 is that of all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,20 +81,6 @@ def _within(graph: RankGraph, rows: pl.DataFrame) -> pl.DataFrame:
     begins = pl.coalesce("enqueue_ns", "start_ns")
     ends = int((graph.start_ns + graph.duration_ns).max())
     return rows.filter(begins >= int(graph.start_ns.min()), begins <= ends)
-
-
-def groups_of(rows: pl.DataFrame, world_size: int) -> dict[tuple[int, ...], int]:
-    """Numbers the process groups that communicate."""
-    known = {ranks for text in rows["group_ranks"].unique().to_list() if (ranks := ranks_of(text))}
-    world = tuple(range(world_size))
-    return {ranks: number for number, ranks in enumerate([world, *sorted(known - {world})])}
-
-
-def with_groups(rows: pl.DataFrame, world_size: int) -> pl.DataFrame:
-    """The rows with `group_ranks` where it is not known, but the collective was found on all ranks."""
-    world = text_of(range(world_size))
-    everybody = (pl.col("num_ranks") == world_size) & ~pl.col("op").is_in(POINT_TO_POINT)
-    return rows.with_columns(pl.col("group_ranks").cast(pl.String).fill_null(pl.when(everybody).then(pl.lit(world))))
 
 
 def each_rank(ranks: Sequence[Rank], rows: pl.DataFrame, windows: Mapping[int, tuple[int, int]]) -> (

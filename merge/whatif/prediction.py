@@ -29,6 +29,8 @@ from distprof.merge.whatif.stragglers import Stragglers, stragglers
 
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "measured_ns": pl.Float64(), "replayed_ns": pl.Float64(),
           "predicted_ns": pl.Float64()}
+CALL_NS = 500_000
+"""A host that waits so soon for what it called may have waited at once: calls themselves take up to that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +161,28 @@ def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes
 
 
 def _collectives(program: RunProgram, job: Job, steps: Sequence[int]) -> Any:
-    """True for parts of collectives that were called in one of the steps. Messages are none: a thread that waited for
-    each at once might wait for ever."""
-    ops = program.rows.group_by("collective").agg(pl.col("op").first().cast(pl.String))
-    messages = ops.filter(pl.col("op").is_in(POINT_TO_POINT))["collective"].to_numpy()
-    return _part_is_in(job, steps) & ~np.isin(job.collective, messages)
+    """True for parts of collectives that were called in one of the steps and waited for later.
+
+    Messages are none: a thread that waited for each at once might wait for ever.
+    """
+    left = _awaited_at_once(program).filter(
+        pl.col("op").cast(pl.String).is_in(POINT_TO_POINT) | ~pl.col("asynchronous") | (pl.col("least_ns") <= CALL_NS))
+    return _part_is_in(job, steps) & ~np.isin(job.collective, left["collective"].unique().to_numpy())
+
+
+def _awaited_at_once(program: RunProgram) -> pl.DataFrame:
+    """The rows with `least_ns`: how soon a host waits for the N-th call of a step, at least, in all steps of all ranks.
+
+    In others it may have been kept from its core. None where it does something else in between.
+    """
+    on_device = [rank for rank, did in program.did.items() if did.on_device]
+    waits_next = (pl.col("next_ns") >= pl.col("wait_start_ns")).fill_null(value=True)
+    alike = ["op", "group", "group_ranks", "size_bytes"]
+    return program.rows.sort("enqueue_ns").with_columns(
+        next_ns=pl.col("enqueue_ns").shift(-1).over("rank"), place=pl.int_range(pl.len()).over("rank", "step", *alike),
+    ).with_columns(gap_ns=pl.when(waits_next & ~pl.col("rank").is_in(on_device)).then(
+        pl.col("wait_start_ns") - pl.col("enqueue_ns"))).with_columns(
+        least_ns=pl.col("gap_ns").min().over(*alike, "place"))
 
 
 def _predicted(graph: Graph, order: Order, windows: Any, less: Any, put_off: Deferral | None, at_once: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distprof.contract.group_ranks import ranks_of
 from distprof.merge.execution.formats.chakra import COMM_TYPES, Attribute, ChakraNode, NodeType, Values, rounded_us
 from distprof.merge.execution.linking import STREAM
 from distprof.merge.execution.nodes import Node
 from distprof.merge.execution.nodes import Values as RecordedValues
-from distprof.merge.execution.rank_execution import Groups, RankExecution
+from distprof.merge.execution.process_groups import ProcessGroups
+from distprof.merge.execution.rank_execution import RankExecution
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.execution.work import work_of
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
@@ -50,7 +50,7 @@ class ExportContext:
     """What is the same for all ranks."""
 
     target: Target
-    groups: Groups
+    groups: ProcessGroups
     sizes: Mapping[int, int]
     """Number of the collective -> its bytes, the same on all ranks."""
 
@@ -96,16 +96,16 @@ def _start_us(graph: RankGraph, to_common: Any) -> Any:
     return np.maximum(to_common(graph.start_ns), 0) // 1000
 
 
-def list_of_groups(groups: Groups) -> str:
+def list_of_groups(groups: ProcessGroups) -> str:
     """The process groups as JSON; no ranks mean all, as torch writes it."""
     listed = ", ".join(
         f'{{"pg_name": "{number}", "pg_desc": "{"default_pg" if not number else "undefined"}", '
         f'"backend_config": "", "ranks": {[] if not number else list(ranks)}, "group_size": {len(ranks)}, '
-        f'"group_count": {len(groups)}}}' for ranks, number in groups.items())
+        f'"group_count": {len(groups)}}}' for ranks, number in groups)
     return f"[{listed}]"
 
 
-def _groups_node(groups: Groups) -> ChakraNode:
+def _groups_node(groups: ProcessGroups) -> ChakraNode:
     return ChakraNode(id=GROUPS_ID, name=GROUPS_NAME, type=NodeType.METADATA,
                       inputs=Values(values=f"['{list_of_groups(groups)}']", shapes="[[]]", types="['String']"))
 
@@ -156,7 +156,7 @@ def _communication(execution: RankExecution, row: int, context: ExportContext, w
     size = context.sizes.get(found["collective"], found["size_bytes"])
     if size is not None:
         attributes.append(("comm_size", "int64", int(size)))
-    group = context.groups.get(ranks_of(found["group_ranks"]))
+    group = context.groups.number(found)
     if group is None:
         written.without_group += 1
     else:

@@ -23,7 +23,7 @@ from distprof.contract.group_ranks import ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
 from distprof.merge.execution.formats.chakra_nodes import GROUPS_NAME, Written
-from distprof.merge.execution.rank_execution import Groups
+from distprof.merge.execution.process_groups import ProcessGroups
 from distprof.merge.match.backend_names import item_bytes
 
 NODE = "record_param_comms"
@@ -36,7 +36,7 @@ NAMES = {"all_to_all": "all_to_allv"}
 """Op -> its name there, where it is not ours."""
 GROWS = ("all_gather", "gather")
 """Outputs are as many times as large as inputs as there are ranks."""
-NEEDED = ("collective", "rank", "op", "group_ranks", "num_elements", "dtype", "peer", "tag", "split_bytes",
+NEEDED = ("collective", "rank", "op", "group", "group_ranks", "num_elements", "dtype", "peer", "tag", "split_bytes",
           "asynchronous", "enqueue_ns", "start_ns", "wait_start_ns")
 
 
@@ -50,7 +50,7 @@ class ReplayInput:
     """What calls lack that are left out, on all ranks: how many calls."""
 
 
-def replay_input(rows: pl.DataFrame, groups: Groups) -> ReplayInput:
+def replay_input(rows: pl.DataFrame, groups: ProcessGroups) -> ReplayInput:
     """Finds what can be issued anew.
 
     A call that one of its ranks cannot issue would never end on the others, and is left out on all of them.
@@ -82,7 +82,7 @@ def _together(rows: pl.DataFrame) -> list[list[dict[str, Any]]]:
     times = defaultdict[Hashable, int](int)
     for row in sorted(single, key=_issued_ns):
         sides = (row["rank"], row["peer"]) if row["op"] == "send" else (row["peer"], row["rank"])
-        way = row["group_ranks"], sides, row["tag"]
+        way = row["group"], row["group_ranks"], sides, row["tag"]
         del found[row["collective"]]
         found[*way, times[row["op"], *way]].append(row)
         times[row["op"], *way] += 1
@@ -93,13 +93,13 @@ def _issued_ns(row: Mapping[str, Any]) -> int:
     return int(row["enqueue_ns"] if row["enqueue_ns"] is not None else row["start_ns"] or 0)
 
 
-def _lacks(mine: Sequence[Mapping[str, Any]], groups: Groups) -> str | None:
+def _lacks(mine: Sequence[Mapping[str, Any]], groups: ProcessGroups) -> str | None:
     """What calls that belong together lack; None for nothing."""
     op = str(mine[0]["op"])
     ranks = ranks_of(mine[0]["group_ranks"])
     if op not in COLLECTIVE_OPS:
         return "a known op"
-    if ranks not in groups:
+    if groups.number(mine[0]) is None:
         return "a process group"
     if len(mine) < (2 if op in POINT_TO_POINT else len(ranks)):
         return "some of their ranks"
@@ -121,9 +121,10 @@ def _splits(row: Mapping[str, Any], num_ranks: int) -> list[int]:
     return found if sum(found) == row["num_elements"] and len(found) == num_ranks else []
 
 
-def _attributes(row: Mapping[str, Any], mine: Sequence[Mapping[str, Any]], groups: Groups) -> dict[str, int | str]:
+def _attributes(row: Mapping[str, Any], mine: Sequence[Mapping[str, Any]], groups: ProcessGroups) -> (
+        dict[str, int | str]):
     op, ranks = str(row["op"]), ranks_of(row["group_ranks"])
-    found = _of_group(ranks, groups) | {"collective_name": NAMES.get(op, op)}
+    found = _of_group(ranks, groups.number(row) or 0) | {"collective_name": NAMES.get(op, op)}
     if not COLLECTIVE_OPS[op].has_data:
         return found
     sent, received = [], []
@@ -143,9 +144,9 @@ def _attributes(row: Mapping[str, Any], mine: Sequence[Mapping[str, Any]], group
                     "in_split_size": json.dumps(sent), "out_split_size": json.dumps(received)}
 
 
-def _of_group(ranks: Sequence[int], groups: Groups) -> dict[str, int | str]:
+def _of_group(ranks: Sequence[int], number: int) -> dict[str, int | str]:
     steps = {later - one for one, later in pairwise(ranks)}
-    return {"pg_name": str(groups[tuple(ranks)]), "pg_desc": _described(groups[tuple(ranks)]), "pg_size": len(ranks),
+    return {"pg_name": str(number), "pg_desc": _described(number), "pg_size": len(ranks),
             "global_rank_start": ranks[0], "global_rank_stride": steps.pop() if len(steps) == 1 else 0}
 
 
@@ -153,7 +154,7 @@ def _described(number: int) -> str:
     return "undefined" if number else "default_pg"
 
 
-def write_replay(path: Path, rank: int, found: ReplayInput, groups: Groups) -> Written:
+def write_replay(path: Path, rank: int, found: ReplayInput, groups: ProcessGroups) -> Written:
     """Writes the file of a rank.
 
     Raises:
@@ -191,17 +192,17 @@ def _calls(rank: int, found: ReplayInput) -> Iterator[tuple[list[Any], Mapping[s
         side = ranks.index(row["peer"] if row["peer"] is not None else rank)
         nodes.append((_issued_ns(row), [request, [own["pg_name"], own["pg_desc"]], side], own))
         if _is_waited_for(row):
-            wait = {name: own[name] for name in _of_group(ranks, {ranks: 0})} | {"collective_name": "wait"}
+            wait = {name: own[name] for name in _of_group(ranks, 0)} | {"collective_name": "wait"}
             nodes.append((row["wait_start_ns"], [request, [own["pg_name"], own["pg_desc"]], side], wait))
     nodes.sort(key=lambda one: one[0])
     for _, inputs, attributes in nodes:
         yield inputs, attributes
 
 
-def _list_of(groups: Groups) -> str:
+def _list_of(groups: ProcessGroups) -> str:
     return json.dumps([{"pg_name": str(number), "pg_desc": _described(number), "backend_config": "",
                         "ranks": list(ranks), "group_size": len(ranks), "group_count": len(groups)}
-                       for ranks, number in groups.items()])
+                       for ranks, number in groups])
 
 
 def _node(number: int, name: str, parent: int, inputs: Sequence[Any], attributes: Mapping[str, int | str]) -> bytes:

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from distprof.contract.group_ranks import ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
 from distprof.merge.execution.formats.chakra_nodes import (
@@ -167,11 +166,11 @@ class _Linked:
 
 def _communication(execution: RankExecution, context: ExportContext) -> dict[int, _Call]:
     found = execution.communication
-    columns = found.rows.select("op", "group_ranks", "collective", "size_bytes")
-    return {place: _Call(op=str(op), group=context.groups.get(ranks_of(group)), issued_by=issuer,
-                         num_bytes=context.sizes.get(collective, size))
-            for place, issuer, (op, group, collective, size) in zip(
-                found.place.tolist(), found.issued_by.tolist(), columns.iter_rows(), strict=True) if place >= 0}
+    rows = found.rows.select("op", "group", "group_ranks", "collective", "size_bytes").iter_rows(named=True)
+    return {place: _Call(op=str(row["op"]), group=context.groups.number(row), issued_by=issuer,
+                         num_bytes=context.sizes.get(row["collective"], row["size_bytes"]))
+            for place, issuer, row in zip(found.place.tolist(), found.issued_by.tolist(), rows, strict=True)
+            if place >= 0}
 
 
 def _sized(recorded: Values, num_bytes: int | None) -> Values:

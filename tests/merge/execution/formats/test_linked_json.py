@@ -18,6 +18,7 @@ from distprof.merge.execution.communication import Communication
 from distprof.merge.execution.dependencies.edges import edges
 from distprof.merge.execution.formats.chakra_nodes import ExportContext
 from distprof.merge.execution.formats.linked_json import FIRST_ID, write_linked
+from distprof.merge.execution.process_groups import ProcessGroups
 from distprof.merge.execution.rank_execution import RankExecution
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.operators.timeline.rank_timeline import KERNEL, OPERATOR
@@ -55,9 +56,10 @@ def _execution(calls):
         table=None, timeline=None, links=None)
     rows = pl.DataFrame({
         "op": [comm[0] for _, comm in found], "size_bytes": [comm[1] for _, comm in found],
-        "group_ranks": [comm[2] and ", ".join(map(str, comm[2])) for _, comm in found],
+        "group": [None for _ in found], "group_ranks": [comm[2] and ", ".join(map(str, comm[2])) for _, comm in found],
         "collective": list(range(len(found)))}, schema={
-            "op": pl.String, "size_bytes": pl.Int64, "group_ranks": pl.String, "collective": pl.Int64})
+            "op": pl.String, "size_bytes": pl.Int64, "group_ranks": pl.String, "collective": pl.Int64,
+            "group": pl.String})
     issued = [place - 1 - comm[3] if 0 <= comm[3] < place else -1 for place, comm in found]
     return RankExecution(
         rank=Rank(number=0, folder=Path()), graph=graph,
@@ -83,7 +85,7 @@ def converted(path):
                                                     ("recv", None, None, -1))])
 def test_the_converter_makes_of_each_call_what_it_is(calls):
     execution = _execution(calls)
-    context = ExportContext(target="replay", groups={(0, 1): 0, (1,): 1}, sizes={})
+    context = ExportContext(target="replay", groups=ProcessGroups(((0, 1), (1,)), {}), sizes={})
     with TemporaryDirectory() as folder:
         path = Path(folder) / "job.0.json"
         written = write_linked(path, execution, context, lambda times: times)
@@ -109,7 +111,8 @@ def test_the_converter_makes_of_each_call_what_it_is(calls):
 def test_a_send_is_put_into_its_operator_or_a_node_of_its_own(tmp_path, around, nodes):
     calls = [(around, False, -1, None), ("gloo:send", False, -1, ("send", 8, (0, 1), 0))]
     path = tmp_path / "job.0.json"
-    written = write_linked(path, _execution(calls), ExportContext(target="replay", groups={}, sizes={}), lambda at: at)
+    written = write_linked(path, _execution(calls), ExportContext(
+        target="replay", groups=ProcessGroups((), {}), sizes={}), lambda at: at)
     found = {node["id"]: node for node in converted(path)}
     assert written.nodes == nodes
     assert [found[one]["name"] for one in found[FIRST_ID + 2]["control"]] == ["c10d::send"]
