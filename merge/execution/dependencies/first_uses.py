@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS
+from distprof.contract.tables import WAIT_SLICE
 from distprof.errors import DataError
 from distprof.merge.execution.communication import WAITING, Communication
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
@@ -25,6 +26,8 @@ from distprof.merge.run.run_model import Run
 
 UNKNOWN, UNUSED = -2, -1
 """The tensors of communication are not known; no later call has them."""
+WRAPPING = ("_c10d_functional::_wrap_tensor_autograd",)
+"""Operators that put what functional collectives return into a tensor that waits when it is used."""
 Places = Mapping[int, Sequence[int]]
 """Storage -> calls that use it, ascending."""
 
@@ -79,11 +82,9 @@ def uses_of(run: Run) -> dict[int, FirstUses]:
 
 
 def _users(graph: RankGraph, found: Communication) -> tuple[Places, Places]:
-    """Who uses each storage, and who writes it; without the work of backends and what waits for it."""
-    apart = np.array([name in WAITING or name.startswith(BACKENDS) for name in graph.names] or [False], bool)
-    places = np.flatnonzero(~graph.on_device & (graph.node >= 0) & ~apart[graph.name])
+    """Who uses each storage, and who writes it; without backends, waits and wrappers, and what runs in them."""
     using, writing = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-    for place in places[~np.isin(places, found.place)].tolist():
+    for place in np.flatnonzero(~graph.on_device & (graph.node >= 0) & ~_apart(graph, found)).tolist():
         for storage, kind, _ in uses_at(graph, place):
             using[storage].append(place)
             if kind & WRITES:
@@ -91,12 +92,35 @@ def _users(graph: RankGraph, found: Communication) -> tuple[Places, Places]:
     return using, writing
 
 
+def _apart(graph: RankGraph, found: Communication) -> Any:
+    """True for calls that are no uses: communication, waits and wrappers.
+
+    What runs in a wait completes the communication, as when a backend copies from a buffer of its own, and moves with
+    the wait. What runs on a thread of the backend is its work.
+    """
+    alone = [name.startswith(BACKENDS) or name in WRAPPING for name in graph.names]
+    whole = [name in (*WAITING, WAIT_SLICE) for name in graph.names]
+    is_alone, is_whole = (np.array(one or [False], bool)[graph.name] for one in (alone, whole))
+    apart = is_alone | np.isin(np.arange(len(graph.name)), found.place)
+    elsewhere = found.place[(found.place >= 0) & (found.issued_by >= 0)
+                            & (graph.thread[found.place] != graph.thread[found.issued_by])]
+    for place in (*np.flatnonzero(is_whole).tolist(), *elsewhere.tolist()):
+        apart[_inside(graph, place)] = True
+    return apart
+
+
+def _inside(graph: RankGraph, place: int) -> Any:
+    """Places of a call and of those of its thread that lie in it."""
+    places = np.arange(place, int(graph.inside_until[place]) + 1)
+    return places[graph.thread[places] == graph.thread[place]]
+
+
 def _first(graph: RankGraph, found: Communication, row: int, using: Places, writing: Places) -> int:
     op, issuer, place = found.rows["op"][row], int(found.issued_by[row]), int(found.place[row])
     if issuer < 0 or op not in COLLECTIVE_OPS or not COLLECTIVE_OPS[op].has_data:
         return UNKNOWN
     until = int(graph.inside_until[issuer])
-    storages = _storages(graph, {*range(issuer, until + 1), *([place] if place >= 0 else [])})
+    storages = _wrapped(graph, _storages(graph, {*range(issuer, until + 1), *([place] if place >= 0 else [])}), until)
     # what is sent may be read before it has left
     after = [_after(writing if op == "send" else using, storage, until) for storage in storages]
     return min((one for one in after if one >= 0), default=UNUSED) if storages else UNKNOWN
@@ -104,6 +128,16 @@ def _first(graph: RankGraph, found: Communication, row: int, using: Places, writ
 
 def _storages(graph: RankGraph, places: Iterable[int]) -> set[int]:
     return {storage for place in places for storage, _, _ in uses_at(graph, place)}
+
+
+def _wrapped(graph: RankGraph, storages: set[int], after: int) -> set[int]:
+    """With those of tensors that stand for them, of which functional collectives return one."""
+    wrapping = np.array([name in WRAPPING for name in graph.names] or [False], bool)[graph.name]
+    for place in np.flatnonzero(wrapping & (graph.node >= 0)).tolist():
+        own = _storages(graph, [place])
+        if place > after and own & storages:
+            storages |= own
+    return storages
 
 
 def _after(places: Places, storage: int, until: int) -> int:
