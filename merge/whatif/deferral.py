@@ -57,7 +57,8 @@ def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, Fir
         uses: Of ranks that have an execution trace.
         steps: Those that are looked at.
     """
-    op_of = dict(program.rows.select("collective", pl.col("op").cast(pl.String)).iter_rows())
+    rows = program.rows.select("collective", "rank", pl.col("op").cast(pl.String))
+    op_of = {(collective, rank): op for collective, rank, op in rows.iter_rows()}  # a message has two
     found, unlike, num_waits = list[Move](), list[tuple[int, int]](), 0
     kept = [rank for rank in job.ranks.tolist() if rank not in uses or rank not in program.did
             or program.did[rank].on_device]
@@ -67,7 +68,7 @@ def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, Fir
         num_waits += len(waits)
         if rank not in kept:
             parts, at = graph.events.part[calls], graph.events.at_ns + job.ahead_ns[index]
-            ops = [op_of[collective] for collective in job.collective[parts].tolist()]
+            ops = [op_of[collective, rank] for collective in job.collective[parts].tolist()]
             until = _until(program.timelines[rank], uses[rank], ops, (int(at[begin]), int(at[end])))
             if until is None:
                 unlike.append((step, rank))
@@ -85,17 +86,18 @@ def _moves(graph: Graph, waits: Any, until: Mapping[int, tuple[int, str | None]]
             yield wait, at_ns - ahead_ns, name
 
 
-def _worthwhile(job: Job, graph: Graph, op_of: Mapping[int, str],
+def _worthwhile(job: Job, graph: Graph, op_of: Mapping[tuple[int, int], str],
                 found: Sequence[Move]) -> tuple[Later, pl.DataFrame]:
     """Waits with enough work between them and their new place, and a table of them."""
     event, until = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
     work = work_between(graph, Later(event=event, until_ns=until))
     some = np.flatnonzero(work >= SHORT_NS)
     event, until = event[some], until[some]
-    collective = job.collective[graph.events.part[event]].tolist()
+    collective, rank = job.collective[graph.events.part[event]], job.ranks[graph.events.rank[event]]
+    ops = [op_of[one] for one in zip(collective.tolist(), rank.tolist(), strict=True)]
     moved = pl.DataFrame({
-        "step": job.step[event], "rank": job.ranks[graph.events.rank[event]],
-        "collective_op": [op_of[one] for one in collective], "until": [found[row][2] for row in some.tolist()],
+        "step": job.step[event], "rank": rank, "collective_op": ops,
+        "until": [found[row][2] for row in some.tolist()],
         "later_ns": work[some].astype(float)}, SCHEMA)
     return Later(event=event, until_ns=until), moved
 

@@ -37,6 +37,18 @@ def test_waits_come_when_what_they_bring_is_used(tmp_path):
     assert said.returncode == 0 and "rank 0: all_reduce, 1 per step: until aten::item" in said.stdout
 
 
+def test_waits_of_every_kind_of_communication_move(tmp_path):
+    """Each rank waits for all of it, then rank 0 sleeps, then results are read in the same order."""
+    run = recorded(tmp_path / "run", 60, "gather", "scatter", "functional", "message")
+    found = answer(run, "--defer-waits")
+    for step in found["steps"]:
+        mine = {one["collective_op"]: one for one in found["deferred"]
+                if one["rank"] == 0 and one["step"] == step["step"]}
+        assert {op: one["until"] for op, one in mine.items() if one["later_ns"] >= 60e6} == {
+            "all_gather": "aten::sum", "reduce_scatter": "aten::sum", "all_reduce": "aten::item", "recv": "aten::item",
+            "send": None}
+
+
 def test_without_an_execution_trace_it_is_one_line(tmp_path):
     done = distprof("whatif", "--defer-waits", recorded(tmp_path / "run", 0, execution=0))
     assert done.returncode == 1 and "no execution traces" in done.stderr and done.stderr.count("\n") == 1
