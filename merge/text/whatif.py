@@ -89,6 +89,9 @@ def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
                f"{brief(row['later_ns'])} of work later")
     if len(kinds) > LISTED:
         yield f"  and {len(kinds) - LISTED} more; --json lists all"
+    if deferral.num_unknown:
+        yield (f"who first uses the result is unknown for {deferral.num_unknown / steps:.3g} waits per step: these are "
+               "unchanged")
     if deferral.kept:
         yield (f"waits of rank {spans(deferral.kept)} are unchanged: no execution trace, no timeline, or they wait on "
                "the device")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.collective_ops import COLLECTIVE_OPS
 from distprof.merge.execution.dependencies.first_uses import UNKNOWN, UNUSED, FirstUses
 from distprof.merge.match.sequence_alignment import align
 from distprof.merge.program.job import Job
@@ -40,6 +41,8 @@ class Deferral:
     the step; `later_ns` is the work in between."""
     num_waits: int
     """All of these steps."""
+    num_unknown: int
+    """Waits of those that stay because nobody knows who uses what they bring."""
     unlike: Sequence[tuple[int, int]]
     """Steps, each with a rank, that do something else than the execution trace of the rank."""
     kept: Sequence[int]
@@ -59,7 +62,7 @@ def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, Fir
     """
     rows = program.rows.select("collective", "rank", pl.col("op").cast(pl.String))
     op_of = {(collective, rank): op for collective, rank, op in rows.iter_rows()}  # a message has two
-    found, unlike, num_waits = list[Move](), list[tuple[int, int]](), 0
+    found, unlike, num_waits, num_unknown = list[Move](), list[tuple[int, int]](), 0, 0
     kept = [rank for rank in job.ranks.tolist() if rank not in uses or rank not in program.did
             or program.did[rank].on_device]
     for index, step, begin, end in job.steps[np.isin(job.steps[:, 1], steps)].tolist():
@@ -73,9 +76,18 @@ def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, Fir
             if until is None:
                 unlike.append((step, rank))
             else:
-                found += _moves(graph, waits, dict(zip(parts.tolist(), until, strict=True)), int(job.ahead_ns[index]))
+                of_part = dict(zip(parts.tolist(), until, strict=True))
+                found += _moves(graph, waits, of_part, int(job.ahead_ns[index]))
+                num_unknown += _num_unknown(graph.events.part[waits].tolist(), of_part,
+                                            dict(zip(parts.tolist(), ops, strict=True)))
     later, moved = _worthwhile(job, graph, op_of, found)
-    return Deferral(later=later, moved=moved, num_waits=num_waits, unlike=unlike, kept=kept)
+    return Deferral(later=later, moved=moved, num_waits=num_waits, num_unknown=num_unknown, unlike=unlike, kept=kept)
+
+
+def _num_unknown(waited: Sequence[int], until: Mapping[int, tuple[int, str | None]], op_of: Mapping[int, str]) -> int:
+    """How many waits stay because a first use is unknown: not those for barriers, which have none."""
+    without = [name for name, one in COLLECTIVE_OPS.items() if not one.has_data]
+    return sum(not until.get(part, (0, None))[0] and op_of.get(part) not in without for part in waited)
 
 
 def _moves(graph: Graph, waits: Any, until: Mapping[int, tuple[int, str | None]], ahead_ns: int) -> Iterator[Move]:
