@@ -12,7 +12,7 @@ import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.problems import ExecutionTraces, FilesLeftOut, Problem, Remark
-from distprof.errors import DataError, UsageError
+from distprof.errors import DataError, IncompleteError, UsageError
 from distprof.files import told
 from distprof.merge.clock.model import UNSHIFTED, Clock
 from distprof.merge.commands.incomplete import fail_if_incomplete
@@ -33,7 +33,7 @@ from distprof.merge.execution.sources import Sources, sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
-from distprof.merge.text.export import Exported, ExportShown, render
+from distprof.merge.text.export import Exported, ExportShown, lost, render
 from distprof.reporters.page import Page
 from distprof.units import spans
 
@@ -91,6 +91,8 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
     about = ExportShown(
         exported=exported, step=sources.step, aligned=clock.aligned, lacking=lacking,
         left_out=sorted({one.number for one in run.ranks} - {one.number for one in sources.ranks}))
+    if strict and (found := lost(about)):
+        raise IncompleteError(f"incomplete: {'; '.join(found)}", hint="without --strict, this exits with 0")
     remarks = [one for one in (*run.remarks, *sources.remarks) if not _is_of_pairs(one)]
     return render(remarks, problems, about, Page())
 

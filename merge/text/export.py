@@ -57,7 +57,8 @@ def render(remarks: Sequence[Remark], problems: Sequence[Problem], shown: Export
     """A row for each rank, and what is not known."""
     page.table(("rank", "nodes", "communication", "dependencies", "calls with times", "file"),
                [_row(one) for one in shown.exported], left=1)
-    for sentence in (*_whole(shown), *(_unknown(shown.exported) if shown.lacking is None else _not_replayed(shown))):
+    for sentence in (*_whole(shown), *(_unknown(shown.exported) if shown.lacking is None else _for_replay(shown)),
+                     *lost(shown)):
         page.line(sentence)
     if remarks or problems:
         page.line()
@@ -77,13 +78,37 @@ def _whole(shown: ExportShown) -> list[str]:
     found = []
     if shown.step is not None:
         found.append(f"step {shown.step}, the last step of the trace pass")
-    if shown.left_out:
-        found.append(f"ranks skipped, with neither an execution trace nor a timeline: {spans(shown.left_out)}")
     if not shown.aligned and shown.lacking is None:
         found.append("the clocks of the ranks were never compared: start times of different ranks are not comparable")
-    unseen = sum(one.unseen for one in shown.exported)
+    return found
+
+
+def lost(shown: ExportShown) -> list[str]:
+    """What was recorded of the job, or should have been, and is not whole in the files."""
+    found, exported = [], shown.exported
+    if shown.left_out:
+        found.append(f"ranks skipped, with neither an execution trace nor a timeline: {spans(shown.left_out)}")
+    unseen = sum(one.unseen for one in exported)
     if unseen:
         found.append(f"{counted(unseen, 'collective')} skipped: the timeline does not show their work")
+    found += [f"{counted(number, 'call')} skipped on all their ranks, without {what}"
+              for what, number in (shown.lacking or {}).items()]
+    return found + (_lost_calls(exported) if shown.lacking is None else []) + _cut(exported)
+
+
+def _lost_calls(exported: Sequence[Exported]) -> list[str]:
+    found = []
+    untimed = sum(one.untimed_calls for one in exported)
+    nameless = sum(one.written.without_group for one in exported)
+    if untimed:
+        found.append(f"{counted(untimed, 'call')} of communication {'has' if untimed == 1 else 'have'} no time: the "
+                     "execution traces have them, the timelines do not")
+    if nameless:
+        found.append(f"{counted(nameless, 'node')} of an unknown process group")
+    partial = _partial(exported)
+    if partial:
+        found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} missing on some of "
+                     f"{'its' if len(partial) == 1 else 'their'} ranks: a simulator may wait for those forever")
     return found
 
 
@@ -94,13 +119,11 @@ def _partial(exported: Sequence[Exported]) -> set[int]:
             if not made_up or len({other.calls.get(op, 0) for other in exported}) > 1}
 
 
-def _not_replayed(shown: ExportShown) -> list[str]:
+def _for_replay(shown: ExportShown) -> list[str]:
     found = ["for comm_replay --trace-type et --trace-path DIR: only communication and its dependencies"]
-    found += [f"{counted(number, 'call')} skipped on all their ranks, without {what}"
-              for what, number in (shown.lacking or {}).items()]
     if not any(one.written.communication for one in shown.exported):
         found.append("no communication is left: timelines show none with a known end")
-    return found + _cut(shown.exported)
+    return found
 
 
 def _cut(exported: Sequence[Exported]) -> list[str]:
@@ -123,13 +146,8 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
     alone = [str(one.number) for one in exported if one.links is None]
     if alone and len(alone) < len(exported):
         found.append(f"no execution trace of rank {', '.join(alone)}: tensor dependencies are unknown there")
-    untimed = sum(one.untimed_calls for one in exported)
-    if untimed:
-        found.append(f"{counted(untimed, 'call')} of communication {'has' if untimed == 1 else 'have'} no time: the "
-                     "execution traces have them, the timelines do not")
     for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format lacks, or with an "
-                                                                       "unknown peer: written as computation"),
-                       ("without_group", "of an unknown process group")):
+                                                                       "unknown peer: written as computation")):
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
@@ -139,13 +157,9 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
         found.append(f"{counted(unread.total(), 'call')} of communication of a kind that chakra_converter does not "
                      f"know: written as computation ({ops}); --format chakra has "
                      f"{'it' if unread.total() == 1 else 'them'}")
-    partial = _partial(exported)
-    if partial:
-        found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} missing on some of "
-                     f"{'its' if len(partial) == 1 else 'their'} ranks: a simulator may wait for those forever")
     blind = sum(one.blind_waits for one in exported)
     if blind:
         found.append(f"{counted(blind, 'stream wait')} without the event that ends it: dependencies between streams "
                      "are missing (torch.profiler records them with enable_cuda_sync_events=True in its "
                      "experimental_config)")
-    return found + _cut(exported)
+    return found
