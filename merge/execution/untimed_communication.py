@@ -49,7 +49,23 @@ def with_untimed(graph: RankGraph, known: Communication) -> Communication:
         place, by = int(place_of[row]), int(place_of[issuer]) if issuer >= 0 else -1
         if place >= 0 and graph.slice[place] < 0 and not seen & {place, by}:
             found.append((place, by, op))
+    known, found = _with_recorded(known, found)
     return _added(graph, known, *map(list, zip(*found, strict=True))) if found else known
+
+
+def _with_recorded(known: Communication, found: list[tuple[int, int, str]]) -> (
+        tuple[Communication, list[tuple[int, int, str]]]):
+    """Calls that a recorder noted and the timeline lacks, like those of other threads: the N-th of an op is the N-th
+    in the execution trace. Returned with the calls that are left."""
+    place, left = known.place.copy(), list[tuple[int, int, str]]()
+    alone = known.rows.with_row_index("row").filter((known.place < 0) & (known.issued_by < 0)).sort("enqueue_ns")
+    for op in dict.fromkeys(op for *_, op in found):
+        mine, rows = [one for one in found if one[2] == op], alone.filter(pl.col("op") == op)["row"].to_numpy()
+        if len(mine) == len(rows):
+            place[rows] = [one[0] for one in mine]
+        else:
+            left += mine
+    return replace(known, place=place), left
 
 
 def _with_issuers(graph: RankGraph, known: Communication, issuers: Mapping[int, int]) -> Communication:

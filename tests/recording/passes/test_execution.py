@@ -192,6 +192,16 @@ def test_an_observer_of_the_script_goes_first(tmp_path, begins):
     assert has_ours == (begins > 1) == ("records its own execution trace" not in done.stderr)
 
 
+def test_a_thread_that_the_timeline_does_not_show_communicates_in_its_own_group(tmp_path):
+    run = record(tmp_path / "run", 2, SCRIPTS / "communicating_thread.py")
+    said = exported(run, tmp_path / "out")
+    ranks = [read_et(tmp_path / "out" / f"job.{rank}.et")[1] for rank in (0, 1)]
+    calls = [{node["name"]: node["attributes"]["pg_name"] for node in nodes if "comm_type" in node["attributes"]}
+             for nodes in ranks]
+    assert calls == 2 * [{"gloo:broadcast": "0", "gloo:all_reduce": "1"}]
+    assert "2 calls of communication have no time" in said and "skipped" not in said
+
+
 def test_communication_without_a_slice_is_exported_and_a_rank_without_the_pass_is_said(damaged, tmp_path):
     for file in (damaged / "rank00001").glob("execution_t*"):
         file.unlink()
