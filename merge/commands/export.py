@@ -23,6 +23,7 @@ from distprof.merge.execution.formats.chakra_nodes import ExportContext, Target,
 from distprof.merge.execution.formats.comm_replay import replay_input, write_replay
 from distprof.merge.execution.formats.drawing import write_graph
 from distprof.merge.execution.formats.linked_json import write_linked
+from distprof.merge.execution.pairing import observed_process, process_of
 from distprof.merge.execution.process_groups import ProcessGroups, groups_of, with_groups
 from distprof.merge.execution.rank_execution import (
     RankExecution,
@@ -150,6 +151,8 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
     timed = found.place[found.place >= 0]
     untimed = int(np.count_nonzero(graph.slice[timed] < 0)) if graph.links and graph.links.num_linked else 0
     blind = num_blind(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else 0
+    processes = (observed_process(graph.table), process_of(graph.timeline)) if graph.table and graph.timeline else ()
     return Exported(number=number, file=file, written=written, links=graph.links, unseen=int((found.place < 0).sum()),
                     blind_waits=blind, untimed_calls=untimed, partial=frozenset(partial.iter_rows()), calls=calls,
+                    processes=frozenset(one for one in processes if one is not None),
                     is_cut=graph.table is not None and graph.table.file.losses.is_cut)

@@ -11,7 +11,7 @@ import numpy as np
 from distprof.contract.problems import ExecutionTraceLeftOut, LeftOut, Problem, Remark, Unreadable
 from distprof.errors import DataError
 from distprof.merge.execution.linking import FUNCTION, LEAST, Calls, calls_of_table, calls_of_timeline, joined
-from distprof.merge.execution.node_table import read_table
+from distprof.merge.execution.node_table import NodeTable, read_table
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RankTimeline, Wanted, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.traces.discovery import first_few
@@ -56,9 +56,7 @@ class _Files:
             except DataError as error:
                 self.problems.append(Unreadable(file=trace.name, detail=str(error.args[0])))
                 continue
-            process = table.file.metadata.get("pid")
-            yield _Recorded(trace=trace, calls=calls_of_table(table, self.labels),
-                            process=process if type(process) is int else None)
+            yield _Recorded(trace=trace, calls=calls_of_table(table, self.labels), process=observed_process(table))
 
     def timelines(self, traces: Iterable[tuple[int | None, TraceFile]]) -> Iterator[_Recorded]:
         for rank, trace in traces:
@@ -68,10 +66,16 @@ class _Files:
             except DataError:  # whoever opens the run says it
                 continue
             yield _Recorded(trace=trace, calls=calls_of_timeline(timeline, self.labels),
-                            process=_process_of(timeline), rank=rank)
+                            process=process_of(timeline), rank=rank)
 
 
-def _process_of(timeline: RankTimeline) -> int | None:
+def observed_process(table: NodeTable) -> int | None:
+    """The process that an execution trace is of."""
+    process = table.file.metadata.get("pid")
+    return process if type(process) is int else None
+
+
+def process_of(timeline: RankTimeline) -> int | None:
     """The process with most slices on the host."""
     threads = timeline.thread[timeline.type < NUM_HOST]
     if not len(threads):

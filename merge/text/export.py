@@ -34,6 +34,8 @@ class Exported:
     """Op -> how many nodes are it."""
     untimed_calls: int = 0
     """Communication that the execution trace has, and the timeline does not."""
+    processes: frozenset[int] = frozenset()
+    """Numbers of the processes that the execution trace and the timeline say that they are of."""
     blind_waits: int = 0
     """Waits of streams of which the timeline does not show what they are for."""
 
@@ -139,6 +141,10 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
     if any(one.links is not None and one.links.linked_by == "order" for one in exported):
         found.append("slices have no call numbers: each call was matched to the slice with its name in the same "
                      "order; calls without a slice are not in the timeline")
+    foreign = [str(one.number) for one in exported if len(one.processes) > 1]
+    if foreign:
+        found.append(f"the execution trace and the timeline of rank {', '.join(foreign)} have different process "
+                     "numbers: they may be of two ranks or runs that do the same")
     lacking = [str(one.number) for one in exported if one.links is not None and not one.links.num_linked]
     if lacking:
         found.append(f"no timeline has calls from the execution trace of rank {', '.join(lacking)}: its nodes have no "

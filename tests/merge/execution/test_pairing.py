@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distprof.errors import DataError
 from distprof.merge.execution.sources import sources_of
 from distprof.merge.run.open_run import open_run
-from support.execution_traces import call, file_of, read_et, slices
+from support.execution_traces import call, file_of, pair, read_et, slices
 from support.jobs import SCRIPTS, called, started
 from support.kineto_files import DLRM, needs_shared
 from support.ports import free_port
@@ -153,3 +153,12 @@ def _write(path, rank, one, *, has_process, num_calls, numbered):
     nodes = [call(at + 2, name, rf_id=at + begin + 1) for at, name in enumerate(names)]
     (path / f"{'dcba'[rank]}_of_job{rank if has_number else ''}.json").write_text(file_of(*nodes, pid=process))
     return rank, has_process or has_number or has_own
+
+
+@pytest.mark.parametrize(("process", "is_said"), [(1, False), (7, True)])
+def test_a_line_says_where_both_files_are_of_different_processes(tmp_path, process, is_said):
+    nodes = [call(number, f"op{number}") for number in range(2, 12)]
+    events = slices(*((f"op{number}", number) for number in range(2, 12)))
+    run = pair(tmp_path / "run", file_of(*nodes).replace('"pid": 1', f'"pid": {process}', 1), events)
+    done = called("export", run, "--out", tmp_path / "out")
+    assert done.returncode == 0 and ("of rank 0 have different process numbers" in done.stdout) == is_said
