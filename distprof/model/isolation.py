@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -50,38 +48,6 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], 
         for module in modules:
             keep(module)
         yield keep
-
-
-@contextmanager
-def attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Restores the Python attributes of a model and its modules, and what lists, dicts and sets among them hold."""
-    attributes: list[Any] = [vars(module) for module in model.modules()]
-    holders = [value for one in attributes for value in one.values() if type(value) in (list, dict, set)]
-    kept = [(holder, holder.copy()) for holder in (*attributes, *holders)]
-    try:
-        yield
-    finally:
-        for holder, before in kept:
-            if not _holds(holder, before):
-                _hold_again(holder, before)
-
-
-def _holds(holder: Any, before: Any) -> bool:
-    """Whether these are the same objects; to compare them may compare tensors."""
-    if len(holder) != len(before):
-        return False
-    if isinstance(holder, dict):
-        return all(name in holder and holder[name] is value for name, value in before.items())
-    return holder == before if isinstance(holder, set) else all(map(operator.is_, holder, before))
-
-
-def _hold_again(holder: Any, before: Any) -> None:
-    if isinstance(holder, list):
-        holder[:] = before
-        return
-    holder.update(before)
-    for added in [one for one in holder if one not in before]:
-        holder.pop(added) if isinstance(holder, dict) else holder.remove(added)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import nn
 
@@ -49,8 +51,14 @@ class Worker(nn.Module):
 
     def __init__(self, clock: Clock, forward: int, backward: int) -> None:
         super().__init__()
-        self.clock, self.costs = clock, (forward, backward)
+        self._clock, self.costs = weakref.ref(clock), (forward, backward)  # what a model holds is put back
         self.weight = nn.Parameter(torch.ones(1))
+
+    @property
+    def clock(self) -> Clock:
+        clock = self._clock()
+        assert clock is not None
+        return clock
 
     def forward(self, x):
         return Cost.apply(x, self.weight, self.clock, *self.costs)

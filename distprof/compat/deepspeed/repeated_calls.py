@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_map
 
 from distprof.compat.deepspeed.forward_record import ForwardRecord
 from distprof.model.compiled import ForcedEager
-from distprof.model.isolation import attributes_kept, undisturbed
+from distprof.model.held_state import attributes_kept
+from distprof.model.isolation import undisturbed
 from distprof.model.scopes import in_backward
 from distprof.process.accelerators import is_capturing
 

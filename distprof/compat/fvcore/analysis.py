@@ -20,6 +20,7 @@ from distprof.compat.fvcore.module_sums import Handle, ModuleNames, ModuleSums, 
 from distprof.counting.count import count_with_unused
 from distprof.counting.counts import Counts
 from distprof.errors import UsageError
+from distprof.model.held_state import attributes_kept
 from distprof.peers.fvcore_rules import ACTIVATIONS, FLOPS, FREE
 
 FORWARDLESS = (None, nn.Module.forward, nn.Identity.forward)
@@ -187,7 +188,8 @@ def _counts(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any], shown: str
     with warnings.catch_warnings():
         if shown in HIDDEN:
             warnings.simplefilter("ignore", HIDDEN[shown])
-        return count_with_unused(model, *args, **kwargs)
+        with attributes_kept(model, strict=False):
+            return count_with_unused(model, *args, **kwargs)
 
 
 def _accepts(model: nn.Module, arguments: Mapping[str, Any]) -> bool:
