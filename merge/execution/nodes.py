@@ -6,7 +6,8 @@ gives the same node for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,13 @@ LIST_KEY = "nodes"
 NOTHING = msgspec.Raw(b"[]")
 MOST_ID = 2**64 - 1
 DIGITS = 20
+LONGEST_LINE = 4 << 20
+"""In longer ones names are not looked for across chunks."""
+_BEHIND_NAME = rb'", "ctrl_deps": [0-9]'
+_NAME = re.compile(
+    rb'("id": [0-9]++, "name": ")([^"\\\n]*+(?!%s)["\\](?:(?!%s)[^\n])*+)(?=%s)' % ((_BEHIND_NAME,) * 3))
+"""A name, as torch writes it in its line, in which a quotation mark or a backslash may be."""
+_OWN = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(["\\])')
 
 
 class Values(msgspec.Struct, gc=False, frozen=True):
@@ -108,7 +116,8 @@ class NodeFile:
             DataError: It is no execution trace.
         """
         scanner = ENGINE.new_scanner()
-        file = ChromeFile(self.trace.name, ChunkReader(self.trace, chunk_bytes=READ_BYTES), scanner, LIST_KEY)
+        chunks = with_strict_names(ChunkReader(self.trace, chunk_bytes=READ_BYTES))
+        file = ChromeFile(self.trace.name, chunks, scanner, LIST_KEY)
         self.losses, self.num_bad, found = file.losses, 0, 0
         for text in file.scanned():
             self.metadata = file.metadata
@@ -124,6 +133,23 @@ class NodeFile:
         if self.num_bad and not found:
             raise DataError(f"no nodes with an id and a name in {self.trace.name}",
                             hint="it is not an execution trace")
+
+
+def with_strict_names(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The text with quotation marks and backslashes in names of nodes escaped; torch writes what scripts name raw."""
+    held = b""
+    for chunk in chunks:
+        text = held + chunk
+        end = text.rfind(b"\n") + 1 or (len(text) if len(text) > LONGEST_LINE else 0)
+        held = text[end:]
+        if end:
+            yield _NAME.sub(_strict_name, text[:end])
+    if held:
+        yield _NAME.sub(_strict_name, held)
+
+
+def _strict_name(found: re.Match[bytes]) -> bytes:
+    return found[1] + _OWN.sub(lambda own: b"\\" + own[1] if own[1] else own[0], found[2])
 
 
 def node_of(text: bytes) -> Node | None:
