@@ -30,10 +30,12 @@ from distprof.merge.execution.rank_execution import (
     each_rank,
     rank_calls,
 )
+from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.execution.sources import Sources, sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
+from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.text.export import Exported, ExportShown, lost, render
 from distprof.reporters.page import Page
 from distprof.units import spans
@@ -117,18 +119,18 @@ def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank
 def _for_replay(ranks: Sequence[Rank], rows: pl.DataFrame, sources: Sources, groups: ProcessGroups,
                 options: ExportOptions) -> tuple[list[Exported], Mapping[str, int]]:
     """What one of all ranks lacks is left out on the others; written are the ranks that are asked for."""
-    found, cut = list[pl.DataFrame](), set[int]()
+    found, losses = list[pl.DataFrame](), dict[int, Losses]()
     for one in sources.ranks:
         graph, communication = rank_calls(one, rows.filter(pl.col("rank") == one.number),
                                           sources.windows.get(one.number))
         found.append(communication.rows)
-        if graph.table is not None and graph.table.file.losses.is_cut:
-            cut.add(one.number)
+        losses[one.number] = _losses(graph)
     again, exported = replay_input(pl.concat(found), groups), list[Exported]()
     for number in (one.number for one in ranks):
         file = options.out / REPLAY_FILE.format(rank=number)
         exported.append(Exported(number=number, file=file, written=write_replay(file, number, again, groups),
-                                 links=None, unseen=0, is_cut=number in cut))
+                                 links=None, unseen=0, is_cut=losses[number].is_cut,
+                                 lost_bytes=losses[number].lost_bytes))
     return exported, again.lacking
 
 
@@ -155,4 +157,9 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
     return Exported(number=number, file=file, written=written, links=graph.links, unseen=int((found.place < 0).sum()),
                     blind_waits=blind, untimed_calls=untimed, partial=frozenset(partial.iter_rows()), calls=calls,
                     processes=frozenset(one for one in processes if one is not None),
-                    is_cut=graph.table is not None and graph.table.file.losses.is_cut)
+                    is_cut=_losses(graph).is_cut, lost_bytes=_losses(graph).lost_bytes)
+
+
+def _losses(graph: RankGraph) -> Losses:
+    """What of its execution trace could not be read."""
+    return graph.table.file.losses if graph.table is not None else Losses()

@@ -12,7 +12,7 @@ from distprof.merge.execution.formats.chakra_nodes import Written
 from distprof.merge.execution.linking import Links
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
-from distprof.units import counted, percent, spans
+from distprof.units import counted, percent, size, spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Exported:
     """None without an execution trace."""
     is_cut: bool
     """True where the execution trace ends inside."""
+    lost_bytes: int
+    """Of the execution trace, that could not be read."""
     unseen: int
     """Communication that was issued, and whose work the timeline does not show."""
     partial: frozenset[tuple[int, str]] = frozenset()
@@ -130,7 +132,11 @@ def _for_replay(shown: ExportShown) -> list[str]:
 
 def _cut(exported: Sequence[Exported]) -> list[str]:
     cut = [str(one.number) for one in exported if one.is_cut]
-    return [f"execution traces are cut off on rank {', '.join(cut)}: later calls are missing"] if cut else []
+    found = [f"execution traces are cut off on rank {', '.join(cut)}: later calls are missing"] if cut else []
+    damaged = [f"rank {one.number} ({size(one.lost_bytes)})" for one in exported if one.lost_bytes and not one.is_cut]
+    if damaged:
+        found.append(f"execution traces are damaged, and calls are missing: {', '.join(damaged)} cannot be read")
+    return found
 
 
 def _unknown(exported: Sequence[Exported]) -> list[str]:

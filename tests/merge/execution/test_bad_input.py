@@ -206,6 +206,15 @@ def test_a_file_that_was_cut_gives_what_is_in_it(tmp_path, share):
     assert "cut off on rank 0" in said and 10 < len(found) <= 60
 
 
+def test_damage_inside_is_said(tmp_path):
+    text = file_of(*(call(number, f"call {number}") for number in range(2, 60)))
+    at = text.index('"call 30"')
+    found, said = nodes_of(pair(tmp_path / "run", text[:at] + '}]"{' + text[at:],
+                                slices(*((f"call {number}", number) for number in range(2, 60)))))
+    assert "call 29" in found and "call 30" not in found
+    assert "execution traces are damaged, and calls are missing: rank 0 (" in said
+
+
 def test_a_cut_gzip_file_gives_what_is_in_it(tmp_path):
     many = [call(number, f"call {number}") for number in range(2, 400)]
     folder = pair(tmp_path / "run", many, slices(*((f"call {number}", number) for number in range(2, 400))))
