@@ -13,7 +13,7 @@ import polars as pl
 from distprof.contract.collective_ops import COLLECTIVE_OPS
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.storage_dependencies import Use
-from distprof.merge.execution.issued_with import with_what_was_given
+from distprof.merge.execution.issued_with import with_sizes, with_what_was_given
 from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.rank_graph import RankGraph
 
@@ -49,6 +49,7 @@ def communication(graph: RankGraph, rows: pl.DataFrame) -> Communication:
         rows: Its communication, times of its own clock.
     """
     place = places_of(rows, graph)
+    rows = with_sizes(graph, rows, place.tolist())
     is_issuing = np.array([name.startswith(ISSUING) for name in graph.names] or [False], bool)
     # where calls without a slice stand is not known
     operators = np.flatnonzero(is_issuing[graph.name] & ~graph.on_device & (graph.slice >= 0))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
 from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.match.backend_names import item_bytes
+from distprof.merge.match.backend_names import dtype_of, item_bytes
 
 PARAMETERS = "record_param_comms"
 """Node of NCCL: tensors, number of the call, group, rank, name of the collective, elements to and from each rank."""
+SIZED = ("all_reduce", "all_gather", "reduce", "gather", "broadcast", "send", "recv")
+"""What is as large as the inputs of its work."""
 
 
 def with_what_was_given(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequence[int]) -> pl.DataFrame:
@@ -37,6 +40,42 @@ def with_what_was_given(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequenc
                       else split)
     return rows.with_columns(pl.Series("peer", peers, pl.Int64), pl.Series("tag", tags, pl.Int64),
                              pl.Series("split_bytes", splits, pl.List(pl.Int64)))
+
+
+def with_sizes(graph: RankGraph, rows: pl.DataFrame, places: Sequence[int]) -> pl.DataFrame:
+    """The rows with sizes and types where the timeline has no shapes and the execution trace has the tensors.
+
+    Args:
+        graph: The calls of the rank.
+        rows: Its communication.
+        places: Place of the work of each row; -1 where none is known. gloo's has its inputs.
+    """
+    schema, found = rows.schema, dict[str, list[Any]](size_bytes=[], num_elements=[], dtype=[])
+    for place, op, size in zip(places, rows["op"].to_list(), rows["size_bytes"].to_list(), strict=True):
+        is_told = size is None and op in SIZED and place >= 0 and graph.names[graph.name[place]].startswith("gloo:")
+        for column, value in zip(found, _tensors(graph, place) if is_told else (None, None, None), strict=True):
+            found[column].append(value)
+    return rows.with_columns(pl.coalesce(name, pl.Series(values, dtype=(
+        pl.String if name == "dtype" else pl.Int64)).cast(schema[name])).alias(name) for name, values in found.items())
+
+
+def _tensors(graph: RankGraph, place: int) -> tuple[int | None, int | None, str | None]:
+    """Bytes, elements and their type of what a call was given, where its tensors are of one type."""
+    node = int(graph.node[place])
+    if graph.table is None or node < 0:
+        return None, None, None
+    given = graph.table.texts.node(node).inputs
+    types = {text.removeprefix("Tensor(").removesuffix(")") for text in _texts(given.types)}
+    dtype = dtype_of(types.pop()) if len(types) == 1 else None
+    item, num_bytes = item_bytes(dtype), sum(one.num_bytes for one in tensors_in(values_of(given)))
+    return (num_bytes, num_bytes // item, dtype) if item and 0 < num_bytes < 1 << 63 else (None, None, None)
+
+
+def _texts(recorded: msgspec.Raw) -> list[str]:
+    try:
+        return msgspec.json.decode(recorded, type=list[str])
+    except msgspec.MsgspecError:
+        return []
 
 
 def _given(graph: RankGraph, place: int) -> list[Any]:

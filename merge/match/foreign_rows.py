@@ -34,6 +34,8 @@ from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"
 """Column beside those of the contract: kernels of one communicator, where nothing names it, are on one stream."""
+COALESCED = ("all_reduce", "all_gather")
+"""What may be issued with several inputs; slices of gloo have no others than these."""
 SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
     "comms_id": pl.String(), LANE: pl.Int64()}
 
@@ -187,10 +189,16 @@ def _elements(op: str, details: CommEvent, note: CommEvent | None) -> tuple[int 
     elements = details.integers.get("Out msg nelems" if op == "recv" else "In msg nelems")
     if elements is None and note is not None:
         shapes, types = (_listed(note.texts.get(key)) for key in ("Input Dims", "Input type"))
-        if shapes and types and isinstance(shapes[0], list) and all(isinstance(size, int) for size in shapes[0]):
+        is_coalesced = note.name.startswith("gloo:") and op in COALESCED
+        shapes, types = (shapes, types) if is_coalesced else ((shapes or [])[:1], (types or [])[:1])
+        if shapes and types and all(map(_is_shape, shapes)) and len(set(map(str, types))) == 1:
             dtype = dtype or dtype_of(str(types[0]))
-            elements = prod(shapes[0]) if dtype is not None else None
+            elements = sum(map(prod, shapes)) if dtype is not None else None
     return elements, dtype
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) for size in value)
 
 
 def _listed(text: str | None) -> list[Any] | None:

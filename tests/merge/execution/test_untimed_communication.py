@@ -114,3 +114,25 @@ def _nodes(steps):
         yield call(number + 1, f"gloo:{GLOO[what]}", parent=number if is_inside else 1,
                    inputs=given[0] if given else [])
         number += 2
+
+
+@pytest.mark.parametrize("form", ["chakra", "replay"])
+def test_a_timeline_without_shapes_takes_sizes_of_the_execution_trace(tmp_path, form):
+    for rank in (0, 1):
+        issued = [[tensor(1, size=25), tensor(2, size=5)]]
+        nodes = [call(3, "c10d::allreduce_coalesced_", inputs=issued), call(4, "gloo:all_reduce", inputs=issued[0])]
+        events = slices(("c10d::allreduce_coalesced_", 3))
+        events.append({"ph": "X", "cat": "user_annotation", "pid": 1, "name": "gloo:all_reduce", "tid": 7, "ts": 115,
+                       "dur": 9, "args": {"Record function id": 4}})
+        pair(tmp_path / "run", nodes, events, rank=rank, world_size=2)
+    done = called("export", tmp_path / "run", "--out", tmp_path, "--prefix", "job", "--format", form)
+    assert done.returncode == 0, done.stderr
+    if form == "chakra":
+        assert [node["attributes"]["comm_size"] for node in read_et(tmp_path / "job.0.et")[1]
+                if node["type"] == COLLECTIVE] == [120]
+    else:
+        assert "skipped" not in done.stdout
+        written = json.loads((tmp_path / "rank-0.json").read_text())["nodes"]
+        told = [{one["name"]: one["value"] for one in node["attrs"]} for node in written]
+        assert [(one["collective_name"], one["in_msg_nelems"]) for one in told if "in_msg_nelems" in one] == [
+            ("all_reduce", 30)]

@@ -334,3 +334,12 @@ def test_a_rank_whose_trace_cannot_be_read_any_more_is_said(tmp_path):
     (problem,) = measured_run(run).run.problems
     assert isinstance(problem, TraceDamaged) and (problem.rank, problem.what) == (1, "all")
     assert "rank1.json is not a Chrome trace" in problem.detail
+
+
+@pytest.mark.parametrize(("types", "size_bytes"), [(["float", "float"], 32), (["float", "double"], None)])
+def test_all_inputs_of_a_coalesced_call_count(tmp_path, types, size_bytes):
+    """As for the same call when it is recorded: 3 and 5 floats are 32 bytes."""
+    work = cpu("gloo:all_reduce", 12, 90, cat="user_annotation", tid=8, **{
+        "Input Dims": [[3], [5]], "Input type": types})
+    run = traces(tmp_path / "t", [cpu("c10d::allreduce_coalesced_", 10, 5), work], groups=[("0", [0])])
+    assert rows_of_ranks(run).rows["size_bytes"].to_list() == [size_bytes]

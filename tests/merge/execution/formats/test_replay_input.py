@@ -38,7 +38,6 @@ def changed(folder, rank, change):
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    (lambda event: event["args"].pop("Input type", None), "a number of elements and a type"),
     (lambda event: event["args"].update({"Input type": ["c10::complex<float>"]}), "a number of elements and a type"),
     (lambda event: event.update(ph="i") if event["name"] == "gloo:all_reduce" else None, "some of their ranks")])
 def test_what_one_rank_lacks_is_left_out_on_all_and_said(tmp_path, change, said):
