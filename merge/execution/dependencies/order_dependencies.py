@@ -38,10 +38,23 @@ def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
 
 
 def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
-    """Each call after the one before it on its thread, each kernel after the one before it on its stream."""
+    """Each call after the one before it on its thread, each kernel after the one before it on its stream.
+
+    Operators of a backend's own, which run while it communicates, do not wait for that; what comes behind them does.
+    """
     order = np.lexsort((np.arange(len(graph.name)), graph.thread))
     same = np.flatnonzero(graph.thread[order][1:] == graph.thread[order][:-1])
-    return order[same + 1], order[same]
+    later, before = order[same + 1], order[same].copy()
+    ends, is_backend = graph.start_ns + graph.duration_ns, named(graph, BACKENDS)[graph.name] & ~graph.on_device
+    extra = list[tuple[int, int]]()
+    for pair in np.flatnonzero(is_backend[before] & (graph.start_ns[later] < ends[before])).tolist():
+        work, thread = int(before[pair]), graph.thread[before[pair]]
+        before[pair] = before[pair - 1] if pair and later[pair - 1] == work else -1
+        mine = later[pair:][graph.thread[later[pair:]] == thread]
+        behind = mine[graph.start_ns[mine] >= ends[work]][:1]
+        extra += [(int(one), work) for one in behind]
+    more = np.array(extra, np.int64).reshape(-1, 2)
+    return np.append(later, more[:, 0]), np.append(before, more[:, 1])
 
 
 def _first_of_threads(graph: RankGraph) -> tuple[Any, Any]:

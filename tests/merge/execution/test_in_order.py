@@ -15,6 +15,8 @@ from distprof.merge.execution.communication import Communication
 from distprof.merge.execution.in_order import CONTINUED, GAP_NS, OUTSIDE, in_order, longest_chain_ns
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR
+from support.execution_traces import FRESH, call, pair, read_et, slices, tensor
+from support.jobs import called
 
 MAIN, WORKERS = 1, (2, 3)
 NAMES = ["work", "c10d::allreduce_", "gloo:all_reduce", "Work.wait"]
@@ -154,3 +156,20 @@ def test_what_goes_on_behind_a_wait_is_behind_the_communication():
     assert communication.place.tolist()[0] in needed.of(wait) and wait in needed.of(behind)
     assert [int(graph.self_ns[place]) for place in (names.index("work"), wait, behind, between)] == [
         50_000, 0, 70_000, 20_000]
+
+def test_operators_that_run_in_communication_do_not_wait_for_it(tmp_path):
+    """Gloo makes views of what it gathers while it does; what it does next comes after all of it."""
+    nodes = [call(2, "make", outputs=[tensor(1)], schema=FRESH), call(3, "c10d::allgather_", inputs=[[tensor(1)]]),
+             call(4, "gloo:all_gather", inputs=[tensor(1)], tid=7), call(5, "aten::view", inputs=[tensor(1)], tid=7),
+             call(6, "c10d::barrier"), call(7, "gloo:barrier", tid=7)]
+    timeline = slices(("make", 2), ("c10d::allgather_", 3), {}, {}, ("c10d::barrier", 6), {})
+    for place, (number, name, category, start, duration) in {
+            2: (4, "gloo:all_gather", "user_annotation", 120, 50), 3: (5, "aten::view", "cpu_op", 125, 3),
+            5: (7, "gloo:barrier", "user_annotation", 180, 9)}.items():
+        timeline[place] = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 7, "ts": start, "dur": duration,
+                           "args": {"Record function id": number, "Input Dims": [[4]], "Input type": ["float"]}}
+    run = pair(tmp_path / "run", nodes, timeline)
+    assert called("export", run, "--out", tmp_path, "--prefix", "job").returncode == 0
+    found = {node["name"]: node for node in read_et(tmp_path / "job.0.et")[1]}
+    gathered = found["gloo:all_gather"]["id"]
+    assert gathered not in found["aten::view"]["data"] and gathered in found["gloo:barrier"]["data"]
