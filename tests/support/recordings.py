@@ -25,5 +25,5 @@ class Recordings:
                 folder.mkdir()
                 record(folder / "run")
                 (folder / "done").touch()
-        own = Path(mkdtemp(prefix=f"{name}-", dir=self.own))  # a fixture that is made again gets a new one
+        own = Path(mkdtemp(dir=self.own)) / name  # a fixture that is made again gets a new one
         return Path(shutil.copytree(folder / "run", own / "run", symlinks=True))
