@@ -21,8 +21,8 @@ from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 
 DEVICE_THREADS = 1 << 32
-"""Threads from here on are streams of devices, threads of nodes without a slice from twice of it on, and those of
-messages from three times."""
+"""Numbers of threads: streams of devices begin here, threads of nodes without a slice at twice this number, and those
+of messages at three times it."""
 COMMUNICATION_THREADS = 4 * DEVICE_THREADS
 """Threads from here on have communication that no slice shows, each its own."""
 PLACES = ("name", "type", "start_ns", "duration_ns", "self_ns", "thread", "parent", "node", "slice", "inside_until")

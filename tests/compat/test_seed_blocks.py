@@ -45,7 +45,7 @@ IMPORTS = {
     "from transformers import BertForSequenceClassification, BertTokenizer":
         "from support.random_bert import BertForSequenceClassification, BertTokenizer",
 }
-"""Import line of a document -> what stands in for it."""
+"""Import line of a document -> what replaces it."""
 
 
 def run(name: str, **names) -> dict:

@@ -44,16 +44,17 @@ def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
     """
     order = np.lexsort((np.arange(len(graph.name)), graph.thread))
     same = np.flatnonzero(graph.thread[order][1:] == graph.thread[order][:-1])
-    later, before = order[same + 1], order[same].copy()
+    later, before, behind = order[same + 1], order[same], list[tuple[int, int]]()
     ends, is_backend = graph.start_ns + graph.duration_ns, named(graph, BACKENDS)[graph.name] & ~graph.on_device
-    extra = list[tuple[int, int]]()
     for pair in np.flatnonzero(is_backend[before] & (graph.start_ns[later] < ends[before])).tolist():
-        work, thread = int(before[pair]), graph.thread[before[pair]]
+        work, at = int(before[pair]), pair
         before[pair] = before[pair - 1] if pair and later[pair - 1] == work else -1
-        mine = later[pair:][graph.thread[later[pair:]] == thread]
-        behind = mine[graph.start_ns[mine] >= ends[work]][:1]
-        extra += [(int(one), work) for one in behind]
-    more = np.array(extra, np.int64).reshape(-1, 2)
+        while at < len(later) and graph.thread[later[at]] == graph.thread[work]:
+            if graph.start_ns[later[at]] >= ends[work]:
+                behind.append((int(later[at]), work))
+                break
+            at += 1
+    more = np.array(behind, np.int64).reshape(-1, 2)
     return np.append(later, more[:, 0]), np.append(before, more[:, 1])
 
 
