@@ -11,6 +11,7 @@ import polars as pl
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
 from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
+from distprof.merge.execution.nodes import Values
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.match.backend_names import dtype_of, item_bytes
 
@@ -59,6 +60,11 @@ def with_sizes(graph: RankGraph, rows: pl.DataFrame, places: Sequence[int]) -> p
         pl.String if name == "dtype" else pl.Int64)).cast(schema[name])).alias(name) for name, values in found.items())
 
 
+def bytes_given(given: Values) -> int:
+    """Bytes of the tensors that a call was given."""
+    return sum(one.num_bytes for one in tensors_in(values_of(given)))
+
+
 def _tensors(graph: RankGraph, place: int) -> tuple[int | None, int | None, str | None]:
     """Bytes, elements and their type of what a call was given, where its tensors are of one type."""
     node = int(graph.node[place])
@@ -67,7 +73,7 @@ def _tensors(graph: RankGraph, place: int) -> tuple[int | None, int | None, str 
     given = graph.table.texts.node(node).inputs
     types = {text.removeprefix("Tensor(").removesuffix(")") for text in _texts(given.types)}
     dtype = dtype_of(types.pop()) if len(types) == 1 else None
-    item, num_bytes = item_bytes(dtype), sum(one.num_bytes for one in tensors_in(values_of(given)))
+    item, num_bytes = item_bytes(dtype), bytes_given(given)
     return (num_bytes, num_bytes // item, dtype) if item and 0 < num_bytes < 1 << 63 else (None, None, None)
 
 

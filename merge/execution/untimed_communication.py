@@ -16,8 +16,8 @@ from distprof.contract.group_ranks import text_of
 from distprof.contract.rank_json import MOST_RANKS
 from distprof.merge.execution.communication import IN_FLIGHT, ISSUING, Communication
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
-from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
-from distprof.merge.execution.issued_with import PARAMETERS, with_what_was_given
+from distprof.merge.execution.dependencies.tensor_uses import values_of
+from distprof.merge.execution.issued_with import PARAMETERS, bytes_given, with_what_was_given
 from distprof.merge.execution.linking import PROCESS_GROUPS
 from distprof.merge.execution.node_table import NodeTable
 from distprof.merge.execution.rank_graph import RankGraph
@@ -121,7 +121,7 @@ def _added(graph: RankGraph, known: Communication, places: list[int], issuers: l
     schema = known.rows.schema
     given: dict[str, list[Any]] = {
         "op": ops, "group_ranks": [_group_of(graph, place, groups) for place in places],
-        "size_bytes": [_num_bytes(graph, place) for place in places],
+        "size_bytes": [bytes_given(graph.table.texts.node(int(graph.node[place])).inputs) for place in places],
         "collective": [-2 - place for place in places], "complete": [True] * len(places)}
     rows = pl.DataFrame({name: pl.Series(values, dtype=pl.String if name in ("op", "group_ranks") else None).cast(
         schema[name]) for name, values in given.items()})
@@ -129,12 +129,6 @@ def _added(graph: RankGraph, known: Communication, places: list[int], issuers: l
     return replace(known, place=np.concatenate((known.place, np.array(places, np.int64))),
                    issued_by=np.concatenate((known.issued_by, np.array(issuers, np.int64))),
                    rows=pl.concat([known.rows, rows], how="vertical"))
-
-
-def _num_bytes(graph: RankGraph, place: int) -> int:
-    assert graph.table is not None
-    inputs = values_of(graph.table.texts.node(int(graph.node[place])).inputs)
-    return sum(one.num_bytes for one in tensors_in(inputs))
 
 
 def _groups(table: NodeTable) -> dict[str, str]:
