@@ -110,4 +110,5 @@ def _data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[s
         "scaled": [{"scale": scale.text, "by_rank": [{"rank": rank, "time_ns": ns} for rank, ns in each.items()]}
                    for scale, each in zip(changes.scales, prediction.scaled_ns, strict=True)],
         "deferred": None if prediction.deferral is None else prediction.deferral.moved.to_dicts(),
+        "waits_without_known_use": None if prediction.deferral is None else prediction.deferral.num_unknown,
         "bandwidth": [asdict(one) for one in prediction.bandwidths], "at_best_ns": prediction.at_best_ns}

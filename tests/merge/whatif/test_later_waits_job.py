@@ -63,6 +63,8 @@ def test_waits_of_every_kind_of_communication_move(tmp_path):
     # five waits of each rank, and one of DistributedDataParallel's
     assert said.returncode == 0 and "none of 12 waits per step can move later" in said.stdout
     assert "is unknown for 12 waits per step: these are unchanged" in said.stdout
+    found = answer(run, "--defer-waits")
+    assert found["waits_without_known_use"] == 12 * len(found["steps"])
 
 
 def test_without_an_execution_trace_it_is_one_line(tmp_path):
