@@ -1,0 +1,123 @@
+"""`watch/state.json` of a run: what the watch of a job knows by now. `distprof watch --once --json` prints it.
+
+The launcher's watcher writes it whole, every few seconds while the job runs and once more at its end.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+WATCH = "watch"
+"""A folder in a run directory."""
+STATE_JSON = "state.json"
+REQUEST_JSON = "request.json"
+WINDOWS = "windows"
+"""A folder in a run directory: what was recorded later, each a run directory of its own: 0001, 0002, ..."""
+
+FindingKind = Literal["slow_rank", "slow_host", "slow_link", "slow_group", "regression", "intermittent", "data_stall",
+                      "memory_growth", "pauses", "stopped", "hang"]
+
+
+class WatchFinding(msgspec.Struct, kw_only=True):
+    """Something that was noticed. It keeps its `id` while it is updated."""
+
+    id: str
+    kind: FindingKind
+    ranks: list[int] = []
+    """Who; none where it concerns the whole job."""
+    hosts: list[str] = []
+    onset_step: int
+    onset_ns: int
+    """Since the epoch, rank 0's clock."""
+    until_step: int | None = None
+    """The last step of it; null: it goes on."""
+    per_step_ns: float | None = None
+    """What it costs per step while it lasts; of one that comes and goes, the mean over all steps since its onset."""
+    per_step_error_ns: float | None = None
+    """Half the 95 % interval of that."""
+    cost_ns: float | None = None
+    """What it has cost by now."""
+    before_ns: float | None = None
+    """Step time before; null where that does not apply."""
+    after_ns: float | None = None
+    period_steps: float | None = None
+    """Of one that comes and goes in a rhythm."""
+    share: float | None = None
+    """Of the steps since its onset, how many are affected."""
+    p: float | None = None
+    """Largest probability that chance alone does this."""
+    phase: str | None = None
+    """data, forward, backward, optimizer or communication, where the steps tell."""
+    module: str | None = None
+    line: str | None = None
+    """`file.py:33`."""
+    window: int | None = None
+    """The recording that told module and line."""
+    why: list[str] = []
+    """What the machine said at the same time, in sentences."""
+    bytes_per_hour: float | None = None
+    """Of memory that grows."""
+    text: str = ""
+    """The finding as a sentence."""
+
+
+class RankState(msgspec.Struct, kw_only=True):
+    """A rank as its last rows show it."""
+
+    rank: int
+    host: str
+    step: int
+    """The last that ended."""
+    time_ns: int
+    """When it did."""
+    step_ns: float | None
+    """Mean of the steps of the last 10 s."""
+    waiting_ratio: float | None
+    """Share of a step in which it waits for others; null where no step was sampled."""
+    data_ns: float | None
+    forward_ns: float | None
+    backward_ns: float | None
+    optimizer_ns: float | None
+    device_ns: float | None
+    host_bytes: int | None
+    device_bytes: int | None
+    recent_ns: list[float] = []
+    """Step times of the last minute at equal distances, for a sparkline."""
+
+
+class WatchState(msgspec.Struct, kw_only=True):
+    """The whole job."""
+
+    format: int
+    run_id: str
+    time_ns: int
+    running: bool
+    world_size: int
+    num_steps: int
+    """Steps that all ranks have ended."""
+    first_watched: int | None
+    elapsed_ns: int | None
+    """Of the watched steps."""
+    step_ns: float | None
+    """Median over the watched job."""
+    ranks: list[RankState]
+    findings: list[WatchFinding]
+    notes: list[str] = []
+    """What could not be watched, and why."""
+
+
+class WindowRequest(msgspec.Struct, kw_only=True):
+    """`watch/request.json`: the passes that all ranks record from a step on, into `windows/<number>/`."""
+
+    number: int
+    """From 1."""
+    first_step: int
+    """A rank that has come farther already records nothing."""
+    steps: str
+    """A plan, as of `run --steps`."""
+    why: str = ""
+    """`asked`, or the id of a finding."""
+    stacks: int = 0
+    """Counts requests for the stacks of all ranks, which they write at once wherever they are."""

@@ -1,0 +1,1 @@
+"""All steps of a job, while it runs and afterwards."""

@@ -1,0 +1,85 @@
+"""The watch files of ranks -> columns, as they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.contract.watch import Frame, Note, SampledStep, StepRows, frames
+
+Columns = dict[str, npt.NDArray[np.int64]]
+PATTERN = "watch-[0-9][0-9][0-9].bin"
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """A sampled step, with its process groups."""
+
+    step: SampledStep
+    groups: list[tuple[str, list[int]]]
+    names: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """What a rank noted since it was last looked at, in the order of steps."""
+
+    columns: Columns
+    """Those of `StepRows`."""
+    samples: list[Sample] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+class RankReader:
+    """Reads what a rank appends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begins with the first frame.
+
+        Args:
+            folder: Of the rank. It may not be there yet.
+        """
+        self.folder = folder
+        self._read: dict[tuple[str, int], int] = {}
+        """Bytes by name and inode of a file: one that took the place of another is read from its begin."""
+
+    def new(self) -> Piece:
+        """What was appended since the last call."""
+        found: list[Frame] = []
+        for path in sorted(self.folder.glob(PATTERN)):
+            try:
+                found += self._new_of(path)
+            except OSError:  # it was moved, or the folder is gone
+                continue
+        return piece_of(found)
+
+    def _new_of(self, path: Path) -> list[Frame]:
+        with path.open("rb") as file:
+            key = path.name, path.stat().st_ino
+            begin = self._read.get(key, 0)
+            file.seek(begin)
+            content = file.read()
+        found, end = [], 0
+        for end, frame in frames(content):  # noqa: B007 (the last one is needed)
+            found.append(frame)
+        self._read[key] = begin + end
+        return found
+
+
+def piece_of(found: Iterable[Frame]) -> Piece:
+    """Frames, joined; steps that are there twice count once."""
+    every = list(found)
+    columns = {name: np.array([value for frame in every for value in getattr(frame.rows, name)], np.int64)
+               for name in StepRows.__struct_fields__}
+    order = np.argsort(columns["first_step"], kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    ends = np.maximum.accumulate(np.append(0, columns["first_step"] + columns["num_steps"]))[:-1]
+    fresh = columns["first_step"] >= ends
+    samples = [Sample(step=step, groups=frame.groups, names=frame.names) for frame in every for step in frame.samples]
+    return Piece(columns={name: values[fresh] for name, values in columns.items()},
+                 samples=sorted(samples, key=lambda one: one.step.step),
+                 notes=[note for frame in every for note in frame.notes])
