@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS
+from distprof.contract.collective_ops import COLLECTIVE_OPS, gloo_names
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.storage_dependencies import Use
 from distprof.merge.execution.issued_with import with_sizes, with_what_was_given
 from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.match.backend_names import SEND_RECV, op_of
 
 ISSUING = ("c10d::", "_c10d_functional::")
 """How operators begin that issue communication."""
@@ -71,7 +72,8 @@ def _issuer(graph: RankGraph, operators: Any, storages: Mapping[int, set[int]], 
             enqueue_ns: int | None, op: str) -> int:
     """The operator around the work, else around the time of the call, else the last one before with its tensors.
 
-    Work without tensors is that of the last operator before that issues such work.
+    Around the time of a call there may be an operator of another thread, which issues another op. Work without tensors
+    is that of the last operator before that issues such work.
     """
     at = int(graph.parent[place]) if place >= 0 else -1
     while at >= 0:
@@ -82,7 +84,8 @@ def _issuer(graph: RankGraph, operators: Any, storages: Mapping[int, set[int]], 
     if enqueue_ns is not None:
         last = int(np.searchsorted(begun, enqueue_ns, "right")) - 1
         for one in operators[max(last - NESTED, 0):last + 1][::-1].tolist():
-            if graph.start_ns[one] + graph.duration_ns[one] >= enqueue_ns:
+            if graph.start_ns[one] + graph.duration_ns[one] >= enqueue_ns and _may_issue(graph.names[graph.name[one]],
+                                                                                        op):
                 return int(one)
     if place < 0:
         return -1
@@ -91,6 +94,12 @@ def _issuer(graph: RankGraph, operators: Any, storages: Mapping[int, set[int]], 
     names = {f"c10d::{name}" for name in COLLECTIVE_OPS[op].c10d} if op in COLLECTIVE_OPS else set()
     return next((int(one) for one in before[::-1][:IN_FLIGHT].tolist()
                  if (own & storages[one] if own else graph.names[graph.name[one]] in names)), -1)
+
+
+def _may_issue(operator: str, op: str) -> bool:
+    """False for an operator that is named after another op."""
+    named = op_of(operator.rpartition(":")[2])
+    return named in (None, SEND_RECV) or op in (named, *gloo_names(str(named)))
 
 
 def places_of(rows: pl.DataFrame, graph: RankGraph) -> Any:
