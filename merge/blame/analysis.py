@@ -16,7 +16,7 @@ from distprof.merge.activity.activities import OF_MODULES, Activities, Activity
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
-from distprof.merge.blame.culprits import AMOUNTS, Basis, Blind, Cause, Culprit, more_data
+from distprof.merge.blame.culprits import AMOUNTS, Basis, Blind, Cause, Culprit, by_host, more_data
 from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
@@ -128,6 +128,7 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     if blind is None and not any(one.certain for one in found) and _hides_waits(run, even):
         blind = "no timeline"
+    found = by_host(found, {rank.number: rank.host for rank in run.ranks})
     return Analysis(breakdown=breakdown, devices=devices, without_kernels=without_kernels(devices, did.rows),
                     steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,

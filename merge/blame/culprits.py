@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import hypot
 from typing import Literal
 
@@ -122,6 +122,17 @@ class Culprit:
     by_turns_ns: float = 0.0
     """By how much it may exceed its peers in a balanced job, as ranks of its host take turns on too few processors; 0
     where they have enough, and where kernels do not tell."""
+    host: str | None = None
+    """All of whose ranks are late, and this stands for all of them: gains are those of fixing them together."""
+    together: list[int] = field(default_factory=list)
+    """These ranks, ascending; none where it stands for itself."""
+    alone_gain_ns: float | None = None
+    """The most that fixing only one of them gains; None where it stands for itself."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that it stands for."""
+        return self.together or [self.rank]
 
     @property
     def share(self) -> float:
@@ -155,3 +166,36 @@ class Culprit:
         is_its_own = not self.causes or self.causes[0].kind not in NOT_ITS_OWN
         doubt = hypot(by_turns_ns, 0.0 if is_its_own else self.gain_error_ns or 0.0)
         return max(self.gain_ns, self.last_gain_ns) - doubt >= MATERIAL * self.step_ns
+
+
+def by_host(culprits: Sequence[Culprit], hosts: Mapping[int, str]) -> list[Culprit]:
+    """Joins the ranks of a host that are all late for sure: each hides behind the others, and what is slow is the host.
+
+    Args:
+        culprits: In the order in which fixing them gains most, each given that those in front of it are fixed.
+        hosts: Of all ranks; '' where it is not known.
+    """
+    members: dict[str, list[int]] = {}
+    for rank, host in hosts.items():
+        members.setdefault(host, []).append(rank)
+    late = {one.rank: one for one in culprits if one.certain}
+    slow = [host for host, ranks in members.items() if host and 1 < len(ranks) < len(hosts) and {*ranks} <= late.keys()]
+    joined = {host: _joined([one for one in culprits if one.rank in members[host]], host) for host in slow}
+    found: dict[int, Culprit] = {}
+    for one in culprits:
+        whole = joined.get(hosts.get(one.rank, ""), one)
+        found.setdefault(whole.rank, whole)
+    return list(found.values())
+
+
+def _joined(every: Sequence[Culprit], host: str) -> Culprit:
+    """One for all ranks of a host; what they gain one after the other adds up to what all of them do."""
+    gain_ns, ranks = sum(one.gain_ns for one in every), sorted(one.rank for one in every)
+    main = max(every, key=lambda one: one.gain_ns)
+    most = max((cause.gain_ns for cause in main.causes), default=0.0)
+    return replace(
+        main, rank=ranks[0], host=host, together=ranks, alone_gain_ns=every[0].gain_ns, gain_ns=gain_ns,
+        last_gain_ns=max(gain_ns, *(one.last_gain_ns for one in every)), step_ns=every[0].step_ns,
+        p_value=max(one.p_value or 0.0 for one in every),
+        delayed=sorted({rank for one in every for rank in one.delayed}),
+        causes=[replace(cause, gain_ns=gain_ns * cause.gain_ns / most if most > 0 else 0.0) for cause in main.causes])

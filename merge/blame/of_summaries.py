@@ -8,7 +8,7 @@ from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.contract.rank_summary import COMMUNICATION
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.analysis import Analysis
-from distprof.merge.blame.culprits import Basis
+from distprof.merge.blame.culprits import Basis, by_host
 from distprof.merge.blame.summarised.second_look import looked_again
 from distprof.merge.blame.summarised.suspects import culprits_of
 from distprof.merge.levels.level_run import LevelRun
@@ -21,7 +21,8 @@ def analysis_of_summaries(level: LevelRun) -> Analysis:
         remarks.append(FirstStepLeftOut(step=level.first_left_out))
     found = looked_again(level, culprits_of(level))
     basis = None if found.blind is not None else Basis(summaries=found.num_ranks, tables=list(found.tables))
-    return Analysis(breakdown=breakdown_of(level), culprits=found.culprits, blind=found.blind, crowded=found.crowded,
+    return Analysis(breakdown=breakdown_of(level), culprits=by_host(
+        found.culprits, {rank.number: rank.host for rank in level.run.ranks}), blind=found.blind, crowded=found.crowded,
                     basis=basis, steps=list(level.shown), remarks=remarks, problems=())
 
 

@@ -60,7 +60,7 @@ class Sample:
 
     def _culprits(self) -> Iterable[int]:
         analysis = self.sources.comms.analysis
-        return () if analysis is None else (one.rank for one in analysis.culprits if one.certain)
+        return () if analysis is None else (rank for one in analysis.culprits if one.certain for rank in one.ranks)
 
     def _extremes(self) -> Iterable[int]:
         """The slowest, the fastest and the median rank."""

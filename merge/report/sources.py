@@ -108,7 +108,7 @@ class Sources:
         found = self._totals
         if found is None:
             return None
-        late = [one.rank for one in found.analysis.culprits if one.certain]
+        late = [rank for one in found.analysis.culprits if one.certain for rank in one.ranks]
         chosen = [*standing_out(found.tables.steps, late), *(rank.number for rank in of_places(self.opened))]
         there = {rank.number for rank in self.opened.ranks if rank.number in chosen and has_folder(rank)}
         self._in_detail = [rank for rank in dict.fromkeys(chosen) if rank in there][:IN_DETAIL]

@@ -47,6 +47,8 @@ class Stood:
     where: Any
     """Number of the group; place of the rank that a message came from."""
     ns: Any
+    calls: Any
+    """How many there were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,4 +234,5 @@ def _stood(joined: JoinedArrivals, row: Any, steps: Any, where: Any, wanted: Any
     """Cells that are wanted, of ranks and steps that count."""
     step, where = _places(joined.cell_step, steps), where[joined.cell_meeting]
     held = np.flatnonzero(wanted & (row >= 0) & (step >= 0) & (where >= 0))
-    return Stood(row=row[held].astype(np.int64), step=step[held], where=where[held], ns=joined.waited_ns[held])
+    return Stood(row=row[held].astype(np.int64), step=step[held], where=where[held], ns=joined.waited_ns[held],
+                 calls=joined.sequence_calls[joined.cell_sequence[held]])

@@ -147,7 +147,7 @@ class _Verdicts:
         waits = Waits(self._arrays)
         seen = waits.waited_for(fixed)
         last = {one.place: _gain(one, seen) for one in self._suspects}
-        gains = _one_after_the_other([one.place for one in late], last, self._arrays.replica)
+        gains = _one_after_the_other(late, last, self._arrays.replica, waits.meets)
         alone = waits.waited_for(np.zeros(len(fixed))) if len(gains) < len(self._suspects) else seen
         found = []
         for one in self._suspects:
@@ -214,27 +214,52 @@ def _gain(one: Suspect, seen: WaitedFor) -> float:
     return float(np.clip(seen.most_ns[one.place], 0, one.by_ns))
 
 
-def _one_after_the_other(late: Sequence[int], gains: dict[int, float], replica: Any) -> dict[int, float]:
+def _one_after_the_other(late: Sequence[Suspect], gains: Mapping[int, float], replica: Any, meets: Any) -> (
+        dict[int, float]):
     """What the job gains by each, in the order in which fixing them gains most.
 
-    Delays in one replica of the model add up, and the job waits for the replica that is latest.
+    Delays in one replica of the model add up, and the job waits for the replica that is latest. Of ranks that meet
+    again and again in between, the one that is latest in each activity counts.
+
+    Args:
+        late: Those that are fixed.
+        gains: By place, what each of them delays.
+        replica: Number of the replica of each place.
+        meets: Number of the ranks that each place meets in its replica.
     """
-    found, left = dict[int, float](), list(late)
+    delays = {one.place: _by_activity(one, gains[one.place]) for one in late}
+    found, left = dict[int, float](), [one.place for one in late]
     while left:
-        delays: dict[int, float] = {}
+        before = _delay([delays[place] for place in left], replica[left], meets[left])
+        after = {}
         for place in left:
-            delays[int(replica[place])] = delays.get(int(replica[place]), 0.0) + gains[place]
-        before = max(delays.values())
-
-        def gain(place: int, delays: dict[int, float] = delays, before: float = before) -> tuple[float, float]:
-            own = int(replica[place])
-            after = max([delays[own] - gains[place], *(ns for one, ns in delays.items() if one != own)])
-            return before - after, gains[place]
-
-        best = max(left, key=gain)
-        found[best] = gain(best)[0]
+            others = [one for one in left if one != place]
+            after[place] = _delay([delays[one] for one in others], replica[others], meets[others])
+        best = min(left, key=lambda place: (after[place], -gains[place]))
+        found[best] = before - after[best]
         left.remove(best)
     return found
+
+
+def _delay(delays: Sequence[Mapping[Activity, float]], replica: Any, meets: Any) -> float:
+    """By how much ranks delay the job together: by what the latest replica is late."""
+    of_replica = dict[int, float]()
+    most = dict[tuple[int, int, Activity], float]()
+    for mine, own, met in zip(delays, replica.tolist(), meets.tolist(), strict=True):
+        for activity, ns in mine.items():
+            key = own, met, activity
+            most[key] = max(most.get(key, 0.0), ns)
+    for (own, _, _), ns in most.items():
+        of_replica[own] = of_replica.get(own, 0.0) + ns
+    return max(of_replica.values(), default=0.0)
+
+
+def _by_activity(one: Suspect, gain_ns: float) -> dict[Activity, float]:
+    """What a rank delays, divided like its excess."""
+    beyond = np.maximum(one.excess.mean[one.row] - one.excess.usual[one.row], 0.0)
+    shares = beyond / beyond.sum() if beyond.sum() > 0 else np.full(len(beyond), 1 / max(len(beyond), 1))
+    return {activity: float(gain_ns * share) for activity, share in zip(one.peers.labels, shares, strict=True)
+            if share > 0}
 
 
 def excess_of_peers(peers: Peers, steps: Sequence[int]) -> Excess:

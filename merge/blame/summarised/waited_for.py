@@ -39,6 +39,8 @@ class Waits:
         self._num_ranks, self._replica = len(arrays.ranks), arrays.replica
         self._for_messages = _for_messages(arrays, self._num_ranks)
         self._groups = _InGroups(arrays.in_groups, len(arrays.steps)) if len(arrays.in_groups.row) else None
+        self.meets = _meets(arrays.in_groups, self._replica)
+        """Number of the ranks of its replica that each rank meets in collectives; its own where it meets none."""
 
     def waited_for(self, fixed_ns: Any) -> WaitedFor:
         """Looks at all groups.
@@ -94,6 +96,20 @@ class _InGroups:
         found = np.repeat(least, self._counts)
         found[one] = np.minimum.reduceat(rest, self._first)
         return found
+
+
+def _meets(stood: Stood, replica: Any) -> Any:
+    """The group inside of its replica in which each rank calls most."""
+    found = -1 - np.arange(len(replica))
+    if not len(stood.row):
+        return found
+    pairs, place = np.unique(np.stack((stood.row, stood.where)), axis=1, return_inverse=True)
+    calls, (row, group) = np.bincount(place.reshape(-1), stood.calls), pairs
+    members, replicas = _sizes(replica[row], group)
+    inside = np.flatnonzero((members > 1) & (replicas == 1))
+    for at in inside[np.argsort(calls[inside], kind="stable")].tolist():
+        found[row[at]] = group[at]
+    return found
 
 
 def _sizes(replica: Any, group: Any) -> tuple[Any, Any]:

@@ -24,6 +24,8 @@ CAUSES = 3
 """Causes of a culprit that are listed."""
 HOSTS = 3
 """With too few processors that have a line each."""
+LITTLE = 0.005
+"""Of a step; less than this is nothing."""
 UNKNOWN = "cause unknown: these steps have no timeline"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
@@ -100,6 +102,7 @@ def _scaled(one: Culprit, scale: float) -> Culprit:
     return replace(
         one, step_ns=scale * one.step_ns, gain_ns=scale * one.gain_ns, last_gain_ns=scale * one.last_gain_ns,
         gain_error_ns=error_ns, by_turns_ns=scale * one.by_turns_ns,
+        alone_gain_ns=None if one.alone_gain_ns is None else scale * one.alone_gain_ns,
         causes=[replace(why, gain_ns=scale * why.gain_ns) for why in one.causes])
 
 
@@ -141,6 +144,11 @@ def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *
     yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {_why(one)}{chance}"
     yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:num_causes] if also.gain_ns > 0)
     yield _gain(one, is_first=one is certain[0])
+
+
+def subject(one: Culprit) -> str:
+    """`Rank 2`; `Host node5 (ranks 40-47)` where all of its ranks are late."""
+    return f"Rank {one.rank}" if one.host is None else f"Host {one.host} ({rank_list(one.together)})"
 
 
 def basis_words(basis: Basis) -> str:
@@ -210,31 +218,37 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
     whose = "" if set(one.delayed) == set(ranks) else f" of {rank_list(one.delayed)}"
     number, num_steps = len(one.late_steps), len(one.excess_ns)
     if _is_always_late(one):
-        return f"Rank {one.rank} delays every step{whose} by {brief(one.gain_ns)} ({percent(one.share)})"
+        return f"{subject(one)} delays every step{whose} by {brief(one.gain_ns)} ({percent(one.share)})"
     by = brief(one.gain_ns * num_steps / number)
     mean = f"{brief(one.gain_ns)} per step, {percent(one.share)}"
     if number == 1:
-        return f"Rank {one.rank} delays step {one.late_steps[0]}{whose} by {by} (once in {num_steps} steps; {mean})"
+        return f"{subject(one)} delays step {one.late_steps[0]}{whose} by {by} (once in {num_steps} steps; {mean})"
     gaps = {after - before for before, after in pairwise(one.late_steps)}
     if len(gaps) == 1 and number > 2 and (gap := gaps.pop()) > 1:
-        return f"Rank {one.rank} delays every {_ordinal(gap)} step{whose} by {by} ({mean})"
-    return f"Rank {one.rank} delays {number} of {num_steps} steps{whose} by {by} ({mean})"
+        return f"{subject(one)} delays every {_ordinal(gap)} step{whose} by {by} ({mean})"
+    return f"{subject(one)} delays {number} of {num_steps} steps{whose} by {by} ({mean})"
 
 
 def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
     """What it would gain once the others are fixed, where that is much more."""
     if len(certain) < 2 or one.last_gain_ns < 2 * one.gain_ns or one.last_gain_ns < MATERIAL * one.step_ns:
         return ""
-    others = rank_list(sorted(other.rank for other in certain if other is not one))
-    return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} fixed"
+    others = sorted(rank for other in certain if other is not one for rank in other.ranks)
+    return f", and by {brief(one.last_gain_ns)} once {rank_list(others)} {'is' if len(others) == 1 else 'are'} fixed"
 
 
 def _gain(one: Culprit, *, is_first: bool) -> str:
     before, after = in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
     error = "" if one.gain_error_ns is None else f" (± {brief(one.gain_error_ns, 2)})"
+    what = f"Fixing {'it' if one.host is None else 'all of them'}{'' if is_first else ' as well'}"
+    alone = "" if one.alone_gain_ns is None else f" Fixing only one would save {_little(one.alone_gain_ns, one)}."
     if not _is_always_late(one):
-        return f"Fixing it{'' if is_first else ' as well'} would save {brief(one.gain_ns)} per step on average{error}."
-    return f"Fixing it{'' if is_first else ' as well'} would cut the step from {before.split()[0]} to {after}{error}."
+        return f"{what} would save {brief(one.gain_ns)} per step on average{error}.{alone}"
+    return f"{what} would cut the step from {before.split()[0]} to {after}{error}.{alone}"
+
+
+def _little(gain_ns: float, one: Culprit) -> str:
+    return "nothing" if gain_ns < LITTLE * one.step_ns else f"at most {brief(gain_ns)}"
 
 
 def _why(one: Culprit) -> str:

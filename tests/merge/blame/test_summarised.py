@@ -109,6 +109,27 @@ def by_tables(run: Path) -> Analysis:
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 6, 8), (2, 3, 8)])
+def test_a_slow_host_is_one_finding(jobs, tmp_path, sizes, exact):
+    """Its ranks are in one tensor-parallel group: fixing one gains nothing, all of them what the job lost."""
+    pp, dp, tp = sizes
+    job = jobs.NoisyJob(pp=pp, dp=dp, tp=tp, seed=3, jitter=0.005, plants=[
+        jobs.Plant(rank, "forward", 1, 6_000_000) for rank in range(16, 24)])
+    jobs.write(run := tmp_path / "run", job, full=exact)
+    late_ns, every = jobs.step_ns(job, job.plants), range(job.num_ranks)
+    cost_ns, alone_ns = late_ns - jobs.step_ns(job, ()), late_ns - jobs.step_ns(job, job.plants[1:])
+    found = [one for one in (by_tables(run) if exact else by_summaries(run)).culprits if one.certain]
+    assert [(one.host, one.ranks) for one in found] == [("host00002", [*range(16, 24)])]
+    one = found[0]
+    assert one.gain_ns == pytest.approx(cost_ns, rel=0.1) and one.last_gain_ns == pytest.approx(cost_ns, rel=0.1)
+    assert abs(one.alone_gain_ns - alone_ns) < 0.02 * cost_ns
+    lines = list(culprit_lines(found, every))
+    assert lines[0].startswith("Host host00002 (ranks 16-23) delays every step by ")
+    assert "Fixing all of them would cut the step" in lines[1] and lines[1].endswith("one would save nothing.")
+
+
 def said(one: Culprit) -> tuple[Any, ...]:
     return one.rank, one.certain, one.causes[0].kind, one.causes[0].where
 
@@ -191,9 +212,10 @@ def waits_of(waited: dict[tuple[int, ...], list[int]], replica: list[int]) -> Wa
             for rank, ns in zip(ranks, each, strict=True)]
     row, step, where, ns = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     none, size = np.empty(0, np.int64), len(replica)
+    stood = Stood(row=row, step=step, where=where, ns=ns, calls=np.ones(len(row), np.int64))
     return Waits(RankArrays(
-        ranks=np.arange(size), steps=[0], peers=[], in_groups=Stood(row=row, step=step, where=where, ns=ns),
-        for_messages=Stood(row=none, step=none, where=none, ns=none), step_ns=np.full(size, 100.0),
+        ranks=np.arange(size), steps=[0], peers=[], in_groups=stood,
+        for_messages=Stood(row=none, step=none, where=none, ns=none, calls=none), step_ns=np.full(size, 100.0),
         replica=np.array(replica), windows=pl.DataFrame(), left_out=[]))
 
 

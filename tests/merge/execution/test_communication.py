@@ -9,7 +9,8 @@ import pytest
 
 from distprof.merge.execution.communication import _issuer
 
-NAMES = ["c10d::broadcast_", "c10d::allreduce_", "c10d::reduce_scatter_tensor_coalesced_", "_c10d_functional::all_reduce"]
+NAMES = ["c10d::broadcast_", "c10d::allreduce_", "c10d::reduce_scatter_tensor_coalesced_",
+         "_c10d_functional::all_reduce"]
 
 
 @pytest.mark.parametrize(("op", "around", "found"), [
