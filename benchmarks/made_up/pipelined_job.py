@@ -30,6 +30,14 @@ class Plant(NamedTuple):
     ns: int
 
 
+class SlowLink(NamedTuple):
+    """A group whose gradients take longer, in each layer."""
+
+    stage: int
+    tp: int
+    ns: int
+
+
 class Call(NamedTuple):
     """What all ranks of a stage call at one point of a step."""
 
@@ -69,6 +77,7 @@ class PipelinedJob:
     """Mean of a layer in forward; backward takes twice as long."""
     jitter: float = 0.02
     plants: Sequence[Plant] = ()
+    slow: Sequence[SlowLink] = ()
     seed: int = 0
     chance: Any = field(init=False, repr=False)
 
@@ -173,7 +182,10 @@ class _Step:
     def _reduce(self, stage: int, layer: int) -> None:
         """Gradients of a layer; nobody waits yet."""
         came = self.now[stage].copy()
-        end = np.maximum(came.max(axis=0, keepdims=True) + 800_000, 0) + self._leaving(came.shape)
+        moving = np.full((1, came.shape[1]), 800_000)
+        for link in self.job.slow:
+            moving[0, link.tp] += link.ns if link.stage == stage else 0
+        end = np.maximum(came.max(axis=0, keepdims=True) + moving, 0) + self._leaving(came.shape)
         call = Call("dp", "all_reduce", "backward", f"layers.{layer}", True)
         self._reduced[stage].append((self._note(stage, call, came, end, None), end))
         self.now[stage] += 5_000

@@ -22,6 +22,7 @@ from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.shifting import ShiftingLateness, shifting_lateness
+from distprof.merge.blame.slow_groups import SlowGroup, slow_groups
 from distprof.merge.blame.timed_modules import TIMED, timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
@@ -34,6 +35,8 @@ from distprof.merge.run.tables import read_table
 NOT_SHOWN = "between slices"
 VAGUE = ("unknown", "whole")
 """Causes that name nothing."""
+WITH_GRAPH = (None, "no peers", "no timeline")
+"""Reasons why no rank can be blamed, with which the job can be replayed all the same."""
 EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns",
             "overlapped_ns", "communication_ns")
 """What is known of steps of hosts and of devices alike."""
@@ -67,6 +70,8 @@ class Analysis:
     passes: Sequence[str] = ()
     """Passes whose steps the times of culprits are of; none for traces of other programs."""
 
+    slow_groups: Sequence[SlowGroup] = ()
+    """Groups that move data more slowly than equal ones, those that cost most first."""
     without_kernels: Sequence[int] = ()
     """Ranks with a device that exchange data with others, though no kernel of theirs communicates."""
 
@@ -115,8 +120,9 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     if ends_apart_ns is not None and clock_ns is not None:
         clock_ns = min(clock_ns, ends_apart_ns)
     exact = even.replayable
+    even_job = even.job() if run.light_ranks else job
     found, blind, shifting = judged(
-        even.job() if run.light_ranks else job, even.windows, even.activities, steps=exact, traced=even.traced,
+        even_job, even.windows, even.activities, steps=exact, traced=even.traced,
         coordinates=coordinates, clock_ns=clock_ns, processors=processors,
         more=None if len(exact) == len(judged_by) else (even.whole_job(), judged_by))
     if run.kind == "distprof":
@@ -128,9 +134,10 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     if blind is None and not any(one.certain for one in found) and _hides_waits(run, even):
         blind = "no timeline"
-    found = by_host(found, {rank.number: rank.host for rank in run.ranks})
+    hosts = {rank.number: rank.host for rank in run.ranks}
+    slow = slow_groups(even.rows, even_job, exact, hosts) if blind in WITH_GRAPH else []
     return Analysis(breakdown=breakdown, devices=devices, without_kernels=without_kernels(devices, did.rows),
-                    steps=counted, remarks=list(did.remarks), culprits=found,
+                    steps=counted, remarks=list(did.remarks), culprits=by_host(found, hosts), slow_groups=slow,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
                     shifting=shifting, ends_apart_ns=ends_apart_ns,
                     passes=_passes(even) if run.kind == "distprof" else ())

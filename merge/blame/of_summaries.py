@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.contract.rank_summary import COMMUNICATION
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.culprits import Basis, by_host
+from distprof.merge.blame.slow_groups import SlowGroup, slow_groups_of
 from distprof.merge.blame.summarised.second_look import looked_again
 from distprof.merge.blame.summarised.suspects import culprits_of
 from distprof.merge.levels.level_run import LevelRun
+from distprof.merge.levels.meeting_rows import meeting_rows
 
 
 def analysis_of_summaries(level: LevelRun) -> Analysis:
@@ -21,9 +26,23 @@ def analysis_of_summaries(level: LevelRun) -> Analysis:
         remarks.append(FirstStepLeftOut(step=level.first_left_out))
     found = looked_again(level, culprits_of(level))
     basis = None if found.blind is not None else Basis(summaries=found.num_ranks, tables=list(found.tables))
-    return Analysis(breakdown=breakdown_of(level), culprits=by_host(
-        found.culprits, {rank.number: rank.host for rank in level.run.ranks}), blind=found.blind, crowded=found.crowded,
-                    basis=basis, steps=list(level.shown), remarks=remarks, problems=())
+    hosts = {rank.number: rank.host for rank in level.run.ranks}
+    return Analysis(breakdown=breakdown_of(level), culprits=by_host(found.culprits, hosts), blind=found.blind,
+                    crowded=found.crowded, basis=basis, steps=list(level.shown), remarks=remarks, problems=(),
+                    slow_groups=_slow_groups(level, hosts))
+
+
+def _slow_groups(level: LevelRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
+    steps = level.steps.filter(pl.col("step").is_in(list(level.shown)))
+    if steps.is_empty():
+        return []
+    kinds = pl.DataFrame({name: level.kept.kinds[name] for name in ("meeting", "waited_ns", "in_ns")}).group_by(
+        "meeting").agg(pl.col("waited_ns", "in_ns").cast(pl.Float64).sum())
+    exposed: dict[str, float] = {}
+    for meeting, waited_ns, in_ns in kinds.iter_rows():
+        ranks = text_of(level.kept.meetings[meeting].group.ranks)
+        exposed[ranks] = max(exposed.get(ranks, 0.0), min(waited_ns / in_ns, 1.0) if in_ns > 0 else 0.0)
+    return slow_groups_of(meeting_rows(level), hosts, float(steps["duration_ns"].mean()), exposed)  # type: ignore[arg-type]
 
 
 def breakdown_of(level: LevelRun) -> pl.DataFrame:

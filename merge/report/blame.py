@@ -39,7 +39,8 @@ def blame(sources: Sources) -> dict[str, Any]:
         "basis": None if analysis.basis is None else asdict(analysis.basis),
         "lines": [line.strip() for line in culprit_lines(
             analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
-            basis=analysis.basis, missing=found.run.missing, usual=found.step_time)] if known else [
+            basis=analysis.basis, missing=found.run.missing, usual=found.step_time,
+            slow_groups=analysis.slow_groups)] if known else [
             "late ranks are not judged: the collectives have no steps"]}
 
 

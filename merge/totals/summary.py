@@ -230,5 +230,6 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
         "passes": list(found.passes),
         "blind": found.blind, "crowded": [asdict(one) for one in found.crowded],
         "shifting": None if found.shifting is None else asdict(found.shifting),
+        "slow_groups": [asdict(one) for one in found.slow_groups],
         "basis": None if found.basis is None else asdict(found.basis),
     }

@@ -13,13 +13,13 @@ if BENCHMARKS not in sys.path:  # its files import each other by name
 
 from made_up.many_ranks import StageSketches, summary_of, write, write_tables  # noqa: E402
 from made_up.modules import Ranks  # noqa: E402
-from made_up.pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
+from made_up.pipelined_job import NONE, PipelinedJob, Plant, SlowLink  # noqa: E402
 from made_up.recorded import PASSES, Recorded  # noqa: E402
 from made_up.scaled_run import write_run  # noqa: E402
 
 __all__ = [
-    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Ranks", "Recorded", "StageSketches", "made_up_rank",
-    "summary_of", "write", "write_run", "write_tables",
+    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Ranks", "Recorded", "SlowLink", "StageSketches",
+    "made_up_rank", "summary_of", "write", "write_run", "write_tables",
 ]
 
 FEW_STEPS = ("wait", "count", "time", "time", *("trace",) * 3, *("arrivals",) * 4)

@@ -183,7 +183,7 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
         ranks = [rank.number for rank in found.run.ranks]
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
                                   shifting=analysis.shifting, basis=analysis.basis, missing=found.run.missing,
-                                  usual=found.step_time):
+                                  usual=found.step_time, slow_groups=analysis.slow_groups):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
         for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
             page.line(line)

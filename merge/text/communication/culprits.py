@@ -12,6 +12,7 @@ import msgspec
 from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit, Line
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.shifting import ShiftingLateness
+from distprof.merge.blame.slow_groups import SlowGroup
 from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.text.phrases import brief, in_one_unit, rank_list, work_name
 from distprof.merge.text.script_lines import file_name
@@ -45,7 +46,7 @@ _UNSEEN: Mapping[Blind, str] = {
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
                   crowded: Sequence[CrowdedHost] = (), shifting: ShiftingLateness | None = None,
                   basis: Basis | None = None, num_causes: int = CAUSES, missing: Sequence[int] = (),
-                  usual: StepTime | None = None) -> Iterator[str]:
+                  usual: StepTime | None = None, slow_groups: Sequence[SlowGroup] = ()) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
 
     Args:
@@ -58,7 +59,35 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         num_causes: Causes that are listed of each.
         missing: Ranks of the job that are not there.
         usual: The step time, of which gains are parts; None: as measured.
+        slow_groups: Groups that move data more slowly than others.
     """
+    yield from _late(culprits, ranks, blind, crowded=crowded, shifting=shifting, basis=basis, num_causes=num_causes,
+                     missing=missing, usual=usual)
+    for one in slow_groups:
+        yield from slow_group_lines(one)
+
+
+def slow_group_lines(one: SlowGroup) -> Iterator[str]:
+    """`The link between hosts a and b is slow: all_reduce of ranks 0 and 8 ...`, and what that costs."""
+    moving, others = in_one_unit(one.moving_ns, one.of_others_ns)
+    groups = rank_list(one.groups[0]) + (f" and {counted(len(one.groups) - 1, 'more group')}" if one.groups[1:] else "")
+    what = {1: f"Host {one.hosts[0]} moves data slowly" if one.hosts else ""}.get(len(one.hosts), (
+        f"Between hosts {' and '.join(one.hosts)} data moves slowly" if len(one.hosts) == 2 else ""))
+    if (len(one.hosts) == 1 and len(one.groups) == 1) or not what:
+        what = "One group moves data slowly" if len(one.groups) == 1 else "Some groups move data slowly"
+    yield (f"{what}: {' and '.join(one.ops)} of {groups} {'take' if one.groups[1:] else 'takes'} {moving} per step "
+           f"against {others} in {counted(one.num_others, 'equal group')}; {chance_words(one.p_value)}")
+    if one.gain_error_ns is None:
+        yield f"  As fast as the others, it would save at most {brief(one.gain_ns)} of a step of {brief(one.step_ns)}."
+        return
+    before, after = in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
+    yield (f"  As fast as the others, it would cut the step from {before.split()[0]} to {after} "
+           f"(± {brief(one.gain_error_ns, 2)}).")
+
+
+def _late(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None, *, crowded: Sequence[CrowdedHost],
+          shifting: ShiftingLateness | None, basis: Basis | None, num_causes: int, missing: Sequence[int],
+          usual: StepTime | None) -> Iterator[str]:
     culprits = at_step_time(culprits, usual)
     certain = [one for one in culprits if one.certain]
     for one in certain:
@@ -176,7 +205,8 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          shifting=msgspec.convert(communication.get("shifting"), ShiftingLateness | None),
                          basis=msgspec.convert(communication.get("basis"), Basis | None),
-                         num_causes=num_causes, missing=missing, usual=usual)
+                         num_causes=num_causes, missing=missing, usual=usual,
+                         slow_groups=msgspec.convert(communication.get("slow_groups", []), list[SlowGroup]))
 
 
 def _doubt(one: Culprit) -> Iterator[str]:

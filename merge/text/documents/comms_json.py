@@ -54,6 +54,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "blind": None if analysis is None else analysis.blind,
         "crowded": None if analysis is None else [asdict(one) for one in analysis.crowded],
         "shifting": None if analysis is None or analysis.shifting is None else asdict(analysis.shifting),
+        "slow_groups": None if analysis is None else [asdict(one) for one in analysis.slow_groups],
         "basis": None if analysis is None or analysis.basis is None else asdict(analysis.basis),
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from distprof.merge.totals.read_findings import findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 from support.jobs import ROOT
+from support.many_ranks import SlowLink
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
@@ -128,6 +131,35 @@ def test_a_slow_host_is_one_finding(jobs, tmp_path, sizes, exact):
     lines = list(culprit_lines(found, every))
     assert lines[0].startswith("Host host00002 (ranks 16-23) delays every step by ")
     assert "Fixing all of them would cut the step" in lines[1] and lines[1].endswith("one would save nothing.")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("sizes", "slow", "hosts"), [
+    ((2, 4, 8), [(0, 3)], 4), ((4, 2, 8), [(0, tp) for tp in range(8)], 2), ((2, 4, 8), [(1, 3)], 0),
+    ((2, 4, 8), [], 0)])
+def test_groups_that_move_data_slowly_are_named_with_what_they_cost(jobs, tmp_path, sizes, slow, hosts):
+    """Those of the last stage have until the first one is ready, so nothing is gained by them."""
+    pp, dp, tp = sizes
+    job = jobs.NoisyJob(pp=pp, dp=dp, tp=tp, seed=3, jitter=0.005,
+                        slow=[SlowLink(stage, place, 5_000_000) for stage, place in slow])
+    jobs.write(run := tmp_path / "run", job, full=True)
+    cost_ns = jobs.step_ns(job, ()) - jobs.step_ns(replace(job, slow=()), ())
+    found = by_tables(run)
+    assert not any(one.certain for one in found.culprits)
+    if not hosts:
+        assert not found.slow_groups and cost_ns < 1e6
+        return
+    one, = found.slow_groups
+    assert len(one.hosts) == hosts and one.groups == sorted([place, *range(place + 8, 8 * dp, 8)] for _, place in slow)
+    assert one.gain_ns == pytest.approx(cost_ns, rel=0.1) and abs(one.gain_ns - cost_ns) < one.gain_error_ns
+    assert one.moving_ns - one.of_others_ns == pytest.approx(20e6, rel=0.05)
+    lines = list(culprit_lines(found.culprits, range(job.num_ranks), slow_groups=found.slow_groups))
+    assert re.search("(group|data) moves (data )?slowly: all_reduce of ranks", lines[-2])
+    assert "would cut the step from" in lines[-1]
+    if len(slow) == 1:
+        found = by_summaries(run)
+        assert [other.groups for other in found.slow_groups] == [one.groups]
+        assert found.slow_groups[0].gain_ns >= 0.9 * cost_ns and found.slow_groups[0].gain_error_ns is None
 
 
 def said(one: Culprit) -> tuple[Any, ...]:
