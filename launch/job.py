@@ -34,6 +34,7 @@ from distprof.launch.job_arguments import (
 )
 from distprof.launch.job_end import AfterMerge, finish
 from distprof.launch.upload.job_upload import JobUpload, check_target
+from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
 from distprof.recording import rank_size
@@ -94,6 +95,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         os.environ[NO_ARGV] = "1"
     if args.watch is not None:
         os.environ[WATCH] = args.watch
+    watched = wanted(metrics=args.metrics, on_finding=args.on_finding, is_on=os.environ.get(WATCH) != "off")
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)
@@ -115,10 +117,12 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # folders of ranks are moved when an attempt ends: then nothing is uploaded before the end
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
+    watching = None if watched is None else WatchProcess(watched.of(directory, run_id, is_alone=is_one_node(args)))
     with nullcontext() if args.no_progress else progress_shown(directory, known):
         code, failed = _launch(_with_worker(args), directory)
     finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge, after_merge=after_merge,
-           uploaded_to=None if target is None else str(target))
+           uploaded_to=None if target is None else str(target),
+           job_lines=watching.finish() if watching is not None else ())
     if sending is not None:
         sending.finish()
     if section.enabled and write_report is not None and run_id == started.run_id:

@@ -95,6 +95,13 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--watch", choices=("on", "off"), default=None,
                        help="whether to note the end of each step after the last pass too, which takes a few "
                             "microseconds per step (default: on)")
+    group.add_argument("--metrics", default=None, metavar="PORT",
+                       help="serve metrics of all ranks for Prometheus on this port (or HOST:PORT) while the job runs, "
+                            "at /metrics, and what distprof watch shows at /state.json; needs "
+                            "pip install 'distprof[metrics]'")
+    group.add_argument("--on-finding", default=None, metavar="CMD|URL",
+                       help="run this command with each new finding as JSON on its standard input, or POST it to this "
+                            "URL; again when the finding ends")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:
