@@ -79,6 +79,7 @@ class WatchProcess:
             self._process.kill()
             self._reader.join()
         self._process.wait()
+        self._close()
 
     def _how_it_ended(self) -> str:
         assert self._process is not None
@@ -102,10 +103,18 @@ class WatchProcess:
             self._process.stdin.write(content)
             self._process.stdin.flush()
 
+    def _close(self) -> None:
+        assert self._process is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what it did not read is lost
+                if pipe is not None:
+                    pipe.close()
+
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._close()
         self._process = None
 
 

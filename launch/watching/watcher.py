@@ -86,7 +86,7 @@ class Inbox:
     def order(self) -> WatchOrder | None:
         """What is to be done; None where the launcher ended before it said so."""
         while b"\n" not in self._content:
-            if self.has_ended(3600):
+            if self.has_ended(3600) and b"\n" not in self._content:
                 return None
         return msgspec.json.decode(self._content.partition(b"\n")[0], type=WatchOrder)
 
