@@ -137,5 +137,5 @@ def sparkline(values: Sequence[float], least: float, most: float, points: int) -
     count = min(points, len(values))
     parts = [values[len(values) * part // count:len(values) * (part + 1) // count] for part in range(count)]
     span = most - least
-    return "".join(BARS[min(int((max(part) - least) / span * len(BARS)), len(BARS) - 1) if span > 0 else 0]
-                   for part in parts)
+    heights = [int((max(part) - least) / span * len(BARS)) if span > 0 else 0 for part in parts]
+    return "".join(BARS[min(max(height, 0), len(BARS) - 1)] for height in heights)

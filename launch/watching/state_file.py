@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from distprof.contract.paths import FORMAT
 from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState
 from distprof.errors import DataError, FormatError
 from distprof.files import MOST_LINES_BYTES, json_text, read_small, write_whole
 
+FORMAT = 1
+"""The newest that this version reads."""
 FRESH_S = 10.0
 """A running job's state is written every 2 s: one that is older has lost its watcher."""
 

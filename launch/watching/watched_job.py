@@ -53,7 +53,7 @@ class WatchedJob:
     def __init__(self, run: Path, engine: MakesEngine | None = None) -> None:
         self._run, self._make = run, engine or _job_watch
         self._folders, self._ranks = RankFolders(run), set[int]()
-        self._engine = self._make({})
+        self._engine: Engine | None = None
         self._attempt = 0
 
     @property
@@ -65,8 +65,9 @@ class WatchedJob:
         """Reads what is new; True where there was anything."""
         news = self._folders.look()
         if self._folders.attempt != self._attempt:  # its steps begin anew
-            self._attempt, self._ranks, self._engine = self._folders.attempt, set(), self._make({})
+            self._attempt, self._ranks, self._engine = self._folders.attempt, set(), None
         for one in news:
+            self._engine = self._engine or self._make({})
             if one.rank not in self._ranks:
                 self._ranks.add(one.rank)
                 self._engine.add_rank(one.rank, one.host)
@@ -74,7 +75,8 @@ class WatchedJob:
         return bool(news)
 
     def state(self, run_id: str, *, running: bool) -> WatchState:
-        """What is known now; findings have their sentences."""
+        """What is known now, once a rank was seen; findings have their sentences."""
+        assert self._engine is not None
         state = self._engine.state(time.time_ns(), run_id=run_id, running=running)
         for finding in state.findings:
             finding.text = finding.text or _sentence(finding)
