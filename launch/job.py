@@ -88,6 +88,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
+    watched = wanted(metrics=args.metrics, on_finding=args.on_finding,
+                     is_on=(args.watch or os.environ.get(WATCH)) != "off")
     if args.max_rank_size is not None:
         os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
     rank_size.requested(os.environ)  # what the ranks would not take is refused here
@@ -95,7 +97,6 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         os.environ[NO_ARGV] = "1"
     if args.watch is not None:
         os.environ[WATCH] = args.watch
-    watched = wanted(metrics=args.metrics, on_finding=args.on_finding, is_on=os.environ.get(WATCH) != "off")
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)
