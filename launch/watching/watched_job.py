@@ -79,7 +79,7 @@ class WatchedJob:
         assert self._engine is not None
         state = self._engine.state(time.time_ns(), run_id=run_id, running=running)
         for finding in state.findings:
-            finding.text = finding.text or _sentence(finding)
+            finding.text = _sentence(finding)  # what it costs grows
         if self._attempt:
             state.notes.append(f"torchrun restarted the job {self._attempt} times: this is the last attempt"
                                if self._attempt > 1 else "torchrun restarted the job: this is the last attempt")

@@ -168,7 +168,7 @@ class Watcher:
 
     def _begin(self) -> bool:
         """Makes the job once a rank wrote something; until then nothing large is imported."""
-        if not any(self._run.glob("rank*/watch-[0-9][0-9][0-9].bin")):
+        if not any(self._run.glob("rank*/watch-*.bin")):
             return False
         from distprof.launch.watching.watched_job import WatchedJob
 

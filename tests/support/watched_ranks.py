@@ -111,8 +111,10 @@ class PlainEngine:
 
 def with_plain_engine() -> None:
     """What the watcher's process runs in tests."""
+    from distprof.launch.watching import watched_job
     from distprof.launch.watching.watcher import main
 
+    watched_job._sentence = lambda finding: finding.text
     main(PlainEngine)
 
 
