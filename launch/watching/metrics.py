@@ -80,7 +80,7 @@ class Exposed:
     def _findings(self, findings: Iterable[WatchFinding]) -> Iterator[Metric]:
         active, cost = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
         for finding in findings:
-            for rank in map(str, finding.ranks or [""]):
+            for rank in map(str, finding.ranks) if finding.ranks else ("",):
                 key = (finding.kind, rank)
                 active[key] = max(active.get(key, 0.0), float(finding.until_step is None))
                 if finding.cost_ns is not None:
