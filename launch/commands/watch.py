@@ -13,9 +13,9 @@ from distprof.launch.options import JSON
 @click.option("--once", is_flag=True, help="Print one screen as plain text.  [default: if stdout is not a terminal]")
 @JSON
 def watch(run: str, *, once: bool, as_json: bool) -> None:
-    """Watch the ranks of RUN: step times, who waits, who is late and why, what was noticed and when.
+    """Watch the ranks of RUN: who is late, since when, and why.
 
-    RUN is a run directory (of a job that runs or is over), its URL, or HOST:PORT of a launcher that was started with
+    Shows step times, who waits for others, memory, the last minute, and everything that was noticed. RUN is a run directory (of a job that runs or is over), its URL, or HOST:PORT of a launcher that was started with
     --metrics. Ctrl-C ends it; the job is not affected.
     """
     from distprof.launch.watching.live import watch as watched

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from distprof.launch.watching.metrics import MetricsServer
     from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
 
-EVERY_S, LONGEST_S = 1.0, 2.0
+EVERY_S, LONGEST_S = 1.0, 5.0
 """Between the begins of two looks: as a rule, and at most where looking takes long."""
+WRITTEN_EVERY_S = 1.0
+"""The state is written about that often, so that it is seen that somebody watches."""
 SHARE = 0.05
 """Of a processor that looking may take before it happens less often."""
 LOW_PRIORITY = 10
@@ -64,8 +66,10 @@ def _watch(watcher: Watcher, inbox: Inbox) -> None:
     while not inbox.has_ended(pause_s):
         began, used = time.monotonic(), time.process_time()
         watcher.look()
-        took_s, used_s = time.monotonic() - began, time.process_time() - used
-        pause_s = min(max(EVERY_S, used_s / SHARE), LONGEST_S) - took_s
+        used_s = time.process_time() - used
+        until = began + min(max(EVERY_S, used_s / SHARE), LONGEST_S)
+        while (pause_s := until - time.monotonic()) > WRITTEN_EVERY_S and not inbox.has_ended(WRITTEN_EVERY_S):
+            watcher.write_again()
     if inbox.ended_well:
         tell("end", *watcher.finish())
     else:
@@ -92,8 +96,10 @@ class Inbox:
 
     def has_ended(self, patience_s: float) -> bool:
         """Waits for more, at most that long; True once there is no more to do."""
+        if self._is_over or self.ended_well:
+            return True
         ready, _, _ = select.select([self._file], [], [], max(patience_s, 0))
-        if ready and not self._is_over:
+        if ready:
             read = os.read(self._file, 1 << 16)
             self._content, self._is_over = self._content + read, not read
         return self._is_over or self.ended_well
@@ -147,10 +153,15 @@ class Watcher:
             return
         state = self._job.state(self._order.run_id, running=running)
         self._show(state)
-        with suppress(OSError):  # a full disk, or the directory was removed: what is new is said all the same
-            write_state(self._run, state)
+        self._write(state)
         for finding in state.findings:
             self._tell(finding)
+
+    def write_again(self) -> None:
+        """Writes what was known at the last look: there is no time for another one yet."""
+        if self._job is not None and self._state is not None and self._claim.holds():
+            self._state.time_ns = time.time_ns()
+            self._write(self._state)
 
     def finish(self) -> list[str]:
         """Looks once more, when all ranks have ended; what is to be said of the whole job."""
@@ -177,6 +188,10 @@ class Watcher:
             self._ended[finding.id] = finding.until_step is not None  # the watcher before this one told it
         self._job = WatchedJob(self._run, self._engine)
         return True
+
+    def _write(self, state: WatchState) -> None:
+        with suppress(OSError):  # a full disk, or the directory was removed: what is new is said all the same
+            write_state(self._run, state)
 
     def _show(self, state: WatchState | None) -> None:
         self._state = state if state is not None else self._state

@@ -257,3 +257,24 @@ def test_the_engine_of_tests_is_one(run):
     slow_job(run)
     job = WatchedJob(run, PlainEngine)
     assert job.look() and not job.look()
+
+
+SLOW_TO_LOOK = """
+from distprof.launch.watching import watcher
+watcher.SHARE = 1e-9
+watcher.LONGEST_S = 600.0
+with_plain_engine()
+"""
+
+
+def test_while_looking_would_cost_too_much_the_state_stays_fresh_and_the_end_is_not_held_up(run):
+    ranks = [MadeUpRank(run, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.steps(10)
+    watching = WatchProcess(order(run), PROGRAM.replace("with_plain_engine()", SLOW_TO_LOOK))
+    first = state_of(run)
+    for rank in ranks:
+        rank.steps(10)
+    until(lambda: state_of(run).time_ns > first.time_ns)
+    assert state_of(run).num_steps == 10
+    assert watching.finish()[0].startswith("20 steps")  # it would not, after 30 s
