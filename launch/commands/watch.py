@@ -15,8 +15,9 @@ from distprof.launch.options import JSON
 def watch(run: str, *, once: bool, as_json: bool) -> None:
     """Watch the ranks of RUN: who is late, since when, and why.
 
-    Shows step times, who waits for others, memory, the last minute, and everything that was noticed. RUN is a run directory (of a job that runs or is over), its URL, or HOST:PORT of a launcher that was started with
-    --metrics. Ctrl-C ends it; the job is not affected.
+    Shows step times, who waits for others, memory, the last minute, and everything that was noticed. RUN is a run
+    directory (of a job that runs or is over), its URL, or HOST:PORT of a launcher that was started with --metrics.
+    Ctrl-C ends it; the job is not affected.
     """
     from distprof.launch.watching.live import watch as watched
 
