@@ -13,12 +13,18 @@ from typing import Any
 
 import msgspec
 
+from distprof.contract.group_ranks import ranks_of, text_of
+
 MARK = b"dpW1"
 HEAD_BYTES = len(MARK) + 8
 MOST_BODY_BYTES = 1 << 24
 """What claims to be longer is damage."""
 UNKNOWN = -1
 """In a column: not known for these steps."""
+GOLDEN = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio."""
+MOST_SPARSE = 20
+"""The largest exponent of `is_sampled`."""
 SUMMED = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns", "cpu_ns", "switches", "gc_ns")
 """Columns that add up where rows are joined."""
 
@@ -26,7 +32,7 @@ SUMMED = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "de
 class StepRows(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Steps of a rank, a row for each step or for several short ones in a row; all columns are of one length.
 
-    Phases of a row add up to its span, but for those that are `UNKNOWN`.
+    Phases of a row add up to its span, unless some are `UNKNOWN`.
     """
 
     first_step: list[int] = []
@@ -109,17 +115,42 @@ class Frame(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Other names in the samples."""
 
 
+def is_sampled(step: int, exponent: int) -> bool:
+    """Whether a step is one of those, 1 in 2**exponent, in which communication is labelled.
+
+    The golden-ratio sequence (Knuth, volume 3, 6.4) spreads them evenly and in no rhythm that a job may have. Steps of
+    a larger exponent are among those of a smaller one: ranks with different ones share steps.
+    """
+    return (step * GOLDEN & 0xFFFFFFFFFFFFFFFF) >> 64 - exponent == 0 if exponent else True
+
+
+def sparseness(steps: list[int]) -> int:
+    """The largest exponent for which all of these are sampled."""
+    return next((exponent for exponent in range(MOST_SPARSE, 0, -1)
+                 if all(is_sampled(step, exponent) for step in steps)), 0)
+
+
+class _Packed(Frame, kw_only=True, omit_defaults=True):
+    """A frame as it is written."""
+
+    groups: list[tuple[str, str]] = []  # type: ignore[assignment]  # thousands of ranks in each frame would be too much
+
+
 TIMES = ("end_ns", "span_ns", "longest_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns",
          "cpu_ns", "gc_ns")
 """Columns that are kept in microseconds."""
 GROWING = ("first_step", "end_ns", "longest_step", "host_bytes", "device_bytes")
 """Columns that are kept as differences."""
 IN_KIB = ("host_bytes", "device_bytes")
+OF_CALLS = ("arrived_ns", "took_ns", "blocked_ns")
+"""Lists of a sampled step that are kept in microseconds."""
 
 
 def encoded(frame: Frame) -> bytes:
     """The bytes of a frame; times lose what is below a microsecond, memory what is below 1 KiB."""
-    body = zlib.compress(msgspec.msgpack.encode(msgspec.structs.replace(frame, rows=_packed(frame.rows))), 6)
+    packed = _Packed(rows=_packed(frame.rows), samples=_thousandths(frame.samples), notes=frame.notes,
+                     groups=[(name, text_of(ranks)) for name, ranks in frame.groups], names=frame.names)
+    body = zlib.compress(msgspec.msgpack.encode(packed), 6)
     return MARK + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
 
@@ -144,10 +175,34 @@ def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
 def _frame(body: bytes) -> Frame | None:
     try:
         inflating = zlib.decompressobj()
-        frame = msgspec.msgpack.decode(inflating.decompress(body, MOST_BODY_BYTES), type=Frame)
-        return msgspec.structs.replace(frame, rows=_unpacked(frame.rows))
-    except (zlib.error, msgspec.MsgspecError):
+        packed = msgspec.msgpack.decode(inflating.decompress(body, MOST_BODY_BYTES), type=_Packed)
+        return Frame(rows=_unpacked(packed.rows), samples=_thousands(packed), notes=packed.notes,
+                     groups=[(name, list(ranks_of(ranks))) for name, ranks in packed.groups], names=packed.names)
+    except (zlib.error, msgspec.MsgspecError, OverflowError):
         return None
+
+
+def _thousandths(samples: list[SampledStep]) -> list[SampledStep]:
+    return [msgspec.structs.replace(one, **{name: [value // 1000 if value >= 0 else UNKNOWN
+                                                   for value in getattr(one, name)] for name in OF_CALLS})
+            for one in samples]
+
+
+def _thousands(frame: Frame) -> list[SampledStep]:
+    """The samples of a frame that was read.
+
+    Raises:
+        msgspec.ValidationError: One has lists of different lengths, or names what the frame lacks.
+    """
+    for one in frame.samples:
+        if len({len(getattr(one, name)) for name in ("group", "op", *OF_CALLS)}) > 1:
+            raise msgspec.ValidationError("lists of different lengths")
+        if any(not 0 <= place < len(names) for places, names in ((one.group, frame.groups), (one.op, frame.names))
+               for place in places):
+            raise msgspec.ValidationError("a group or name that is not there")
+    return [msgspec.structs.replace(one, **{name: [value * 1000 if value >= 0 else UNKNOWN
+                                                   for value in getattr(one, name)] for name in OF_CALLS})
+            for one in frame.samples]
 
 
 def _packed(rows: StepRows) -> StepRows:

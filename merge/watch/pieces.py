@@ -12,7 +12,7 @@ import numpy.typing as npt
 from distprof.contract.watch import Frame, Note, SampledStep, StepRows, frames
 
 Columns = dict[str, npt.NDArray[np.int64]]
-PATTERN = "watch-[0-9][0-9][0-9].bin"
+PATTERN = "watch-[0-9]*.bin"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class RankReader:
         found: list[Frame] = []
         for path in sorted(self.folder.glob(PATTERN)):
             try:
-                found += self._new_of(path)
+                found += self._new_of(path) if path.is_file() else []  # to open a pipe might wait for ever
             except OSError:  # it was moved, or the folder is gone
                 continue
         return piece_of(found)
