@@ -38,14 +38,15 @@ def thin(folder: Path, most_bytes: int) -> int:
     """Thins closed pieces until all take no more than this, or there is nothing left to thin; gives what they take.
 
     Args:
-        folder: Of the rank. The last piece is the one that is written, and stays as it is.
+        folder: Of the rank. The last piece is the one that is written, and stays as it is, like the one before, which
+            who watches the job may not have read yet.
         most_bytes: Of all pieces.
 
     Raises:
         OSError: The folder cannot be written.
     """
     while (taken := sum(path.stat().st_size for path in pieces_in(folder))) > most_bytes:
-        closed = pieces_in(folder)[:-1]
+        closed = pieces_in(folder)[:-2]
         if not closed:
             return taken
         sizes = [path.stat().st_size for path in closed]
