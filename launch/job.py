@@ -24,6 +24,7 @@ from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
 from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.job_arguments import (
+    asked_steps,
     axis_sizes,
     is_one_node,
     may_restart,
@@ -77,7 +78,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     """
     args = parse(argv)
     section = read_section(args.config) if args.config is not None else FlopsProfilerSection()
-    plan = asked_plan(args.steps or "", args.topics, default=section.plan(), also=REPORTED if section.enabled else ())
+    plan = asked_plan(asked_steps(args), args.topics, default=section.plan(), also=REPORTED if section.enabled else ())
     plan = plan.also(EXECUTION) if args.execution_trace else plan
     if args.config is not None and not section.enabled:
         say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
@@ -92,11 +93,14 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
                      is_on=(args.watch or os.environ.get(WATCH)) != "off")
     if args.max_rank_size is not None:
         os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
-    rank_size.requested(os.environ)  # what the ranks would not take is refused here
     if args.no_argv:
         os.environ[NO_ARGV] = "1"
     if args.watch is not None:
         os.environ[WATCH] = args.watch
+    if args.watch_bytes is not None:
+        os.environ[rank_size.WATCH_VARIABLE] = str(num_bytes(args.watch_bytes, "--watch-bytes"))
+    rank_size.requested(os.environ)  # what the ranks would not take is refused here
+    rank_size.watch_bytes(os.environ)
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)
@@ -109,7 +113,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     else:
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
-    say(f"recording steps {known} to {directory}{fully}")
+    say(f"recording {'no passes, only every step,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)

@@ -12,7 +12,7 @@ from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.contract.topics import NAMES
 from distprof.errors import UsageError
 from distprof.process.topology import requested
-from distprof.recording.plan import default_plan
+from distprof.recording.plan import OFF, default_plan
 from distprof.recording.steps.every import StepEvery
 from distprof.storage.places import place
 
@@ -92,9 +92,15 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--no-argv", action="store_true",
                        help="do not store arguments in run.json (by default they are stored, with *** for values "
                             "whose names look secret (token, key, password, ...) and for passwords in URLs)")
+    group.add_argument("--passes", choices=("on", "off"), default="on",
+                       help="off: record no passes, only what --watch notes, from the second step on; the same as "
+                            "--steps off (default: on)")
     group.add_argument("--watch", choices=("on", "off"), default=None,
-                       help="whether to note the end of each step after the last pass too, which takes a few "
-                            "microseconds per step (default: on)")
+                       help="whether to note every step after the passes too, and communication in a sample of steps, "
+                            "which takes less than 0.1 ms per step (default: on)")
+    group.add_argument("--watch-bytes", default=None, metavar="SIZE",
+                       help="maximum size of what --watch notes of a rank, like 20MB; beyond it, older steps are "
+                            "joined to rows of more steps (default: 8MB)")
     group.add_argument("--metrics", default=None, metavar="PORT",
                        help="serve metrics of all ranks for Prometheus on this port (or HOST:PORT) while the job runs, "
                             "at /metrics, and what distprof watch shows at /state.json; needs "
@@ -127,6 +133,20 @@ def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
     if wrong:
         raise UsageError(f"--{wrong[0]} must be at least 1, not {sizes[wrong[0]]}")
     return sizes
+
+
+def asked_steps(args: argparse.Namespace) -> str:
+    """The plan that the arguments name, '' for the usual one.
+
+    Raises:
+        UsageError: They name passes, and none at all.
+    """
+    if args.passes == "on":
+        return args.steps or ""
+    if args.topics or args.execution_trace or args.steps not in (None, OFF):
+        flag = "--topics" if args.topics else "--steps" if args.steps not in (None, OFF) else "--execution-trace"
+        raise UsageError(f"--passes off contradicts {flag}", hint="remove one of them")
+    return OFF
 
 
 def step_every(args: argparse.Namespace) -> str | None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import msgspec
+
+from distprof.contract.group_ranks import ranks_of, text_of
 
 MARK = b"dpW1"
 HEAD_BYTES = len(MARK) + 8
@@ -19,6 +22,10 @@ MOST_BODY_BYTES = 1 << 24
 """What claims to be longer is damage."""
 UNKNOWN = -1
 """In a column: not known for these steps."""
+GOLDEN = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio."""
+MOST_SPARSE = 20
+"""The largest exponent of `is_sampled`."""
 SUMMED = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns", "cpu_ns", "switches", "gc_ns")
 """Columns that add up where rows are joined."""
 
@@ -26,7 +33,7 @@ SUMMED = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "de
 class StepRows(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Steps of a rank, a row for each step or for several short ones in a row; all columns are of one length.
 
-    Phases of a row add up to its span, but for those that are `UNKNOWN`.
+    Phases of a row add up to its span, unless some are `UNKNOWN`.
     """
 
     first_step: list[int] = []
@@ -109,17 +116,54 @@ class Frame(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Other names in the samples."""
 
 
+def is_sampled(step: int, exponent: int) -> bool:
+    """Whether a step is one of those, 1 in 2**exponent, in which communication is labelled.
+
+    The golden-ratio sequence (Knuth, volume 3, 6.4) spreads them evenly and in no rhythm that a job may have. Steps of
+    a larger exponent are among those of a smaller one: ranks with different ones share steps.
+    """
+    return (step * GOLDEN & 0xFFFFFFFFFFFFFFFF) >> 64 - exponent == 0 if exponent else True
+
+
+def sparseness(steps: list[int]) -> int:
+    """The largest exponent for which all of these are sampled."""
+    return next((exponent for exponent in range(MOST_SPARSE, 0, -1)
+                 if all(is_sampled(step, exponent) for step in steps)), 0)
+
+
+class _PackedRows(StepRows, kw_only=True, array_like=True):
+    """Rows as they are written, without the names of their columns; new ones follow behind the last."""
+
+
+class _PackedStep(SampledStep, kw_only=True, array_like=True):
+    """A sampled step, likewise."""
+
+
+class _Packed(Frame, kw_only=True, omit_defaults=True):
+    """A frame as it is written."""
+
+    rows: _PackedRows = msgspec.field(default_factory=_PackedRows)
+    samples: list[_PackedStep] = []  # type: ignore[assignment]  # it is never read as a Frame
+    groups: list[tuple[str, str]] = []  # type: ignore[assignment]  # thousands of ranks in each frame would be too much
+
+
 TIMES = ("end_ns", "span_ns", "longest_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns",
          "cpu_ns", "gc_ns")
 """Columns that are kept in microseconds."""
 GROWING = ("first_step", "end_ns", "longest_step", "host_bytes", "device_bytes")
 """Columns that are kept as differences."""
 IN_KIB = ("host_bytes", "device_bytes")
+PARTS = ("data_ns", "forward_ns", "optimizer_ns")
+"""What `backward_ns` is the rest of: only by how much it is not is kept."""
+OF_CALLS = ("arrived_ns", "took_ns", "blocked_ns")
+"""Lists of a sampled step that are kept in microseconds."""
 
 
 def encoded(frame: Frame) -> bytes:
     """The bytes of a frame; times lose what is below a microsecond, memory what is below 1 KiB."""
-    body = zlib.compress(msgspec.msgpack.encode(msgspec.structs.replace(frame, rows=_packed(frame.rows))), 6)
+    packed = _Packed(rows=_packed(frame.rows), samples=_thousandths(frame.samples), notes=frame.notes,
+                     groups=[(name, text_of(ranks)) for name, ranks in frame.groups], names=frame.names)
+    body = zlib.compress(msgspec.msgpack.encode(packed), 6)
     return MARK + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
 
@@ -144,15 +188,46 @@ def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
 def _frame(body: bytes) -> Frame | None:
     try:
         inflating = zlib.decompressobj()
-        frame = msgspec.msgpack.decode(inflating.decompress(body, MOST_BODY_BYTES), type=Frame)
-        return msgspec.structs.replace(frame, rows=_unpacked(frame.rows))
-    except (zlib.error, msgspec.MsgspecError):
+        packed = msgspec.msgpack.decode(inflating.decompress(body, MOST_BODY_BYTES), type=_Packed)
+        return Frame(rows=_unpacked(packed.rows), samples=_thousands(packed), notes=packed.notes,
+                     groups=[(name, list(ranks_of(ranks))) for name, ranks in packed.groups], names=packed.names)
+    except (zlib.error, msgspec.MsgspecError, OverflowError):
         return None
 
 
-def _packed(rows: StepRows) -> StepRows:
-    return StepRows(**{name: _differences(values) if name in GROWING else values
-                       for name in StepRows.__struct_fields__ for values in [_scaled(rows, name)]})
+def _thousandths(samples: list[SampledStep]) -> list[_PackedStep]:
+    return [_PackedStep(**msgspec.structs.asdict(one) | {
+        name: [value // 1000 if value >= 0 else UNKNOWN for value in getattr(one, name)] for name in OF_CALLS})
+        for one in samples]
+
+
+def _thousands(frame: _Packed) -> list[SampledStep]:
+    """The samples of a frame that was read.
+
+    Raises:
+        msgspec.ValidationError: One has lists of different lengths, or names what the frame lacks.
+    """
+    for one in frame.samples:
+        if len({len(getattr(one, name)) for name in ("group", "op", *OF_CALLS)}) > 1:
+            raise msgspec.ValidationError("lists of different lengths")
+        if any(not 0 <= place < len(names) for places, names in ((one.group, frame.groups), (one.op, frame.names))
+               for place in places):
+            raise msgspec.ValidationError("a group or name that is not there")
+    return [SampledStep(**msgspec.structs.asdict(one) | {
+        name: [value * 1000 if value >= 0 else UNKNOWN for value in getattr(one, name)] for name in OF_CALLS})
+        for one in frame.samples]
+
+
+def _packed(rows: StepRows) -> _PackedRows:
+    """Rows in their units; what the other columns tell is left out, which halves what they take."""
+    columns = {name: _scaled(rows, name) for name in StepRows.__struct_fields__}
+    rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
+    columns["backward_ns"] = [_folded(value - _rest(*rest)) if value >= 0 else UNKNOWN
+                              for value, rest in zip(columns["backward_ns"], rests, strict=True)]
+    spans = columns["span_ns"]
+    columns |= {name: _differences(columns[name]) for name in GROWING}
+    columns["end_ns"] = [value - span for value, span in zip(columns["end_ns"], spans, strict=True)]
+    return _PackedRows(**columns)
 
 
 def _scaled(rows: StepRows, name: str) -> list[int]:
@@ -164,16 +239,30 @@ def _differences(values: list[int]) -> list[int]:
     return [value - before for value, before in zip(values, [0, *values], strict=False)]
 
 
+def _rest(span: int, *parts: int) -> int:
+    return max(0, span - sum(part for part in parts if part >= 0))
+
+
+def _folded(value: int) -> int:
+    """Any whole number as one that is not negative (zigzag, as of Protocol Buffers)."""
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+def _unfolded(value: int) -> int:
+    return value >> 1 if not value & 1 else -(value + 1 >> 1)
+
+
 def _unpacked(rows: StepRows) -> StepRows:
-    columns: dict[str, list[int]] = {}
-    for name in StepRows.__struct_fields__:
-        values, unit, total = getattr(rows, name), _unit(name), 0
-        if name in GROWING:
-            values = [total := total + value for value in values]
-        columns[name] = [value * unit if value >= 0 else UNKNOWN for value in values]
+    columns: dict[str, list[int]] = {name: getattr(rows, name) for name in StepRows.__struct_fields__}
     if len({len(values) for values in columns.values()}) > 1:
         raise msgspec.ValidationError("columns of different lengths")
-    return StepRows(**columns)
+    columns["end_ns"] = [value + span for value, span in zip(columns["end_ns"], columns["span_ns"], strict=True)]
+    columns |= {name: list(accumulate(columns[name])) for name in GROWING}
+    rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
+    columns["backward_ns"] = [_unfolded(value) + _rest(*rest) if value >= 0 else UNKNOWN
+                              for value, rest in zip(columns["backward_ns"], rests, strict=True)]
+    return StepRows(**{name: [value * _unit(name) if value >= 0 else UNKNOWN for value in values]
+                       for name, values in columns.items()})
 
 
 def _unit(name: str) -> int:

@@ -9,6 +9,8 @@ from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, USUAL, W
 from distprof.errors import UsageError
 
 EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in USUAL)
+OFF = "off"
+"""The plan without passes: in its only step it is found what ends one; the watch notes all others."""
 OPTIONAL = tuple(row.name for row in PASSES if row.optional)
 
 
@@ -34,25 +36,37 @@ class StepPlan:
         negative = [name for name, number in self.steps.items() if number < 0]
         if negative:
             raise UsageError(f"numbers of steps must be 0 or more, found {negative[0]}={self.steps[negative[0]]}")
-        if self.num_steps == self.steps[WAIT]:
+        if self.num_steps == self.steps[WAIT] and not self.is_off:
             zeros = ", ".join(f"{name}=0" for name in self._shown() if name != WAIT)
             raise UsageError(f"nothing to record: {zeros}", hint=f"for example {EXAMPLE}")
 
     @classmethod
     def parse(cls, text: str) -> StepPlan:
-        """Parses `wait=2,count=1`; passes that are not named keep their defaults.
+        """Parses `wait=2,count=1`; passes that are not named keep their defaults. `off`: there are none.
 
         Raises:
             UsageError: A part is not `pass=number`.
         """
-        return cls(**parse_steps(text))
+        return cls.off() if text == OFF else cls(**parse_steps(text))
+
+    @classmethod
+    def off(cls) -> StepPlan:
+        """Without passes."""
+        plan = cls()
+        object.__setattr__(plan, "steps", _ONE_WAIT)
+        return plan
+
+    @property
+    def is_off(self) -> bool:
+        """True where no pass is wanted: then there is only the watch."""
+        return self.steps == _ONE_WAIT
 
     def also(self, name: str) -> StepPlan:
         """The plan with at least one step of a pass."""
         return StepPlan(**{**self.steps, name: self.steps.get(name, 0) or 1})
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={number}" for name, number in self._shown().items())
+        return OFF if self.is_off else ",".join(f"{name}={number}" for name, number in self._shown().items())
 
     def _shown(self) -> dict[str, int]:
         """Without passes that nobody asked for."""
@@ -61,6 +75,8 @@ class StepPlan:
 
     def for_ranks(self, num_ranks: int) -> StepPlan:
         """The plan of a job with that many ranks."""
+        if self.is_off:
+            return self
         return StepPlan(**{row.name: self.steps.get(row.name, row.steps_of(num_ranks)) for row in PASSES})
 
     @property
@@ -80,6 +96,9 @@ class StepPlan:
             if step < 0:
                 return name
         return None
+
+
+_ONE_WAIT = {row.name: int(row.name == WAIT) for row in PASSES}
 
 
 def parse_steps(text: str) -> dict[str, int]:

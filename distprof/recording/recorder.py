@@ -24,7 +24,6 @@ from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
-from distprof.recording.later_steps import LaterSteps
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
@@ -39,6 +38,7 @@ from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.unnoticed import is_traced, unnoticed
+from distprof.recording.watch.rank_watch import RankWatch
 from distprof.recording.writing import Writing
 from distprof.units import counted
 
@@ -59,7 +59,6 @@ class Recorder:
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
                                    compilations=self._compilations, ranks=ranks)
-        self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder)
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
             tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
@@ -67,6 +66,8 @@ class Recorder:
             are_work=calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light)
+        self.later = RankWatch(self._finder, self._passes, self._rank)
+        """Notes the steps behind the last pass."""
         self._thread = StepThread(self._rank.note)
         self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
@@ -78,7 +79,7 @@ class Recorder:
             written=self._watch.resume, thread=self._thread)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
                                           is_recording=lambda: self.recording and not self._thread.is_other,
-                                          later=self._later.after_optimizer)
+                                          later=self.later)
 
     @property
     def plan(self) -> StepPlan:
@@ -96,7 +97,7 @@ class Recorder:
         if self.recording:
             self._guarded(self._walk.explicit_step)()
         else:
-            self._later.explicit_step()
+            self.later.explicit_step()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -114,8 +115,8 @@ class Recorder:
         Args:
             error: What ended the script; None: it ran to its end.
         """
-        self._later.stop()
         failure = failure_of(error)
+        self.later.stop(failure.what if failure is not None else "")
         if error is not None:
             self._hang.on_error(error)
         self._rank.failure = self._rank.failure or failure
@@ -177,8 +178,8 @@ class Recorder:
 
     def _complete(self) -> None:
         """All passes are done, and the script goes on."""
-        self._finish("complete", goes_on=self._later.are_wanted)
-        self._later.start(self._step.number)
+        self._finish("complete", goes_on=self.later.are_wanted)
+        self.later.start(self._step.number)
         self._passes.sessions.forget_events()
         give_back()
 
@@ -216,7 +217,9 @@ class Recorder:
         status, why = self._outcome(reason)
         if self.recording and on_main_thread:
             self._finish(status, why)
-        elif self.recording:
+        elif not self.recording:
+            self.later.flush(reason)
+        else:
             self.recording = False
             if (lost := self._passes.current.lost_elsewhere) is not None:
                 self._rank.note(lost)
@@ -261,7 +264,7 @@ class Recorder:
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
-        self._later.forget()
+        self.later.forget()
         self._rank.forget()
         self._compilations.forget()
 

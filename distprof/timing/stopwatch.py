@@ -43,13 +43,16 @@ class StreamStopwatch(Stopwatch):
 
     def __init__(self, kind: str) -> None:
         """Compares the clocks of the host and of the current device; `kind` is the type of device, like cuda."""
+        self._prepare(kind)
+        self._compare(torch.accelerator.current_device_index())
+
+    def _prepare(self, kind: str) -> None:
         # torch.cuda.Event asks for the current stream in Python, which takes four times as long
         self._event: Callable[[], torch.Event] = partial(torch.Event, kind, enable_timing=True)
         self._is_capturing: Callable[[], bool] = getattr(accelerator(), "is_current_stream_capturing", _never)
         self._latest: torch.Event | None = None
         self._anchors: dict[int, list[Anchor]] = {}
         """By index of the device."""
-        self._compare(torch.accelerator.current_device_index())
 
     def mark(self) -> torch.Event | None:
         """None only where a graph has been captured since the constructor."""

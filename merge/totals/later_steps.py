@@ -1,4 +1,4 @@
-"""Steps of the job that followed the last pass: how many there were, and whether the step time changed."""
+"""Steps of the job outside of the passes: how many there were, and whether the step time changed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from distprof.contract.paths import STEP_ENDS
-from distprof.contract.step_ends import step_ends
-from distprof.errors import DataError
-from distprof.files import read_small
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.step_time import LIGHT, settled
+from distprof.merge.watch.pieces import Columns, RankReader
+from distprof.merge.watch.step_ends import old_columns
 
-MOST_BYTES = 1 << 28
-"""Of one rank's time stamps: more are not read."""
 LOOKED_AT = 16
-"""Ranks whose time stamps are read, spread evenly: ranks of a job step together."""
+"""Ranks whose steps are read, spread evenly: ranks of a job step together."""
 FEWEST = 10
-"""Steps before and behind a change."""
+"""Steps, or rows of short ones, before and behind a change."""
 SURE = 1e-4
 """Largest probability of chance of a change."""
 MATERIAL = 1.2
@@ -63,15 +59,43 @@ def job_steps(run: Run, steps: pl.DataFrame) -> JobSteps:
     recorded = int(steps["step"].max()) + 1 if len(steps) else 0  # type: ignore[arg-type]
     if not later:
         return JobSteps(num_recorded=recorded, num_run=None, later_ns=None, change=None)
-    first = max(number for number, _ in later)
-    ends = min(number + len(durations) for number, durations in later)
-    each = np.mean([durations[first - number:ends - number] for number, durations in later], axis=0) if (
-        ends > first) else np.empty(0)
+    numbers, weights, each = _each(later)
     light = settled(steps, LIGHT)
     tells = len(each) > 0 and not _runs_ahead(light)
-    return JobSteps(num_recorded=recorded, num_run=max(number + len(durations) for number, durations in later),
-                    later_ns=float(np.median(each)) if tells else None,
-                    change=_change(light, first, each) if tells else None)
+    return JobSteps(num_recorded=recorded, num_run=max(int(_ends(columns)[-1]) for columns in later),
+                    later_ns=_median(each, weights) if tells else None,
+                    change=_change(light, numbers, each) if tells else None)
+
+
+def _ends(columns: Columns) -> np.ndarray:
+    """The step behind each row."""
+    return columns["first_step"] + columns["num_steps"]
+
+
+def _each(later: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, how many, and how long each took as the mean over ranks: by the rows of the rank with the fewest."""
+    first = max(int(columns["first_step"][0]) for columns in later)
+    last = min(int(_ends(columns)[-1]) for columns in later)
+    coarse = min(later, key=lambda columns: len(columns["first_step"]))
+    inside = (coarse["first_step"] >= first) & (_ends(coarse) <= last)
+    begins, ends = coarse["first_step"][inside], _ends(coarse)[inside]
+    each = [(_elapsed(columns, ends) - _elapsed(columns, begins)) / (ends - begins) for columns in later]
+    return begins, ends - begins, np.mean(each, axis=0)
+
+
+def _elapsed(columns: Columns, steps: np.ndarray) -> np.ndarray:
+    """Time that steps of a rank took in all until these begin; those of a gap, which nobody noted, took none."""
+    spent = np.cumsum(columns["span_ns"])
+    edges = np.stack((columns["first_step"], _ends(columns)), 1).ravel()
+    elapsed: np.ndarray = np.interp(steps, edges, np.stack((spent - columns["span_ns"], spent), 1).ravel())
+    return elapsed
+
+
+def _median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values, kind="stable")
+    summed = np.cumsum(weights[order])
+    middle = np.searchsorted(summed, (summed[-1] / 2, summed[-1] / 2 + 0.5))
+    return float(np.mean(values[order][middle]))
 
 
 def _on_host(light: pl.DataFrame) -> pl.DataFrame:
@@ -88,9 +112,9 @@ def _runs_ahead(light: pl.DataFrame) -> bool:
     return abs(host_ns - device_ns) > AHEAD * device_ns
 
 
-def _change(light: pl.DataFrame, first: int, each: np.ndarray) -> StepChange | None:
+def _change(light: pl.DataFrame, later: np.ndarray, each: np.ndarray) -> StepChange | None:
     """The change over light steps and later ones; steps that are shorter once nothing is recorded are none."""
-    known, later = _on_host(light), np.arange(first, first + len(each))
+    known, first = _on_host(light), int(later[0])
     found = step_change(np.concatenate((known["step"].to_numpy(), later)),
                         np.concatenate((known["duration_ns"].to_numpy(), each)))
     if found is not None and found.after_ns < found.before_ns and abs(found.step - first) <= BESIDE:
@@ -104,13 +128,11 @@ def _some(run: Run) -> list[int]:
     return sorted({index * number // min(number, LOOKED_AT) for index in range(min(number, LOOKED_AT))})
 
 
-def _later(run: Run, index: int) -> tuple[int, np.ndarray] | None:
-    """The number of the first later step of a rank, and the durations of all."""
-    try:
-        found = step_ends(read_small(run.ranks[index].folder / STEP_ENDS, MOST_BYTES))
-    except (OSError, DataError):
-        return None
-    return None if found is None else (found[0], np.diff(np.array(found[1], np.int64)).astype(float))
+def _later(run: Run, index: int) -> Columns | None:
+    """What a rank noted of its steps outside of the passes."""
+    folder = run.ranks[index].folder
+    columns = RankReader(folder).new().columns
+    return columns if len(columns["first_step"]) else old_columns(folder)
 
 
 def step_change(steps: np.ndarray, durations: np.ndarray) -> StepChange | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from distprof.contract.watch import Frame, Note, SampledStep, StepRows, frames
 
 Columns = dict[str, npt.NDArray[np.int64]]
-PATTERN = "watch-[0-9][0-9][0-9].bin"
+PATTERN = "watch-[0-9]*.bin"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,14 +45,15 @@ class RankReader:
         """
         self.folder = folder
         self._read: dict[tuple[str, int], int] = {}
-        """Bytes by name and inode of a file: one that took the place of another is read from its begin."""
+        """Bytes by name and inode of a file: one that took the place of another is read from its begin, unless the
+        rank has only thinned it."""
 
     def new(self) -> Piece:
         """What was appended since the last call."""
         found: list[Frame] = []
         for path in sorted(self.folder.glob(PATTERN)):
             try:
-                found += self._new_of(path)
+                found += self._new_of(path) if path.is_file() else []  # to open a pipe might wait for ever
             except OSError:  # it was moved, or the folder is gone
                 continue
         return piece_of(found)
@@ -60,6 +61,8 @@ class RankReader:
     def _new_of(self, path: Path) -> list[Frame]:
         with path.open("rb") as file:
             key = path.name, path.stat().st_ino
+            was_there = any(name == path.name for name, _ in self._read)
+            is_new = key not in self._read
             begin = self._read.get(key, 0)
             file.seek(begin)
             content = file.read()
@@ -67,7 +70,8 @@ class RankReader:
         for end, frame in frames(content):  # noqa: B007 (the last one is needed)
             found.append(frame)
         self._read[key] = begin + end
-        return found
+        is_thinned = any(note.kind == "thinned" for frame in found[:1] for note in frame.notes)
+        return [] if was_there and is_new and is_thinned else found
 
 
 def piece_of(found: Iterable[Frame]) -> Piece:

@@ -71,21 +71,26 @@ class CollectiveRecorder:
         self._reached = _Reached()
         """The mark in front of the running call, on each thread."""
 
-    def start(self, *, timeline: bool = False) -> None:
+    def start(self, *, timeline: bool = False, streams: StreamStopwatch | None = None) -> None:
         """Puts a kernel in front of each operator.
 
         Args:
+            streams: What marks streams; by default a stopwatch of its own, which waits for the device.
             timeline: A timeline will show when ops ended. Callbacks hold up the backend's thread until the interpreter
                 is free, so they are only used where the timeline leaves open which op an event belongs to.
         """
         self._ends_from_timeline = timeline
-        watch = stopwatch()
+        watch = streams or stopwatch()
         self._streams = watch if isinstance(watch, StreamStopwatch) else None
         self._kernels.start()
         self._waits.start()
 
-    def stop(self) -> None:
-        """Removes the kernels; an op that still runs gets its end from a callback."""
+    def stop(self, *, settles: bool = True) -> None:
+        """Removes the kernels; an op that still runs gets its end from a callback.
+
+        Args:
+            settles: Marks on streams become times, for which the device is waited for; else they stay, for `resolve`.
+        """
         if self._kernels.stop():
             self._waits.stop()
             self._look_at_pending()
@@ -94,7 +99,10 @@ class CollectiveRecorder:
                 if call.runner is None and call.op not in POINT_TO_POINT:
                     self._stamp_end(call, work)
             self._pending = []
-            self._resolve_marks()
+            if settles:
+                self._resolve_marks()
+            self._streams = None
+            self._reached = _Reached()
 
     def forget(self) -> None:
         """Drops all calls, and numbers the next ones from 0."""
@@ -118,7 +126,7 @@ class CollectiveRecorder:
             if streams is not None and marked:
                 streams.settle(every_stream=False)
                 for call in marked:
-                    _resolve(call, streams)
+                    resolve(call, streams)
         for call in marked:
             call.mark = call.reached = call.waited = call.passed = None
 
@@ -249,7 +257,8 @@ class CollectiveRecorder:
             return  # some works of gloo have no future
 
 
-def _resolve(call: CollectiveCall, streams: StreamStopwatch) -> None:
+def resolve(call: CollectiveCall, streams: StreamStopwatch) -> None:
+    """Turns the marks of a call into times, by the stopwatch that made them."""
     if call.reached is not None:
         call.reached_ns = streams.resolve(call.reached)
     if call.passed is not None:

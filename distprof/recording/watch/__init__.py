@@ -1,0 +1,1 @@
+"""What a rank notes of every step outside of the passes, until the script ends."""

@@ -1,0 +1,143 @@
+"""What rows take on the device, by events at their ends on the current stream: read later, never waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from distprof.process.accelerators import CPU, device_type, is_capturing
+from distprof.recording.watch.rows import Row
+from distprof.timing.stopwatch import StreamStopwatch, has_events
+
+PATIENCE_NS = 2_000_000_000
+"""A row waits so long for its time on the device, then it goes without."""
+
+
+class _Held(NamedTuple):
+    row: Row
+    since_ns: int
+    began: torch.Event | None
+    ended: torch.Event | None
+
+
+class DeviceMarks:
+    """Holds rows back until the device has come to their ends."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Held] = deque()
+        self._lock = threading.Lock()
+        self._last: torch.Event | None = None
+
+    def begin(self) -> None:
+        """The first row begins."""
+        self._last = _mark()
+
+    def end(self, row: Row) -> None:
+        """A row ended, and the next one begins."""
+        began, self._last = self._last, _mark()
+        known = began is not None and self._last is not None and began.device == self._last.device
+        self._held.append(_Held(row, time.perf_counter_ns(), began if known else None, self._last if known else None))
+
+    def settled(self) -> list[Row]:
+        """Rows to which the device has come; on the thread of the steps."""
+        rows: list[Row] = []
+        with self._held_now() as held:
+            while held and (held[0].ended is None or _is_over(held[0]) or _is_overdue(held[0])):
+                rows.append(held.popleft().row)
+        return rows
+
+    def overdue(self, *, all_of_them: bool = False) -> list[Row]:
+        """Rows that have waited too long, or all; on any thread, as no device is asked."""
+        rows: list[Row] = []
+        with self._held_now() as held:
+            while held and (all_of_them or _is_overdue(held[0])):
+                rows.append(held.popleft().row)
+        return rows
+
+    @contextmanager
+    def _held_now(self) -> Iterator[deque[_Held]]:
+        """What is held; nothing while another thread, or what a signal interrupted, is at it."""
+        if not self._lock.acquire(blocking=False):
+            yield deque()
+            return
+        try:
+            yield self._held
+        finally:
+            self._lock.release()
+
+
+def _is_overdue(held: _Held) -> bool:
+    return time.perf_counter_ns() - held.since_ns > PATIENCE_NS
+
+
+def _is_over(held: _Held) -> bool:
+    """True where the row has its time now, or will never have it."""
+    assert held.ended is not None and held.began is not None
+    if is_capturing():  # to ask would break that
+        return False
+    try:
+        if not held.ended.query():
+            return False
+        held.row["device_ns"] = max(0, round(held.began.elapsed_time(held.ended) * 1e6))
+    except RuntimeError:
+        return True  # the script's error, which torch repeats
+    return True
+
+
+def _mark() -> torch.Event | None:
+    kind = device_type()
+    if kind == CPU or is_capturing() or not has_events(kind):
+        return None
+    event: Any = torch.Event(kind, enable_timing=True)
+    event.record()
+    return event  # type: ignore[no-any-return]
+
+
+class StepMarks(StreamStopwatch):
+    """Marks of one step, in ns from its begin on the stream. No clocks are compared, so nothing is waited for."""
+
+    def __init__(self, kind: str) -> None:
+        """The step begins now, on a device of this type."""
+        self._prepare(kind)
+        self._marks: list[torch.Event] = []
+        self.origin = self.mark()
+
+    def mark(self) -> torch.Event | None:
+        event = super().mark()
+        if event is not None and (not self._marks or self._marks[-1] is not event):
+            self._marks.append(event)
+        return event
+
+    def are_over(self) -> bool:
+        """True once the streams have come to all marks."""
+        if is_capturing():
+            return False
+        while self._marks and self._marks[-1].query():
+            self._marks.pop()
+        return not self._marks
+
+    def resolve(self, mark: torch.Event | None) -> int:
+        """
+        Raises:
+            RuntimeError: It is of another device than the begin of the step.
+        """
+        if mark is None or self.origin is None:
+            raise RuntimeError("there is no mark")
+        return round(self.origin.elapsed_time(mark) * 1e6)
+
+    def settle(self, *, every_stream: bool = True) -> None:
+        """Waits for nothing: see `are_over`."""
+
+
+def step_marks() -> StepMarks | None:
+    """None where there is no device, or none with events, or a graph is captured."""
+    kind = device_type()
+    if kind == CPU or is_capturing() or not has_events(kind):
+        return None
+    return StepMarks(kind)

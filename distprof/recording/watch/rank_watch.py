@@ -1,0 +1,263 @@
+"""The watch of a rank: notes every step from the end of the passes to the end of the script."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Protocol
+
+from torch import nn
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from distprof.contract.watch import Note, is_sampled
+from distprof.files import HINTS
+from distprof.model.compiled import never_compile
+from distprof.model.modules import Site
+from distprof.model.scopes import in_backward
+from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.rank_recording import RankRecording
+from distprof.recording.rank_size import watch_bytes
+from distprof.recording.run_directory import WATCH
+from distprof.recording.steps.finder import StepFinder
+from distprof.recording.unnoticed import is_traced, unnoticed
+from distprof.recording.watch.device_marks import DeviceMarks
+from distprof.recording.watch.root_phases import RootPhases
+from distprof.recording.watch.rows import GarbageTime, RowInProgress
+from distprof.recording.watch.sampled_steps import SampledSteps
+from distprof.recording.watch.watch_file import WatchFile
+
+RARE = 0.5
+"""Calls without gradient in a larger part of the steps are their work, not evaluation."""
+
+
+class Looks(Protocol):
+    """What looks at the end of each row whether to record a window."""
+
+    def look(self, step: int) -> None:
+        """Called when this step has ended, on its thread. It may call `RankWatch.pause`."""
+
+
+class RankWatch:
+    """Notes steps between `start` and `stop`, but for those between `pause` and `resume`."""
+
+    def __init__(self, finder: StepFinder, passes: PassSwitch, rank: RankRecording) -> None:
+        """Begins switched off.
+
+        Args:
+            finder: Says what ends a step.
+            passes: Of the recording; knows the models.
+            rank: Likewise.
+        """
+        self.is_on = False
+        """True while steps are noted."""
+        self.windows: Looks | None = None
+        self.step = 0
+        """The running one."""
+        self._finder, self._passes, self._rank = finder, passes, rank
+        self._file: WatchFile | None = None
+        self._thread = 0
+        self._root_began = self._guarded(self._on_root)
+        self._phases = RootPhases(passes.phases, self._root_begins, self._fail)
+        self._garbage = GarbageTime()
+        self._row = RowInProgress(self._garbage)
+        self._marks = DeviceMarks()
+        self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
+        self._ended, self._rootless = self._guarded(self._on_optimizer), self._guarded(self._on_explicit)
+        self._evaluated = self._seen = 0
+
+    @property
+    def are_wanted(self) -> bool:
+        """False where nothing tells when a step ends, or the user wants none."""
+        return self._finder.rule is not None and os.environ.get(WATCH) != "off"
+
+    def start(self, first: int) -> None:
+        """The first of these steps begins now, if they are wanted."""
+        folder = self._rank.rank_folder
+        if folder is None or not self.are_wanted:
+            return
+        try:
+            self._file = WatchFile(folder, watch_bytes(os.environ), self._marks_overdue, self._fail)
+            self._file.start()
+            self._thread = get_ident()
+            self.resume(first)
+        except Exception as error:  # noqa: BLE001 (the training job always survives us)
+            self._fail(error)
+
+    def resume(self, first_step: int) -> None:
+        """The first step that is noted begins now, on this thread."""
+        if self._file is None or self.is_on:
+            return
+        self.is_on, self.step = True, first_step
+        self._garbage.start()
+        self._row.begin()
+        self._marks.begin()
+        self._phases.start(_roots(self._passes))
+
+    def pause(self) -> None:
+        """Steps are not noted from now on; nothing of ours stays in the process but hooks of optimizers."""
+        if self.is_on:
+            with unnoticed():
+                self._end_row()
+                self._take_away()
+
+    def note(self, kind: str, text: str = "") -> None:
+        """Writes down that something happened."""
+        if self._file is not None:
+            self._file.note(Note(time_ns=time.time_ns(), step=self.step, kind=kind, text=text))
+
+    def stop(self, why: str = "") -> None:
+        """The script ended: writes what is not written yet; no more steps are noted."""
+        try:
+            self.pause()
+        except Exception:  # noqa: BLE001 (the script ends as it would have)
+            self.is_on = False
+        if self._file is not None:
+            self.note("ended", why)
+            self._file.close()
+            self._file = None
+
+    def flush(self, why: str) -> None:
+        """The process is about to end by a signal; on any thread."""
+        if self._file is not None:
+            self.note("ended", why)
+            self._file.flush(at_end=True)
+
+    def forget(self) -> None:
+        """In a forked child: the parent notes its own steps."""
+        if self.is_on:
+            self._take_away()
+        self._file = None
+
+    # --- what happens in the script --------------------------------------------------------------------------------
+
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step; gives other arguments where it has a closure."""
+        if not self.is_on or is_compiling() or is_traced() is not None:
+            return None
+        return self._phases.before_optimizer(optimizer, args, kwargs)
+
+    def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
+        """An optimizer stepped, in a call or a replayed graph, or a gradient scaler left that out."""
+        if self.is_on:
+            self._ended(optimizer, called, skipped)
+
+    def explicit_step(self) -> None:
+        """The script says that a step ended."""
+        if self.is_on and self._finder.rule == "explicit":
+            self._rootless()
+
+    def _on_optimizer(self, optimizer: Optimizer, called: bool, skipped: bool) -> None:  # noqa: FBT001 (a callback)
+        inside = in_backward()
+        counts = self._phases.after_optimizer(optimizer) if called else get_ident() == self._thread
+        if self._finder.rule == "explicit" or not (inside or counts):
+            return
+        ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+        if ended and not inside:
+            self._step_ended()
+
+    def _on_explicit(self) -> None:
+        self._step_ended()
+
+    def _root_begins(self, module: nn.Module) -> None:
+        if self._finder.rule in ("forward", "backward"):
+            self._root_began(module)
+
+    def _on_root(self, module: nn.Module) -> None:
+        modules = self._passes.modules
+        site = modules.find(module) or modules.add_root(module)
+        if self._finder.before_root(site, evaluates=self._passes.phases.num_evaluations > 0):
+            self._step_ended()
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def _step_ended(self) -> None:
+        phases = self._phases.take(is_inference=self._finder.rule == "forward")
+        self._row.add(self.step, phases)
+        if self._samples.is_running:
+            with unnoticed():
+                self._samples.end(phases[0])
+        self._seen += 1
+        if self._phases.is_evaluated or self._passes.phases.num_evaluations:
+            self._on_evaluation()
+        self.step += 1
+        if self._row.is_due:
+            with unnoticed():
+                self._on_due()
+        if self.is_on:
+            if is_sampled(self.step, self._samples.exponent):
+                with unnoticed():
+                    self._samples.begin(self.step)
+            self._phases.begin()  # what we did since the last one ended is part of neither
+
+    def _on_due(self) -> None:
+        self._end_row()
+        if self.windows is not None:
+            self.windows.look(self.step - 1)
+
+    def _end_row(self) -> None:
+        if self._file is None:
+            self._take_away()  # another thread could not write
+            return
+        if not self._row.num_steps:
+            return
+        samples = self._samples.row_ended(self._row.span_ns, self._row.num_steps)
+        self._marks.end(self._row.end())
+        self._file.add(self._marks.settled(), samples)
+
+    def _on_evaluation(self) -> None:
+        self._evaluated += 1
+        if self._finder.is_training and self._evaluated < RARE * self._seen:
+            self.note("evaluation")
+
+    def _marks_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
+        return self._marks.overdue(all_of_them=every)
+
+    def _take_away(self) -> None:
+        self.is_on = False
+        self._phases.stop()
+        self._garbage.stop()
+        samples = self._samples.stop()
+        if self._file is not None:
+            self._file.add(self._marks.settled(), samples)
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the watch; on any thread."""
+        file, self._file = self._file, None
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        hint = HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
+        if file is not None:
+            self._rank.say(f"steps are no longer noted, training continues: {why}{f'  hint: {hint}' if hint else ''}")
+        if self.is_on and get_ident() == self._thread:
+            try:
+                self._take_away()
+            except Exception:  # noqa: BLE001 (nothing may reach the script)
+                self.is_on = False
+
+    def _labelling(self, function: Callable[..., None]) -> Callable[..., None]:
+        def unseen(*args: Any, **kwargs: Any) -> None:
+            with unnoticed():
+                function(*args, **kwargs)
+
+        return self._guarded(unseen)
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """What the script's threads call: an error ends the watch and nothing else."""
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            if is_compiling() or not self.is_on or is_traced() is not None:
+                return
+            try:
+                function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 (the training job always survives us)
+                self._fail(error)
+
+        never_compile(guarded)
+        return guarded
+
+
+def _roots(passes: PassSwitch) -> list[Site]:
+    return [model.root for model in passes.modules.models]

@@ -1,0 +1,173 @@
+"""Steps in which communication is labelled: the same on all ranks, by their numbers, and few enough to cost nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from distprof.contract.watch import MOST_SPARSE, UNKNOWN, SampledStep
+from distprof.model.scopes import Guard, ModuleScopes
+from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRecorder
+from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.watch.device_marks import StepMarks, step_marks
+
+EVERY_NS = 1_400_000_000
+"""So often a step is sampled, where that costs little."""
+LEAST_SPARSE = 3
+"""Of long steps 1 in 8 is."""
+MOST_COST = 0.003
+"""Part of the time of a job that labels may take."""
+MOST_CALLS = 64
+FIRST_COST_NS = 3_000_000
+"""Of labels in a step, before it was measured."""
+COST_OF_CALL_NS = 100_000
+"""What the label of a call takes at most, which is not measured."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundSample:
+    """A sampled step, with names in place of numbers."""
+
+    step: SampledStep
+    groups: list[tuple[str, list[int]]]
+    """Of each call."""
+    ops: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    step: int
+    start_ns: int
+    cost_ns: int
+    marks: StepMarks | None
+    span_ns: int = 0
+    calls: list[CollectiveCall] = field(default_factory=list)
+    num_calls: int = 0
+    rows: int = 0
+    """Ends of rows since."""
+
+
+class SampledSteps:
+    """Switches labels on for a step, and off at its end."""
+
+    MOST_ROWS = 2
+    """Ends of communication that came later than at the end of the second row are not waited for."""
+
+    def __init__(self, scopes: ModuleScopes, step: Callable[[], int], guard: Guard) -> None:
+        """Begins without any."""
+        self._recorder = CollectiveRecorder(scopes, lambda: (step(), None), RunningWorks(guard), guard)
+        self._running: _Running | None = None
+        self._ended: list[_Running] = []
+        self._cost_ns = FIRST_COST_NS
+        self._step_ns = 0.0
+        self.exponent = MOST_SPARSE
+        """1 in 2**exponent steps is sampled; of the first row hardly any."""
+
+    def _exponent(self) -> int:
+        by_time = max(LEAST_SPARSE, round(math.log2(max(1.0, EVERY_NS / self._step_ns))))
+        by_cost = math.ceil(math.log2(max(1.0, self._cost_ns / (MOST_COST * self._step_ns))))
+        return min(max(by_time, by_cost), MOST_SPARSE)
+
+    @property
+    def is_running(self) -> bool:
+        """True in a step with labels."""
+        return self._running is not None
+
+    def row_ended(self, span_ns: int, num_steps: int) -> list[FoundSample]:
+        """A row ended, of so many steps; gives samples that are complete."""
+        mean = span_ns / num_steps
+        self._step_ns = mean if not self._step_ns else self._step_ns + (mean - self._step_ns) / 8
+        self.exponent = self._exponent()
+        done: list[_Running] = []
+        for one in self._ended:
+            one.rows += 1
+            if one.rows >= self.MOST_ROWS or _is_over(one):
+                done.append(one)
+        self._ended = [one for one in self._ended if one not in done]
+        return [_sample(one) for one in done if one.calls]
+
+    def begin(self, step: int) -> None:
+        """A step begins that is sampled; nothing happens where there is nobody to communicate with."""
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return
+        began = time.perf_counter_ns()
+        marks = step_marks()
+        self._running = _Running(step=step, start_ns=0, cost_ns=0, marks=marks)
+        self._recorder.start(streams=marks)
+        self._running.start_ns, self._running.cost_ns = time.time_ns(), time.perf_counter_ns() - began
+
+    def end(self, span_ns: int) -> None:
+        """It ended; where labels were on they go."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        began = time.perf_counter_ns()
+        self._recorder.stop(settles=False)
+        running.span_ns, running.num_calls = span_ns, len(self._recorder.calls)
+        running.calls = self._recorder.calls[:MOST_CALLS]
+        self._recorder.forget()
+        cost = running.cost_ns + time.perf_counter_ns() - began + running.num_calls * COST_OF_CALL_NS
+        self._cost_ns += (cost - self._cost_ns) // 4
+        self._ended.append(running)
+
+    def stop(self) -> list[FoundSample]:
+        """Takes labels away; gives what is known of steps that have ended."""
+        if self._running is not None:
+            self._running = None
+            self._recorder.stop(settles=False)
+            self._recorder.forget()
+        ended, self._ended = self._ended, []
+        return [_sample(one) for one in ended if one.calls]
+
+
+def _is_over(one: _Running) -> bool:
+    """True where the ends of all calls are known."""
+    if one.marks is not None:
+        try:
+            return one.marks.are_over()
+        except RuntimeError:
+            return True
+    return all(call.end_ns is not None or call.wait_end_ns is not None or call.over_by_ns is not None
+               for call in one.calls)
+
+
+def _sample(one: _Running) -> FoundSample:
+    times = [_of_stream(one, call) if call.mark is not None else _of_host(one, call) for call in one.calls]
+    for call in one.calls:
+        call.mark = call.reached = call.waited = call.passed = None
+    step = SampledStep(step=one.step, start_ns=one.start_ns, span_ns=one.span_ns, num_calls=one.num_calls, group=[],
+                       op=[], arrived_ns=[time[0] for time in times], took_ns=[time[1] for time in times],
+                       blocked_ns=[time[2] for time in times])
+    return FoundSample(step=step, groups=[(call.group, call.group_ranks) for call in one.calls],
+                       ops=[call.op for call in one.calls])
+
+
+def _of_host(one: _Running, call: CollectiveCall) -> tuple[int, int, int]:
+    ends = [end for end in (call.end_ns, None if call.waits_for_several else call.wait_end_ns, call.over_by_ns)
+            if end is not None]
+    waited = UNKNOWN if call.wait_start_ns is None or call.wait_end_ns is None else (
+        call.wait_end_ns - call.wait_start_ns)
+    return (max(0, call.enqueue_ns - one.start_ns), max(0, min(ends) - call.enqueue_ns) if ends else UNKNOWN,
+            max(0, waited) if waited != UNKNOWN else UNKNOWN)
+
+
+def _of_stream(one: _Running, call: CollectiveCall) -> tuple[int, int, int]:
+    """The stream is not asked for marks to which it has not come."""
+    marks, known = one.marks, [UNKNOWN, UNKNOWN, UNKNOWN]
+    assert marks is not None
+    with suppress(RuntimeError):
+        if not marks.are_over():
+            return UNKNOWN, UNKNOWN, UNKNOWN
+        reached = marks.resolve(call.reached)
+        known[0] = max(0, reached)
+        waited, passed = marks.resolve(call.waited), marks.resolve(call.passed)
+        known[2] = max(0, passed - waited)
+        if passed - waited > STOOD_STILL_NS:  # else it was over at some time before
+            known[1] = max(0, passed - reached)
+    return known[0], known[1], known[2]

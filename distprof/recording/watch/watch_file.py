@@ -1,0 +1,132 @@
+"""Appends what is noted to the pieces of a rank, every few seconds, on a thread of its own: disks may hang."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distprof.contract.watch import Note, encoded
+from distprof.helper import Helper
+from distprof.recording.watch.frames import frame_of
+from distprof.recording.watch.rows import Row
+from distprof.recording.watch.sampled_steps import FoundSample
+from distprof.recording.watch.thinning import NAME
+from distprof.threads import UnseenThread, is_scarce
+
+EVERY_S = 3.0
+"""A frame is written so often, where there is news."""
+PATIENCE_S = 2.0
+"""How long the end of the script waits for the disk."""
+PIECES = 8
+"""A piece is closed when it has the so-manieth part of what all may take."""
+MOST_HELD = 100_000
+"""Rows that a disk which hangs may make us keep."""
+
+
+class WatchFile:
+    """Takes rows, samples and notes from the thread of the steps, and writes them on another."""
+
+    def __init__(self, folder: Path, most_bytes: int, overdue: Callable[[bool], list[Row]],
+                 failed: Callable[[Exception], None]) -> None:
+        """Begins a new piece.
+
+        Args:
+            folder: Of the rank.
+            most_bytes: Of all pieces, beyond which old ones are thinned.
+            overdue: Gives rows that were held back for too long, or all.
+            failed: Called once, when nothing can be written any more.
+        """
+        self._folder, self._most_bytes = folder, most_bytes
+        self._overdue, self._failed = overdue, failed
+        self._rows: deque[Row] = deque(maxlen=MOST_HELD)
+        self._samples: deque[FoundSample] = deque(maxlen=MOST_HELD)
+        self._notes: deque[Note] = deque(maxlen=MOST_HELD)
+        self._number = 0
+        self._in_piece = self._in_all = 0
+        self._file_lock = threading.Lock()
+        self._over = threading.Event()
+        self._works = True
+        self._thread: UnseenThread | None = None
+
+    def start(self) -> None:
+        """Begins to write."""
+        while (self._folder / NAME.format(self._number)).exists():
+            self._in_all += (self._folder / NAME.format(self._number)).stat().st_size
+            self._number += 1
+        if not is_scarce():
+            self._thread = UnseenThread(self._write_on)
+            self._thread.start()
+
+    def add(self, rows: list[Row], samples: list[FoundSample]) -> None:
+        """What is complete by now."""
+        self._rows.extend(rows)
+        self._samples.extend(samples)
+        if self._thread is None and len(self._rows) * 0.2 >= EVERY_S:
+            self.flush()
+
+    def note(self, note: Note) -> None:
+        """Something happened."""
+        self._notes.append(note)
+
+    def close(self) -> None:
+        """Writes what is not written yet; waits a while for the disk, and for what is being written."""
+        self._over.set()
+        if self._thread is None or not self._thread.is_alive():
+            self.flush(at_end=True)
+        else:
+            self._thread.join(PATIENCE_S)
+
+    def flush(self, *, at_end: bool = False) -> None:
+        """Writes what there is now; nothing while another thread does."""
+        if not self._works or not self._file_lock.acquire(timeout=PATIENCE_S if at_end else 0):
+            return
+        try:
+            self._write(at_end=at_end)
+        except Exception as error:  # noqa: BLE001 (a full disk, a folder that was removed; the job goes on)
+            self._works = False
+            self._failed(error)
+        finally:
+            self._file_lock.release()
+
+    def _write_on(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self.flush()
+        self.flush(at_end=True)
+
+    def _write(self, *, at_end: bool) -> None:
+        rows = [*_taken(self._rows), *self._overdue(at_end)]
+        samples, notes = _taken(self._samples), _taken(self._notes)
+        if not (rows or samples or notes):
+            return
+        content = encoded(frame_of(sorted(rows, key=lambda row: row["first_step"]), samples, notes))
+        path = self._folder / NAME.format(self._number)
+        # a folder that was removed is not made anew
+        number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(number, content)
+        finally:
+            os.close(number)
+        self._in_piece += len(content)
+        self._in_all += len(content)
+        if not at_end and self._in_piece >= self._most_bytes / PIECES:
+            self._begin_piece()
+
+    def _begin_piece(self) -> None:
+        self._number, self._in_piece = self._number + 1, 0
+        if self._in_all > self._most_bytes:
+            (self._folder / NAME.format(self._number)).touch()  # the last one stays as it is
+            helper = Helper()
+            try:
+                self._in_all = helper.call("distprof.recording.watch.thinning:thin", self._folder.absolute(),
+                                           self._most_bytes * (PIECES - 1) // PIECES)
+            finally:
+                helper.close()
+
+
+def _taken(queue: deque[Any]) -> list[Any]:
+    """What is in it, which another thread may add to."""
+    return [queue.popleft() for _ in range(len(queue))]
