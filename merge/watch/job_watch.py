@@ -144,9 +144,9 @@ def _memory(view: View) -> Iterator[WatchFinding]:
         slopes, steps = [one for one, _ in of.values()], [step for _, step in of.values()]
         onset = int(np.median(steps))
         yield WatchFinding(
-            id="", kind="memory_growth", ranks=sorted(ranks), hosts=sorted({view.hosts.get(rank, "") for rank in ranks}),
-            onset_step=onset, onset_ns=view.time_of(onset), bytes_per_hour=float(np.median(slopes)),
-            phase=None, why=[] if name == "host_bytes" else ["memory of the device"])
+            id="", kind="memory_growth", ranks=sorted(ranks),
+            hosts=sorted({view.hosts.get(rank, "") for rank in ranks}), onset_step=onset, onset_ns=view.time_of(onset),
+            bytes_per_hour=float(np.median(slopes)), why=[] if name == "host_bytes" else ["memory of the device"])
 
 
 def watched(run_folder: Path, hosts: Mapping[int, str]) -> JobWatch:

@@ -13,12 +13,14 @@ from distprof.merge.watch.view import MATERIAL, View
 
 PART = 4.0
 """Standard errors that a rank must show by itself where the job grew at the same time."""
-FROM_START = 0.05
+FROM_START = 0.035
 """Of a step, by which a rank must be above its peers where nothing changed: ranks are never quite alike."""
 TOGETHER_NS = 20e9
 """Troubles of ranks that begin within it, or within 100 steps, are one."""
 SEEN_IN_STEPS = 0.15
 """Of a rank's shift that steps must show. Less than all where ranks take turns in being the last."""
+LASTING = 0.5
+"""Of the mean shift that the median must show."""
 ALIKE = 0.5
 """Of the largest shift: a rank with less of one that began at the same time costs nothing by itself."""
 
@@ -100,9 +102,15 @@ def _troubles(view: View, series: Series, place: int, parts: list[Segment]) -> l
         last = number
         while last + 1 < len(parts) and above[last + 1]:
             last += 1
-        found.append(_late(series, place, parts, number, last, normal))
+        if series is not view.compared or _lasts(series.values[parts[number].begin:parts[last].end, place], normal):
+            found.append(_late(series, place, parts, number, last, normal))
         number = last + 1
     return found
+
+
+def _lasts(values: Any, normal: float) -> bool:
+    """Whether it is above for most of the time: a burst raises the mean alone."""
+    return bool(np.median(values) - normal >= LASTING * (values.mean() - normal))
 
 
 def _late(series: Series, place: int, parts: list[Segment], first: int, last: int, normal: float) -> Late:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.contract.watch import UNKNOWN
-from distprof.merge.watch.pieces import Columns, Note
+from distprof.contract.watch import UNKNOWN, Note
+from distprof.merge.watch.pieces import Columns
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 CHUNK = 64

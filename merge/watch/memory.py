@@ -10,14 +10,15 @@ from distprof.merge.watch.grid import LEVELS, Blocks
 
 PARTS = 10
 """Stretches of the time after the warm-up; in each the lowest value counts, as what is freed later is no leak."""
-LEAST_NS = 60e9
-"""Of watched time."""
+LEAST_NS = 120e9
+LEAST_STEPS = 1000
+"""Of watched time; less is warm-up."""
 LEAST_BYTES = 64e6
 LEAST_SHARE = 0.02
 """Of the memory at the begin of the looked-at time."""
 WARM_UP = 0.33
 """Of the watched time."""
-STEADY = 0.5
+STEADY = 0.7
 """Of the mean slope that the last third must have: what slows down is a cache that fills."""
 
 
@@ -27,7 +28,8 @@ def growing(blocks: Blocks) -> dict[str, dict[int, tuple[float, int]]]:
     All differences of neighbouring stretches must be positive: by chance alone, of 10 stretches in any order, that
     happens once in 10! (Mann 1945, for the largest value of his statistic).
     """
-    if len(blocks.first) < 4 * PARTS or blocks.end_ns[-1] - blocks.end_ns[0] < LEAST_NS:
+    if len(blocks.first) < 4 * PARTS or blocks.end_ns[-1] - blocks.end_ns[0] < LEAST_NS or (
+            blocks.steps.sum() < LEAST_STEPS):
         return {}
     return {name: found for name in LEVELS if (found := _of(blocks, blocks.field(name)))}
 
@@ -44,9 +46,10 @@ def _of(blocks: Blocks, values: Any) -> dict[int, tuple[float, int]]:
     with np.errstate(invalid="ignore"):
         good = (steps > 0).all(axis=0) & (grown >= np.maximum(LEAST_BYTES, LEAST_SHARE * lowest[0])) & (
             last >= STEADY * grown * (PARTS // 3) / (PARTS - 1))
-    hours = time[-1] * (1 - WARM_UP) * (PARTS - 1) / PARTS / 3600e9
-    return {int(place): (float(grown[place] / hours), _begin(blocks, values[:, place], lowest[0, place], float(
-        grown[place] / hours), time)) for place in np.flatnonzero(good)}
+    slope = np.median(steps, axis=0) / (time[-1] * (1 - WARM_UP) / PARTS / 3600e9)
+    return {int(place): (float(slope[place]), _begin(
+        blocks, values[:, place], lowest[0, place], float(slope[place]), time))
+            for place in np.flatnonzero(good)}
 
 
 def _begin(blocks: Blocks, values: Any, level: float, slope: float, time: Any) -> int:

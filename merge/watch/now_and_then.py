@@ -20,7 +20,7 @@ FAR = 6.0
 """Robust standard deviations above what is usual for a rank."""
 LEAST = 0.05
 """Of a step."""
-SURE = 1e-7
+SURE = 1e-6
 """Largest chance of so many more episodes than on the other ranks (Poisson)."""
 EPISODES = 5
 MOST = 0.7
@@ -107,7 +107,7 @@ def _often(compared: Any, typical_ns: float) -> list[tuple[int, Any]]:
     episodes = (hits[1:] & ~hits[:-1]).sum(axis=0) + hits[0]
     # two ranks beat once for each other: the median of the others of two ranks is the other one
     others = (episodes.sum() - episodes) / max(len(episodes) - 1, 1)
-    p = _at_least(episodes, others + 1.0) * len(episodes)
+    p = _at_least(episodes, others + 0.5) * len(episodes)
     return [(int(place), hits[:, place]) for place in np.flatnonzero((p < SURE) & (episodes >= EPISODES))]
 
 

@@ -69,12 +69,12 @@ def _sigma(signals: Any) -> Any:
 def signals_of(view: View, place: int | None, low: int, high: int) -> Any:
     """Series of (rows, signals) that change with it: step time and, of a rank, its own phases against its peers."""
     rows = view.grid.rows[low:high].astype(float)
-    span = np.nanmedian(rows[:, :, FIELDS.index("span_ns")], axis=1)
+    span = np.median(shifts.filled(rows[:, :, FIELDS.index("span_ns")]), axis=1)
     names = view.own_phases
     if place is None or not names or rows.shape[1] < 2:
         return span[:, None]
-    own = sum(rows[:, :, FIELDS.index(name)] for name in names)
-    others = np.nanmedian(np.delete(own, place, axis=1), axis=1)
+    own = shifts.filled(sum(rows[:, :, FIELDS.index(name)] for name in names))
+    others = np.median(np.delete(own, place, axis=1), axis=1)
     return np.stack([_without(span, others), own[:, place] - others], axis=1)
 
 

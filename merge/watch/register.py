@@ -51,7 +51,7 @@ class Register:
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id
-        if now_ns - old.onset_ns > SETTLED_NS:
+        if now_ns - old.onset_ns > SETTLED_NS and new.kind == old.kind:
             new.onset_step, new.onset_ns = old.onset_step, old.onset_ns
         new.module, new.line, new.window = old.module, old.line, old.window
         if not new.why:
@@ -63,10 +63,9 @@ def _same(old: WatchFinding, new: WatchFinding, near: float) -> bool:
     late = old.kind in LATE_KINDS and new.kind in LATE_KINDS
     if old.kind != new.kind and not late:
         return False
-    if old.kind in ("memory_growth", "pauses", "data_stall", "stopped"):
-        return old.phase == new.phase and (not old.ranks or not new.ranks or bool(set(old.ranks) & set(new.ranks))) and (
-            old.kind != "pauses" or old.why == new.why)
     overlap = not old.ranks or not new.ranks or bool(set(old.ranks) & set(new.ranks))
+    if old.kind in ("memory_growth", "pauses", "data_stall", "stopped"):
+        return old.phase == new.phase and overlap and (old.kind in ("data_stall", "stopped") or old.why == new.why)
     close = abs(old.onset_step - new.onset_step) <= near or (
         old.until_step is None and old.onset_step <= new.onset_step)
     return overlap and close

@@ -176,12 +176,10 @@ def clipped(values: Any, recent: Any) -> Any:
     """Values, at most `CLIP` robust standard deviations from the recent median (Huber 1964: winsorized)."""
     if len(recent) < 8:
         return values
-    middle = np.nan_to_num(np.median(recent, axis=0), nan=np.inf)
+    middle = np.median(recent, axis=0)  # nan of a rank that was not there all the time
     spread = 1.4826 * np.median(np.abs(recent - middle), axis=0)
-    wide = CLIP * np.maximum(np.nan_to_num(spread, nan=np.inf), 0.01 * middle)
-    known = np.isfinite(middle) & np.isfinite(wide)
-    return np.where(known, np.clip(values, np.where(known, middle - wide, -np.inf),
-                                   np.where(known, middle + wide, np.inf)), values)
+    wide = CLIP * np.maximum(spread, 0.01 * middle)
+    return np.where(np.isnan(wide), values, np.fmin(np.fmax(values, middle - wide), middle + wide))
 
 
 def _widened(values: Any) -> Any:

@@ -17,27 +17,28 @@ from typing import Any
 
 import numpy as np
 
-THRESHOLD = 6.0
-"""Standard errors. A look at 64 ranks and 4,096 blocks tries about 10^6 windows that overlap; by chance alone the
-largest of so many passes 6.0 once in 1,000 looks at noise that is normal. See docs/watch.md for what was measured."""
+THRESHOLD = 6.5
+"""Standard errors. A look at 64 ranks and 4,096 blocks tries about 5 * 10^6 windows, which overlap: the largest of so
+many independent normal ones passes 6.5 once in 2,500 looks. The standard error itself is estimated, from dozens of
+batches, which takes most of that reserve. docs/watch.md says what was measured."""
 LEAST = 10
 """Blocks or samples after a change: 16 s of short steps, 80 long ones."""
 BEFORE = 5
 """And before it."""
-JOINT = 6.5
+JOINT = 7.0
 """The same for a rank and the job at the same time."""
 PART = 2.5
 """What each of the two must show at least."""
 FEW = 4
 """Samples before and after."""
-BATCHES = (1, 2, 4, 8)
+BATCHES = (1, 2, 4, 8, 16)
 """Lengths of batches whose spread is looked at; the largest counts."""
 FEWEST = 12
 """Batches that it takes."""
 OWN_MEMORY = 0.8
 """Of the spread of a rank's own batches that counts at least."""
 INNER, INNER_OF_NORMAL = 0.85, 0.72
-"""Share of the smallest differences, and their root mean square where a normal one has 1: changes are among the rest."""
+"""Share of the smallest differences, and their root mean square where the normal has 1: changes are among the rest."""
 DEPTH = 12
 
 
@@ -83,15 +84,17 @@ def noise(values: Any, weight: Any) -> Any:
     single = batched(values, weight, 1)
     if single is None:
         return np.full(values.shape[1], np.inf)
-    most, memory = single, 1.0
+    most, memory, shorter = single, 1.0, 1.0
     for size in BATCHES:
         if (spread := batched(values, weight, size)) is not None:
             # a spread of n batches is known to about 1 / sqrt(n): the largest of several would be too large
             spread = spread * (1 - (size * 1.0 / len(values)) ** 0.5)
             # ranks are alike in how long they remember: together they tell that better than each by itself
-            memory = max(memory, float(np.median(spread / np.maximum(single, 1e-9))))
+            longer = float(np.median(spread / np.maximum(single, 1e-9))) ** 2
+            # what batches of this length still miss is what they found more than half as long ones (Richardson 1911)
+            memory, shorter = max(memory, longer, 2 * longer - shorter), longer
             most = np.fmax(most, OWN_MEMORY * spread)
-    return np.fmax(single * memory, most)
+    return np.fmax(single * memory ** 0.5, most)
 
 
 def batched(values: Any, weight: Any, size: int) -> Any:
@@ -116,12 +119,13 @@ def _spread(steps: Any) -> Any:
 
 
 def filled(values: Any) -> Any:
-    """Values with the mean of their series where they are unknown."""
+    """Values; where one is unknown the mean of its series, moved as the other series are at that time."""
     known = ~np.isnan(values)
     if known.all():
         return values
     mean = np.where(known, values, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return np.where(known, values, mean)
+    moved = np.where(known, values - mean, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return np.where(known, values, mean + moved[:, None])
 
 
 def strongest(values: Any, weight: Any, sigma: Any) -> tuple[Any, Any]:
@@ -169,7 +173,8 @@ def joint(job: Series, *of_ranks: Series) -> tuple[Any, Any]:
     best, where = np.zeros(size), np.zeros(size, int)
     for (at, whole), *own in zip(ratios(job.values, job.weight),
                                  *(ratios(one.values, one.weight) for one in of_ranks), strict=True):
-        rank = np.max([ratio / np.maximum(one.sigma, 1e-9) for (_, ratio), one in zip(own, of_ranks, strict=True)], axis=0)
+        rank = np.max([ratio / np.maximum(one.sigma, 1e-9) for (_, ratio), one in zip(own, of_ranks, strict=True)],
+                      axis=0)
         steps = whole / np.maximum(job.sigma, 1e-9)
         both = np.where((rank >= PART) & (steps >= PART), np.hypot(rank, steps), 0.0)
         place = both.argmax(axis=0)
@@ -193,7 +198,7 @@ def segments(values: Any, weight: Any, sigma: float, threshold: float = THRESHOL
     """The stretches of one series."""
     cuts = sorted(_cuts(values, weight, sigma, threshold, 0, len(values), 0))
     cuts = _kept(values, weight, sigma, threshold, cuts)
-    found = []
+    found: list[Segment] = []
     for begin, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
         mass = weight[begin:end].sum()
         mean = float((values[begin:end] * weight[begin:end]).sum() / mass)

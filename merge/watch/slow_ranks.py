@@ -16,10 +16,20 @@ from distprof.merge.watch.late_ranks import (
     late_ranks,
 )
 from distprof.merge.watch.onset import refined
-from distprof.merge.watch.view import MATERIAL, View
+from distprof.merge.watch.view import View
 
+SURELY = 3.5
+"""Standard errors of what explains it otherwise."""
 SURE = 2.0
 """Standard errors by which steps must have grown where a rank's own time certainly did."""
+COSTLY = 0.0125
+"""Of a step: what a rank's lateness must cost the job."""
+MOST = 1.25
+"""Times its own shift, by which a rank can make steps longer."""
+OTHERWISE = 0.8
+"""Of what steps grew by: a rank that was later by less is not blamed where something else explains it."""
+CERTAIN = 9.0
+"""Standard errors: nor is one that is less certain."""
 PHASE = 0.5
 """Of the shift that a phase must show to be named."""
 Z95 = 1.96
@@ -39,7 +49,12 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     before, after, error, error_after = growth(view, onset, end)
     grown, doubt = after - before, float(np.hypot(error, error_after))
-    if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= MATERIAL / 4 * before):
+    if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
+        return None
+    if grown > MOST * lead.shift_ns + SURE * (doubt + lead.error_ns):
+        return None  # a rank makes steps longer by what it is later itself: this has another cause
+    if (lead.shift_ns < OTHERWISE * grown or lead.shift_ns < CERTAIN * lead.error_ns) and (
+            _explained_otherwise(view, grown, onset, end)):
         return None
     found = about(view, some, onset, end)
     found.before_ns, found.after_ns = before, after
@@ -47,12 +62,24 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     return costed(view, found)
 
 
+def _explained_otherwise(view: View, grown: float, onset: float, end: float | None) -> bool:
+    """Whether communication, or the work of all ranks, grew by most of it at the same time."""
+    if view.moving is not None:
+        moved, error = compared(view.moving, onset, end)
+        if ((moved >= PHASE * grown) & (moved >= SURELY * error)).any():
+            return True
+    if view.sampled_own is None:
+        return False
+    own, error = compared(view.sampled_own, onset, end)
+    return bool(np.median(own) >= PHASE * grown and np.median(own) >= SURELY * np.median(error))
+
+
 def _from_start(view: View, some: list[Late]) -> WatchFinding | None:
     lead = some[0]
     first = int(view.grid.blocks.first[0])
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     gain, error = gained_by_fixing(view, some, first, end)
-    if not gain - 3 * error >= MATERIAL * view.typical_ns:
+    if not gain - 3 * error >= COSTLY * view.typical_ns:
         return None
     found = about(view, some, first, end)
     found.per_step_ns, found.per_step_error_ns = gain, Z95 * error
@@ -71,7 +98,7 @@ def about(view: View, some: list[Late], onset: float, end: float | None) -> Watc
 
 
 def chance(strength: float, view: View) -> float | None:
-    """Largest probability that noise does this anywhere in what was looked at: normal tail times windows (Bonferroni)."""
+    """Largest probability that noise does this anywhere in what was looked at: normal tail times windows."""
     if not np.isfinite(strength):
         return None
     tried = max(len(view.grid.blocks.first), 1) * max(len(view.ranks), 1) * 8

@@ -29,7 +29,7 @@ class Watched:
     step_ends_ns: list[float]
 
 
-def watch_live(job: Job, every_s: float = 4.0) -> Watched:
+def watch_live(job: Job, every_s: float = 6.0) -> Watched:
     """The findings of a job that is looked at again and again while it runs."""
     played = play(job)
     ranks, watch = Ranks(played), JobWatch(job.hosts)
@@ -65,11 +65,12 @@ def judged(seen: Watched, rank: int, onset: int) -> Judged:
     begin = seen.step_ends_ns[max(onset - 1, 0)]
     limit = max(60 * S, seen.step_ends_ns[min(onset + 100, len(seen.step_ends_ns) - 1)] - begin)
     near = max(20 * S / seen.job.step_ns, 100)
-    about = [one for one in seen.findings if one.kind in (*BLAMES, "regression") and abs(one.onset_step - onset) <= 2 * near]
+    about = [one for one in seen.findings
+             if one.kind in (*BLAMES, "regression") and abs(one.onset_step - onset) <= 2 * near]
     best = next((one for one in about if rank in one.ranks), about[0] if about else None)
     false = [one.kind for one in seen.findings if one is not best and one.kind not in QUIET]
     if best is None:
         return Judged(late_s=None, in_time=False, rank_right=False, onset_error=np.nan, false=false)
     told = seen.first[best.id][0] - begin
-    return Judged(late_s=told / S, in_time=told <= limit + 4 * S, rank_right=best.ranks == [rank],
+    return Judged(late_s=told / S, in_time=told <= limit, rank_right=best.ranks == [rank],
                   onset_error=best.onset_step - onset, false=false)

@@ -11,6 +11,7 @@ import numpy as np
 from .job import Job, work
 
 BUCKETS = 3
+IN_BACKWARD = np.arange(1, BUCKETS + 1) / BUCKETS
 LAYERS = 3
 MICRO = 4
 GOLDEN = (5 ** 0.5 - 1) / 2
@@ -81,22 +82,22 @@ def _meet(calls: Any, group: str, op: str, ranks: list[int], now: Any, move: flo
 
 
 def _data_parallel(job: Job, of: Any, moving: Any, begin: Any, calls: Any, slower: Any, groups: Any) -> Any:
-    phases = of.copy()
-    now = begin + of[:, 0] + of[:, 1]
-    if groups:
-        start, over, arrived, ends = now.copy(), 0.0, [], []
+    """Buckets of gradients are reduced one after the other while backward goes on; all wait for the last."""
+    if not groups:
+        return of
+    done = begin + of[:, 0] + of[:, 1] + np.outer(IN_BACKWARD, of[:, 2])
+    over, ends = 0.0, []
+    for bucket, last in enumerate(done.max(axis=1).tolist()):
+        over = max(over, last) + moving[bucket] / BUCKETS + slower.get("default", 0.0)
+        ends.append(over)
+    still = np.maximum(over - done[-1], 0)
+    for rank in range(job.world) if calls is not None else ():
         for bucket in range(BUCKETS):
-            now = start + of[:, 2] * (bucket + 1) / BUCKETS
-            over = max(over, float(now.max())) + float(moving[bucket]) / BUCKETS + slower.get("default", 0.0)
-            arrived.append(now)
-            ends.append(over)
-        still = np.maximum(over - now, 0)
-        phases[:, 2] = of[:, 2] + still
-        for rank in range(job.world) if calls is not None else ():
-            for bucket in range(BUCKETS):
-                blocked = float(still[rank]) if bucket == BUCKETS - 1 else 0.0
-                when = float(arrived[bucket][rank])
-                calls[rank].append(("default", "all_reduce", when - begin[rank], ends[bucket] - when, blocked))
+            blocked = float(still[rank]) if bucket == BUCKETS - 1 else 0.0
+            when = float(done[bucket, rank])
+            calls[rank].append(("default", "all_reduce", when - begin[rank], ends[bucket] - when, blocked))
+    phases = of.copy()
+    phases[:, 2] += still
     return phases
 
 
@@ -108,7 +109,8 @@ def _tensor_parallel(job: Job, of: Any, moving: Any, begin: Any, calls: Any, slo
             now = now + of[:, phase] / LAYERS
             for name, ranks in groups.items():
                 if name.startswith("tp"):
-                    _meet(calls, name, "all_reduce", ranks, now, float(moving[layer]) / 20 + slower.get(name, 0.0), begin)
+                    move = float(moving[layer]) / 20 + slower.get(name, 0.0)
+                    _meet(calls, name, "all_reduce", ranks, now, move, begin)
         phases[:, phase] = now - before
     before = now.copy()
     for name in ("dp0", "dp1"):
