@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from distprof.contract.watch_state import WatchState
-from distprof.launch.watching.job_lines import elapsed
 from distprof.launch.watching.rank_table import rank_table, worst_first
+from distprof.merge.text.watch import long_time
 from distprof.terminal import visible
 from distprof.units import duration
 
@@ -71,7 +71,7 @@ def _head(state: WatchState, title: str) -> list[tuple[str, str]]:
     if state.step_ns is not None:
         facts.append(f"{duration(state.step_ns)} per step (median)")
     if state.elapsed_ns is not None:
-        facts.append(f"watched for {elapsed(state.elapsed_ns)}")
+        facts.append(f"watched for {long_time(state.elapsed_ns)}")
     if missing > 0:
         facts.append(f"{number_of(missing, 'rank')} not seen{' yet' if state.running else ''}")
     return [(title, "bold"), ("; ".join(facts), "")]

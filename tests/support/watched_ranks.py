@@ -89,8 +89,7 @@ class PlainEngine:
         if forward > 2 * least and rank not in self.found:
             self.found[rank] = WatchFinding(
                 id=f"slow-{rank}", kind="slow_rank", ranks=[rank], onset_step=step, onset_ns=end_ns, phase="forward",
-                per_step_ns=float(forward - least), cost_ns=68e9,
-                text=f"rank {rank} slow from step {step:,} on: +{(forward - least) / MS:.0f} ms per step")
+                per_step_ns=float(forward - least), cost_ns=68e9)
         elif forward <= 2 * least and rank in self.found:
             self.found[rank].until_step = self.found[rank].until_step or step
 
@@ -111,10 +110,8 @@ class PlainEngine:
 
 def with_plain_engine() -> None:
     """What the watcher's process runs in tests."""
-    from distprof.launch.watching import watched_job
     from distprof.launch.watching.watcher import main
 
-    watched_job._sentence = lambda finding: finding.text
     main(PlainEngine)
 
 

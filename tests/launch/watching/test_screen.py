@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from distprof.launch.watching.job_lines import elapsed, job_lines
 from distprof.launch.watching.rank_table import late_by, sparkline, worst_first
 from distprof.launch.watching.screen import plain_screen, rows_left
+from distprof.launch.watching.watcher import _job_lines
 from distprof.terminal import Shown
 from support.made_up_states import MS, job_state, rank_state, slow_rank
 
@@ -109,23 +109,15 @@ def test_noise_is_flat():
     assert "▁" * 20 in text
 
 
-@pytest.mark.parametrize(("ns", "text"), [
-    (0.6e9, "600.00 ms"), (8e9, "8.00 s"), (42.4e9, "42 s"), (200e9, "3 min 20 s"), (3600e9 * 26, "26 h 0 min")])
-def test_times_of_jobs(ns, text):
-    assert elapsed(ns) == text
-
-
-def test_lines_at_the_end():
-    one = slow_rank()
-    assert job_lines(job_state(num_steps=10_000, first_watched=0)) == [f"10,000 steps in 3 min 20 s; {one.text}"]
-    assert job_lines(job_state(num_steps=10_000)) == [
-        f"10,000 steps, the last 9,962 of them in 3 min 20 s; {one.text}"]
-    assert job_lines(job_state(findings=[], first_watched=0)) == ["7,000 steps in 3 min 20 s; nothing stood out"]
-    assert job_lines(job_state(num_steps=0)) == job_lines(job_state(elapsed_ns=None)) == []
+def test_one_finding_is_on_the_line_of_the_job():
+    assert _job_lines(job_state(first_watched=0)) == [
+        "7,000 steps in 3 min 20 s, 20.0 ms per step; "
+        "rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; forward"]
+    assert _job_lines(job_state(num_steps=0)) == []
 
 
 def test_lines_at_the_end_begin_with_what_cost_most():
-    found = [slow_rank(rank, cost_ns=rank * 1e9, text=f"finding {rank}") for rank in range(6)]
-    assert job_lines(job_state(findings=found, first_watched=0)) == [
-        "7,000 steps in 3 min 20 s; 6 findings:", "  finding 5", "  finding 4", "  finding 3", "  finding 2",
-        "  and 2 more, which distprof watch --once shows"]
+    lines = _job_lines(job_state(findings=[slow_rank(rank, cost_ns=rank * 1e9) for rank in range(6)]))
+    assert lines[0].startswith("6,962 steps in 3 min 20 s")
+    assert [line.split()[1] for line in lines[1:-1]] == ["5", "4", "3", "2"]
+    assert lines[-1] == "  and 2 more, which distprof watch shows"

@@ -35,7 +35,6 @@ def run(tmp_path):
 @pytest.fixture
 def plain_engine(monkeypatch):
     monkeypatch.setattr(watched_job, "_job_watch", PlainEngine)
-    monkeypatch.setattr(watched_job, "_sentence", lambda finding: finding.text)
 
 
 def test_what_the_watcher_wrote_is_shown(run):

@@ -20,6 +20,7 @@ from distprof.launch.watching.watch_process import WatchProcess
 from support.watched_ranks import PROGRAM, MadeUpRank, PlainEngine, make_run, order
 
 PATIENCE_S = 60.0
+FINDING = "rank 1 slow from step 299 on: +18.0 ms per step, 68 s lost; forward"
 pytestmark = pytest.mark.job
 
 
@@ -60,7 +61,7 @@ def test_a_finding_is_said_once_while_the_job_runs_and_again_at_its_end(run, cap
     until(lambda: state_of(run).time_ns > first.time_ns)
     for rank in ranks:
         rank.close()
-    assert watching.finish() == ["300 steps in 6.00 s; rank 1 slow from step 299 on: +18 ms per step"]
+    assert watching.finish() == [f"300 steps in 6.0 s, 20.0 ms per step; {FINDING}"]
     last = state_of(run)
     assert not last.running and last.num_steps == 300
     assert capsys.readouterr().err == ""
@@ -70,7 +71,7 @@ def test_the_line_says_who_and_since_when(run, capsys):
     watching = WatchProcess(order(run), PROGRAM)
     slow_job(run)
     watching.finish()
-    assert capsys.readouterr().err == "distprof: rank 1 slow from step 299 on: +18 ms per step\n"
+    assert capsys.readouterr().err == f"distprof: {FINDING}\n"
 
 
 def test_what_ranks_write_as_they_end_is_in_the_last_look(run):
@@ -154,14 +155,14 @@ def test_a_run_directory_that_is_removed_is_not_made_again(run):
     shutil.rmtree(run)
     time.sleep(2.5)
     lines = watching.finish()
-    assert not run.exists() and lines == ["300 steps in 6.00 s; rank 1 slow from step 299 on: +18 ms per step"]
+    assert not run.exists() and lines == [f"300 steps in 6.0 s, 20.0 ms per step; {FINDING}"]
 
 
 def test_a_directory_that_takes_no_file_costs_only_the_file(run, capsys):
     (run / "watch").write_text("in the way")
     watching = WatchProcess(order(run), PROGRAM)
     slow_job(run)
-    assert watching.finish()[0].endswith("+18 ms per step")
+    assert watching.finish()[0].endswith(FINDING)
     assert "rank 1 slow" in capsys.readouterr().err
 
 
@@ -227,7 +228,9 @@ def test_a_later_attempt_takes_the_place_of_an_earlier_one(run):
     until(lambda: state_of(run).num_steps == 30)
     assert state_of(run).findings == [] and state_of(run).notes == [
         "torchrun restarted the job: this is the last attempt"]
-    assert watching.finish() == ["30 steps in 600.00 ms; nothing stood out"]
+    assert watching.finish() == [
+        "30 steps in 600 ms, 20.0 ms per step", "  no rank became slow, and no step time grew",
+        "  torchrun restarted the job: this is the last attempt"]
 
 
 def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_is_gone(run, capsys, monkeypatch):
