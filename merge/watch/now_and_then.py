@@ -203,7 +203,7 @@ def _of_steps(view: View, kind: Any, phase: str | None, ranks: Sequence[int],
     if kind != "pauses" and tuple(ranks) == (view.ranks[0],) and rhythm is not None:
         kind, phase = "pauses", None  # what the first rank does in exact rhythm is saved or written by it
     end = float(blocks.first[-1] + blocks.steps[-1])
-    since = max(end - number[0], 1.0)
+    since = max(end - int(number[0]), 1.0)
     return WatchFinding(
         id="", kind=kind, ranks=list(ranks), hosts=sorted({view.hosts.get(rank, "") for rank in ranks}),
         onset_step=int(number[0]), onset_ns=view.time_of(int(number[0])), per_step_ns=excess / since, cost_ns=excess,
