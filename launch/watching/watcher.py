@@ -198,7 +198,7 @@ class Watcher:
 
     def _tell(self, finding: WatchFinding) -> None:
         is_new, has_ended = finding.id not in self._ended, finding.until_step is not None
-        if is_new:
+        if is_new and finding.kind != "pauses":  # every job has some; the end sums them up
             self._num_said += 1
             if self._num_said <= MOST_SAID:
                 tell("say", finding.text)
