@@ -16,8 +16,8 @@ BLOCK = 8
 """Rows whose median is a block: a long step or two in a block leave no trace in it."""
 FINE = 2048
 """Rows that are kept as they are, to find the step of an onset: 7 minutes."""
-MOST = 4096
-"""Blocks that are kept; 2 hours at full resolution, then the older ones are joined."""
+MOST = 1024
+"""Blocks that are kept: 27 minutes at full resolution, then the older ones are joined."""
 LAGGING_NS = 15_000_000_000
 """A rank that is so far behind the others is not waited for."""
 

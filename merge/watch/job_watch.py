@@ -26,6 +26,8 @@ from distprof.merge.watch.view import View
 FORMAT = 1
 STOPPED_NS = 20_000_000_000
 """A rank that is silent for longer than that, and than three of its longest steps, while others go on, has stopped."""
+SELDOM = 400
+"""Blocks, for each of which a look waits for another time that one became full: in a long job a look costs more."""
 AT_ONCE = 4096
 """Rows of a rank that are taken together, so that a long job needs no more memory than a live one."""
 
@@ -43,6 +45,7 @@ class JobWatch:
         self._grid, self._sampled, self._long = Grid(), SampledSteps(), LongSteps()
         self._last: dict[int, LastRows] = {}
         self._register = Register()
+        self._unseen = 0
         for rank, host in sorted(hosts.items()):
             self.add_rank(rank, host)
 
@@ -68,7 +71,10 @@ class JobWatch:
     def findings(self) -> list[WatchFinding]:
         """Everything that was noticed, in the order in which it was; ids stay, the rest is as of now."""
         if self._advance():
-            self._look()
+            self._unseen += 1
+        if self._unseen * SELDOM > len(self._grid.blocks.first):
+            self.look()
+            self._unseen = 0
         return list(self._register.findings)
 
     def _advance(self) -> bool:
@@ -77,7 +83,8 @@ class JobWatch:
         self._sampled.advance(until, {rank for rank, one in self._last.items() if one.last_step + 1 >= until > 0})
         return full
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Searches now; `findings` does it now and then."""
         view = View(self._grid, self._sampled, self._hosts)
         found = slow_ranks(view)
         for one in found:
@@ -168,6 +175,7 @@ def watched_pieces(pieces: Mapping[int, Piece], hosts: Mapping[int, str]) -> Job
         for rank, piece in pieces.items():
             job.add(rank, _part(piece, begin))
         job.findings()
+    job.look()
     return job
 
 

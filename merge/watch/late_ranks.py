@@ -80,8 +80,11 @@ def _in_series(view: View, series: Series) -> list[Late]:
     mean = (series.values * weight[:, None]).sum(axis=0) / weight.sum()
     high = mean - THRESHOLD * series.sigma / np.sqrt(weight.sum()) > 0
     # a rank that was slow for most of the time has a high mean even where it changed
-    for place in np.flatnonzero((series.strength >= THRESHOLD) | (high & (mean >= FROM_START * view.typical_ns))):
-        parts = shifts.segments(series.values[:, place], weight, float(series.sigma[place]))
+    high &= mean >= FROM_START * view.typical_ns
+    for place in np.flatnonzero((series.strength >= THRESHOLD) | high):
+        # of one that is late for certain, a change is less in need of proof: it was late since then, not for ever
+        parts = shifts.segments(series.values[:, place], weight, float(series.sigma[place]),
+                                PART if high[place] else THRESHOLD)
         found += _troubles(view, series, int(place), parts)
     return found
 

@@ -51,7 +51,8 @@ class Register:
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id
-        if now_ns - old.onset_ns > SETTLED_NS and new.kind == old.kind:
+        from_start = old.before_ns is not None and new.before_ns is None and new.kind in ("slow_rank", "slow_host")
+        if (now_ns - old.onset_ns > SETTLED_NS and new.kind == old.kind) or from_start:
             new.onset_step, new.onset_ns = old.onset_step, old.onset_ns
         new.module, new.line, new.window = old.module, old.line, old.window
         if not new.why:
@@ -66,6 +67,10 @@ def _same(old: WatchFinding, new: WatchFinding, near: float) -> bool:
     overlap = not old.ranks or not new.ranks or bool(set(old.ranks) & set(new.ranks))
     if old.kind in ("memory_growth", "pauses", "data_stall", "stopped"):
         return old.phase == new.phase and overlap and (old.kind in ("data_stall", "stopped") or old.why == new.why)
-    close = abs(old.onset_step - new.onset_step) <= near or (
-        old.until_step is None and old.onset_step <= new.onset_step)
-    return overlap and close
+    close = abs(old.onset_step - new.onset_step) <= near
+    return overlap and (close or (_goes_on(old, new) and _goes_on(new, old)))
+
+
+def _goes_on(one: WatchFinding, other: WatchFinding) -> bool:
+    """Whether it has not ended when the other begins."""
+    return one.until_step is None or one.until_step >= other.onset_step

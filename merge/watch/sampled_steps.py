@@ -15,7 +15,7 @@ from distprof.contract.watch import UNKNOWN
 from distprof.merge.watch.grid import places_of_age
 from distprof.merge.watch.pieces import Sample
 
-KEPT = 4096
+KEPT = 1024
 """Sampled steps; older ones are joined."""
 OPEN = 256
 """Steps of which not all ranks have come."""

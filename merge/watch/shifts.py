@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 THRESHOLD = 6.5
-"""Standard errors. A look at 64 ranks and 4,096 blocks tries about 5 * 10^6 windows, which overlap: the largest of so
-many independent normal ones passes 6.5 once in 2,500 looks. The standard error itself is estimated, from dozens of
+"""Standard errors. A look at 64 ranks and 1,024 blocks tries about 10^6 windows, which overlap: the largest of so
+many independent normal ones passes 6.5 once in 12,000 looks. The standard error itself is estimated, from dozens of
 batches, which takes most of that reserve. docs/watch.md says what was measured."""
 LEAST = 10
 """Blocks or samples after a change: 16 s of short steps, 80 long ones."""

@@ -34,7 +34,7 @@ class View:
         span = shifts.filled(self.grid.blocks.field("span_ns"))
         return self._of_blocks(np.median(span, axis=1)[:, None])
 
-    @property
+    @cached_property
     def typical_ns(self) -> float:
         """A step of the job."""
         series = self.step_times
@@ -52,7 +52,9 @@ class View:
     @cached_property
     def sampled_own(self) -> Series | None:
         """Own time of each rank in sampled steps, calm."""
-        return self._of_samples(shifts.filled(self.sampled.calm)) if len(self.sampled.step) else None
+        if not len(self.sampled.step):
+            return None
+        return self._of_samples(shifts.filled(self.sampled.calm), search=False)
 
     @cached_property
     def sampled_compared(self) -> Series | None:
@@ -82,7 +84,7 @@ class View:
         if not len(self.sampled.step) or not self.sampled.groups:
             return None
         values = shifts.filled(self.sampled.moving)
-        return self._of_samples(_calm(values))
+        return self._of_samples(_calm(values), search=False)
 
     @cached_property
     def own_phases(self) -> tuple[str, ...]:
@@ -116,13 +118,13 @@ class View:
         blocks = self.grid.blocks
         return _searched(values, blocks.weight, blocks.first)
 
-    def _of_samples(self, values: Any) -> Series:
-        return _searched(values, self.sampled.weight, self.sampled.step)
+    def _of_samples(self, values: Any, *, search: bool = True) -> Series:
+        return _searched(values, self.sampled.weight, self.sampled.step, search=search)
 
 
-def _searched(values: Any, weight: Any, step: Any) -> Series:
+def _searched(values: Any, weight: Any, step: Any, *, search: bool = True) -> Series:
     sigma = shifts.noise(values, weight) if len(values) >= shifts.LEAST else np.full(values.shape[1], np.inf)
-    strength = shifts.strongest(values, weight, sigma)[0] if len(values) else np.zeros(values.shape[1])
+    strength = shifts.strongest(values, weight, sigma)[0] if search and len(values) else np.zeros(values.shape[1])
     return Series(values=values, weight=weight, step=step, sigma=sigma, strength=strength)
 
 
