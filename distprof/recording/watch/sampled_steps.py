@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from distprof.contract.watch import MOST_SPARSE, UNKNOWN, SampledStep
 from distprof.model.scopes import Guard, ModuleScopes
+from distprof.process.accelerators import is_capturing
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
@@ -94,7 +95,7 @@ class SampledSteps:
 
     def begin(self, step: int) -> None:
         """A step begins that is sampled; nothing happens where there is nobody to communicate with."""
-        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1) or is_capturing():
             return
         began = time.perf_counter_ns()
         marks = step_marks()
