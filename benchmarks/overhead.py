@@ -1,13 +1,16 @@
 """What recording costs: step times of a transformer with and without it, paired in one process, as ratios.
 
     python benchmarks/overhead.py [--layers 4] [--width 128] [--batch 8] [--length 64] [--rounds 9] [--steps 8]
-                                  [--modes plain ddp] [--peers deepspeed torch]
+                                  [--modes plain ddp watch] [--peers deepspeed torch] [--watched-steps 2000]
 
 Processor time is what a step costs; elapsed time holds what others do on the machine as well.
 
 Each round times plain steps, steps with something on, and plain steps again; a ratio is to the mean of the two plain
 blocks. "plain" is a plain block measured the same way: its spread is the noise of this machine, and a ratio inside it
 is no difference. The profilers of DeepSpeed and torch are measured in the same rounds.
+
+What the watch costs behind the passes is measured in steps of 20 and 200 ms that mostly sleep, with ten collectives
+each, in turns with steps without it: the processor time that it adds, what it writes, and the memory it takes.
 
 What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in
 a gloo group of one rank. The default is the model of the demo, whose modules are tiny; `--layers 12 --width 512
@@ -31,6 +34,8 @@ import torch.nn.functional as F
 from measuring.benchmark import Found, Option, Ratio, run
 from measuring.pairs import HEAD, Pairs, Seconds, paired, timed_step
 from measuring.tables import table
+from measuring.watched_steps import HEAD as WATCHED_HEAD
+from measuring.watched_steps import watched
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
@@ -199,6 +204,10 @@ def measure(args: argparse.Namespace) -> Found:
             dist.destroy_process_group()
         text += _text("under DDP, ", pairs)
         ratios["arrivals pass: CPU / plain"] = Ratio(value=pairs.cpu("arrivals pass"), factor=NOISE)
+    if "watch" in args.modes:
+        found = [watched(20, args.watched_steps), watched(200, max(args.watched_steps // 10, 50))]
+        text += ["The watch, with ten collectives in a step; mean (25 % .. 75 % of pairs of blocks):",
+                 table(WATCHED_HEAD, [one.row() for one in found])]
     return Found(text=text, ratios=ratios)
 
 
@@ -218,5 +227,6 @@ if __name__ == "__main__":
         layers=Option(default=4, smallest=1), width=Option(default=128, smallest=64),
         batch=Option(default=8, smallest=1), length=Option(default=64, smallest=8),
         rounds=Option(default=9, smallest=1), steps=Option(default=8, smallest=1),
-        modes=Option(default=["plain", "ddp"], smallest=["plain", "ddp"]),
+        modes=Option(default=["plain", "ddp", "watch"], smallest=["plain", "ddp", "watch"]),
+        watched_steps=Option(default=2000, smallest=50, help="of 20 ms; a tenth as many of 200 ms"),
         peers=Option(default=["torch", "deepspeed"], smallest=["torch"], help="that are installed"))

@@ -92,8 +92,11 @@ def told(place: Path) -> Iterator[None]:
         raise OutputError(f"cannot write to {place}: {reason}", hint=hint_of(error)) from error
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object], *, syncs: bool = True) -> None:
     """Calls `write` with a temporary path beside `path`, syncs what it wrote and moves it into place.
+
+    What is soon replaced, and worth nothing after a crash of the machine, need not be synced: that makes other writes
+    to the disk wait.
 
     Where the path is a URL, the temporary one is on this machine, and what was written is uploaded.
     """
@@ -105,7 +108,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         write(temporary)
-        sync(temporary)
+        if syncs:
+            sync(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ _WHOLE = frozenset((
     "pw", "pwd", "sig", "signature", "tokens"))
 _ENDS = ("key", "token", "auth")
 _WITHIN = ("password", "passwd", "passphrase", "secret", "credential")
+_FLAGS = frozenset(("--on-finding",))
+"""Whose values are secret as a whole: whoever knows the address of a webhook may post there."""
 _QUANTITIES = frozenset((
     "batch", "count", "dim", "head", "heads", "hidden", "len", "length", "max", "min", "n", "num", "per", "size",
     "total", "tokens", "keys"))
@@ -63,7 +65,7 @@ def hidden(text: str, arguments: Sequence[str] = ()) -> str:
 
 def is_secret(name: str, value: str = "") -> bool:
     """Whether what has this name should be seen by nobody else; a name that is hidden itself may be any."""
-    if MARK in name:
+    if MARK in name or name in _FLAGS:
         return True
     words = [word.lower() for word in _WORD.findall(name)]
     if _NUMBER.fullmatch(value) and not _QUANTITIES.isdisjoint(words):

@@ -33,6 +33,7 @@ generates this page from `distprof/contract/`, where `rank_json.py` has all fiel
         rank.json                 identity, device, topology, params, clocks, passes, files with row counts, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, parameters.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
+        watch-000.bin, ...        every step outside of the passes, see below
         waits.parquet             only with the sync pass; then also in merged/
         memory.json.gz            only with the memory pass: its Chrome trace, with every allocation
         tensors.parquet           only with the memory pass: tensors that the rank held
@@ -59,6 +60,13 @@ are checked too: a table with rows of another rank, with nulls where the list be
 (2^50 elements or bytes, 2^60 FLOPs, a step of 104 days) is named and skipped (`merge/run/table_check.py`; the limits
 are in `distprof/contract/tables.py`).
 
+## watch-000.bin
+
+Every step outside of the passes, in rows of one or more, communication in a sample of steps, and notes; appended as
+frames of zlib-compressed MessagePack while the job runs. A frame that a kill cut short costs what was in it.
+`distprof/contract/watch.py` has all columns and reads frames; `merge/watch/pieces.py` joins them. When all pieces take
+more than `--watch-bytes`, older ones are joined and thinned.
+
 ## stuck.json
 
 Written when no step has ended for 20 times the longest step, at least 30 s, or (after the last pass, in a job started
@@ -81,7 +89,7 @@ flight recorder, calls of the trace pass that have not ended, and the Python sta
 | `model` | per quantity one number: mp_size x the mean per GPU; `stored_params` is what one replica of the model takes on all its ranks; `unique_params` counts every parameter once, however many ranks hold it, `active_params` those that work on a token if experts are routed; null if unknown |
 | `step` | the step time, `time_ns`: the median over steps in which nothing heavy ran, or the mean of their middle half if that differs by more than 10 % because steps are of several kinds (steps are those of `passes`: time and arrivals; if there are none, steps with a timeline), each step being the mean over ranks. 5 to 95 % of the `num_steps` steps lie between `low_ns` and `high_ns`. Its parts as in `per_gpu`, and `measured_ns`, the mean of the steps with module timers in which the parts were measured; `samples` of the whole job and `samples_per_second` (null if the topology is not certain) and `flops_per_second` of the whole job (including recomputation), `mfu` per GPU; FLOP/s and MFU divide the counted FLOPs by the time in which steps process as many samples (or forward calls) as the counted step did; and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it is based on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`), `uncounted` (some timed modules were not counted); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/steps_found.py`): a `rule`, the `optimizers` whose steps make a step, and after how many optimizer steps that was known |
 | `evaluation` | root forward calls without gradient that only some steps of a training job have; they are in no other number. `calls` per step over all steps, `flops` of the step of the count pass, `time_ns` as a part of the step time; means over ranks; null if there were none |
-| `steps` | all steps of the job: `num_recorded`; `num_run` (null if unknown), `later_ns` (median of the steps that were not recorded), and `change` (null, or the `step` from which steps take longer or shorter, `before_ns` and `after_ns`, medians), based on what `step_ends.bin` says of steps after the last pass |
+| `steps` | all steps of the job: `num_recorded`; `num_run` (null if unknown), `later_ns` (median of the steps that were not recorded), and `change` (null, or the `step` from which steps take longer or shorter, `before_ns` and `after_ns`, medians), based on `watch-*.bin` (in older runs `step_ends.bin`) |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
 | `passes` | what recording costs: for each `pass`, its `num_steps`, their median `time_ns`, and its `ratio` to the step time; `stats --passes` shows them |
 | `communication` | fraction of a step (of the [device](devices.md), if `of_device`) in which a rank waits for others or for data to move (`exposed_ratio`), and these two separately (`waiting_ratio`, `moving_ratio`; null if ranks are missing or no collective is known from all of its ranks, because waiting then looks like moving); what steps of each device are spent on (`devices`, as `steps` of [`comms --json`](devices.md#--json)); for a `pipeline` (null without stages), the `bubble_ratio`, the part of a step that waits for messages of other stages (mean over stages), the work and waiting of its `stages`, and `imbalance_ratio`, the work of the busiest stage divided by the mean; and the `steps` that these cover: those with a timeline, if there are any; up to five ranks that shorten the step when fixed, in the order in which they are blamed (`culprits`, as in [`comms --json`](comms.md#--json), without `ratio`), over all steps of the trace and arrivals passes except the first of each; which of these `passes` there were; why delays could not be seen (`blind`, null if they could; [possible values](comms.md#when-no-rank-is-named)); hosts whose ranks all waited for CPUs, and what culprits are based on (`crowded`, `basis`, as in `comms --json`). For more than 64 ranks with summaries, all of this comes from [these](levels.md), unless they know of no waits. null: nothing was recorded, or there are more than a million collectives, or a rank with more than 3 million events, and no summaries: use `distprof comms` for those |

@@ -35,6 +35,7 @@ from distprof.launch.job_arguments import (
 )
 from distprof.launch.job_end import AfterMerge, finish
 from distprof.launch.upload.job_upload import JobUpload, check_target
+from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
 from distprof.recording import rank_size
@@ -88,6 +89,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
+    watched = wanted(metrics=args.metrics, on_finding=args.on_finding,
+                     is_on=(args.watch or os.environ.get(WATCH)) != "off")
     if args.max_rank_size is not None:
         os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
     if args.no_argv:
@@ -119,10 +122,12 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # folders of ranks are moved when an attempt ends: then nothing is uploaded before the end
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
+    watching = None if watched is None else WatchProcess(watched.of(directory, run_id, is_alone=is_one_node(args)))
     with nullcontext() if args.no_progress else progress_shown(directory, known):
         code, failed = _launch(_with_worker(args), directory)
     finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge, after_merge=after_merge,
-           uploaded_to=None if target is None else str(target))
+           uploaded_to=None if target is None else str(target),
+           job_lines=watching.finish() if watching is not None else ())
     if sending is not None:
         sending.finish()
     if section.enabled and write_report is not None and run_id == started.run_id:

@@ -101,6 +101,13 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--watch-bytes", default=None, metavar="SIZE",
                        help="maximum size of what --watch notes of a rank, like 20MB; beyond it, older steps are "
                             "joined to rows of more steps (default: 8MB)")
+    group.add_argument("--metrics", default=None, metavar="PORT",
+                       help="serve metrics of all ranks for Prometheus on this port (or HOST:PORT) while the job runs, "
+                            "at /metrics, and what distprof watch shows at /state.json; needs "
+                            "pip install 'distprof[metrics]'")
+    group.add_argument("--on-finding", default=None, metavar="CMD|URL",
+                       help="run this command with each new finding as JSON on its standard input, or POST it to this "
+                            "URL; again when the finding ends")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

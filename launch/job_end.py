@@ -27,7 +27,8 @@ AfterMerge = Callable[[Path], None]
 
 
 def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool,
-           after_merge: AfterMerge | None = None, uploaded_to: str | None = None) -> None:
+           after_merge: AfterMerge | None = None, uploaded_to: str | None = None,
+           job_lines: Sequence[str] = ()) -> None:
     """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
 
     Args:
@@ -40,6 +41,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         after_merge: Called in place of saying the answer and the next commands, which are not said of a job that failed
             either.
         uploaded_to: The URL to which all hosts of the job upload their ranks; None: they stay where they are.
+        job_lines: What was noticed in all steps of the job; said after the answer.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
@@ -50,12 +52,14 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         done += " Without the compiled library, a rank that is stopped keeps only what it had written."
     others = [one for one in about.directories if one.identity != about.directory_id]
     if (not closed and not cut) or (after_merge is not None and code):
-        say(done)
+        say(done, *_indented(job_lines))
     elif merges and (interrupted or not code) and not others:
         say(f"{done}{' The script was interrupted after that.' if interrupted else ''} "
             f"Merging{' (skip with --no-merge)' if after_merge is None else ''}")
-        _merge(directory, after_merge)
+        _merge(directory, after_merge, job_lines)
     else:
+        if job_lines:
+            say(*job_lines)
         _say_next(done, directory, others, has_failed=code != 0 and not interrupted, uploaded_to=uploaded_to)
 
 
@@ -76,20 +80,21 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
     say(f"{done} {first}", *_indented(following))
 
 
-def _merge(directory: Path, after_merge: AfterMerge | None) -> None:
+def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[str]) -> None:
     """Merges and says the answer; where that fails, what to type."""
     began = time.monotonic()
     try:
         answer = final_merge(directory)
     except Exception as error:  # noqa: BLE001 (the exit code stays that of the script)
-        say(f"no merge: {error}")
+        say(f"no merge: {error}", *_indented(job_lines))
         return
     if answer is None:
         say("not merged. Next:", *_indented([f"distprof merge {quoted(directory)}"]))
         return
     merged = directory / MERGED
     opened = f"; open its {TRACE_JSON} in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
-    lines = () if after_merge is not None else (*_indented(answer), "Next:", *_indented(next_commands(directory)))
+    lines = () if after_merge is not None else (*_indented([*answer, *job_lines]), "Next:",
+                                                *_indented(next_commands(directory)))
     say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)
     if after_merge is not None:
         after_merge(directory)

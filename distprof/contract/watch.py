@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -130,9 +131,19 @@ def sparseness(steps: list[int]) -> int:
                  if all(is_sampled(step, exponent) for step in steps)), 0)
 
 
+class _PackedRows(StepRows, kw_only=True, array_like=True):
+    """Rows as they are written, without the names of their columns; new ones follow behind the last."""
+
+
+class _PackedStep(SampledStep, kw_only=True, array_like=True):
+    """A sampled step, likewise."""
+
+
 class _Packed(Frame, kw_only=True, omit_defaults=True):
     """A frame as it is written."""
 
+    rows: _PackedRows = msgspec.field(default_factory=_PackedRows)
+    samples: list[_PackedStep] = []  # type: ignore[assignment]  # it is never read as a Frame
     groups: list[tuple[str, str]] = []  # type: ignore[assignment]  # thousands of ranks in each frame would be too much
 
 
@@ -142,6 +153,8 @@ TIMES = ("end_ns", "span_ns", "longest_ns", "data_ns", "forward_ns", "backward_n
 GROWING = ("first_step", "end_ns", "longest_step", "host_bytes", "device_bytes")
 """Columns that are kept as differences."""
 IN_KIB = ("host_bytes", "device_bytes")
+PARTS = ("data_ns", "forward_ns", "optimizer_ns")
+"""What `backward_ns` is the rest of: only by how much it is not is kept."""
 OF_CALLS = ("arrived_ns", "took_ns", "blocked_ns")
 """Lists of a sampled step that are kept in microseconds."""
 
@@ -182,13 +195,13 @@ def _frame(body: bytes) -> Frame | None:
         return None
 
 
-def _thousandths(samples: list[SampledStep]) -> list[SampledStep]:
-    return [msgspec.structs.replace(one, **{name: [value // 1000 if value >= 0 else UNKNOWN
-                                                   for value in getattr(one, name)] for name in OF_CALLS})
-            for one in samples]
+def _thousandths(samples: list[SampledStep]) -> list[_PackedStep]:
+    return [_PackedStep(**msgspec.structs.asdict(one) | {
+        name: [value // 1000 if value >= 0 else UNKNOWN for value in getattr(one, name)] for name in OF_CALLS})
+        for one in samples]
 
 
-def _thousands(frame: Frame) -> list[SampledStep]:
+def _thousands(frame: _Packed) -> list[SampledStep]:
     """The samples of a frame that was read.
 
     Raises:
@@ -200,14 +213,21 @@ def _thousands(frame: Frame) -> list[SampledStep]:
         if any(not 0 <= place < len(names) for places, names in ((one.group, frame.groups), (one.op, frame.names))
                for place in places):
             raise msgspec.ValidationError("a group or name that is not there")
-    return [msgspec.structs.replace(one, **{name: [value * 1000 if value >= 0 else UNKNOWN
-                                                   for value in getattr(one, name)] for name in OF_CALLS})
-            for one in frame.samples]
+    return [SampledStep(**msgspec.structs.asdict(one) | {
+        name: [value * 1000 if value >= 0 else UNKNOWN for value in getattr(one, name)] for name in OF_CALLS})
+        for one in frame.samples]
 
 
-def _packed(rows: StepRows) -> StepRows:
-    return StepRows(**{name: _differences(values) if name in GROWING else values
-                       for name in StepRows.__struct_fields__ for values in [_scaled(rows, name)]})
+def _packed(rows: StepRows) -> _PackedRows:
+    """Rows in their units; what the other columns tell is left out, which halves what they take."""
+    columns = {name: _scaled(rows, name) for name in StepRows.__struct_fields__}
+    rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
+    columns["backward_ns"] = [_folded(value - _rest(*rest)) if value >= 0 else UNKNOWN
+                              for value, rest in zip(columns["backward_ns"], rests, strict=True)]
+    spans = columns["span_ns"]
+    columns |= {name: _differences(columns[name]) for name in GROWING}
+    columns["end_ns"] = [value - span for value, span in zip(columns["end_ns"], spans, strict=True)]
+    return _PackedRows(**columns)
 
 
 def _scaled(rows: StepRows, name: str) -> list[int]:
@@ -219,16 +239,30 @@ def _differences(values: list[int]) -> list[int]:
     return [value - before for value, before in zip(values, [0, *values], strict=False)]
 
 
+def _rest(span: int, *parts: int) -> int:
+    return max(0, span - sum(part for part in parts if part >= 0))
+
+
+def _folded(value: int) -> int:
+    """Any whole number as one that is not negative (zigzag, as of Protocol Buffers)."""
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+def _unfolded(value: int) -> int:
+    return value >> 1 if not value & 1 else -(value + 1 >> 1)
+
+
 def _unpacked(rows: StepRows) -> StepRows:
-    columns: dict[str, list[int]] = {}
-    for name in StepRows.__struct_fields__:
-        values, unit, total = getattr(rows, name), _unit(name), 0
-        if name in GROWING:
-            values = [total := total + value for value in values]
-        columns[name] = [value * unit if value >= 0 else UNKNOWN for value in values]
+    columns: dict[str, list[int]] = {name: getattr(rows, name) for name in StepRows.__struct_fields__}
     if len({len(values) for values in columns.values()}) > 1:
         raise msgspec.ValidationError("columns of different lengths")
-    return StepRows(**columns)
+    columns["end_ns"] = [value + span for value, span in zip(columns["end_ns"], columns["span_ns"], strict=True)]
+    columns |= {name: list(accumulate(columns[name])) for name in GROWING}
+    rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
+    columns["backward_ns"] = [_unfolded(value) + _rest(*rest) if value >= 0 else UNKNOWN
+                              for value, rest in zip(columns["backward_ns"], rests, strict=True)]
+    return StepRows(**{name: [value * _unit(name) if value >= 0 else UNKNOWN for value in values]
+                       for name, values in columns.items()})
 
 
 def _unit(name: str) -> int:

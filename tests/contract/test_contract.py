@@ -13,7 +13,7 @@ import pytest
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import TYPES, schema_of
-from distprof.contract.paths import FORMAT, STEP_ENDS
+from distprof.contract.paths import FORMAT
 from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, SUMMARY_KEYS
 from distprof.contract.tables import ASKED_TABLES, LINES, RANK_TABLES
 from support.jobs import ROOT
@@ -33,7 +33,7 @@ def test_a_run_directory_is_complete(run):
     assert {path.name for path in run.iterdir()} == ranks | {"run.json", "merged", "summaries"}
     for rank in ranks:
         assert {path.name for path in (run / rank).iterdir()} == {
-            *TABLES, LINES.file, STEP_ENDS, "rank.json", "trace.json.gz"}
+            *TABLES, LINES.file, "watch-000.bin", "rank.json", "trace.json.gz"}
     assert {path.name for path in (run / "merged").iterdir()} == {
         *MERGED, MERGED_EVENTS.file, "trace.json.gz", "summary.json"}
     assert {path.stem for path in (run / "merged" / MERGED_EVENTS.file).iterdir()} == ranks

@@ -38,7 +38,8 @@ SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "di
 """What a script sees another of while it is recorded; all else is as it was."""
 
 
-STAYS = {"sys.meta_path", "global optimizer hooks"}
+STAYS = {"sys.meta_path", "global optimizer hooks", "global module hooks", "GradScaler.step", "warning filters",
+         "the garbage collector"}
 """What is there until the script ends."""
 
 

@@ -86,10 +86,10 @@ class OptimizerHooks:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
-        if torch.compiler.is_compiling() or is_capturing():
-            return None
         if not self._is_recording():
             return self._later.before_optimizer(optimizer, args, kwargs)
+        if torch.compiler.is_compiling() or is_capturing():
+            return None
         _become_last(self._handles[1:])
         self._begins(optimizer)
         if self._passes.running in (None, WAIT):

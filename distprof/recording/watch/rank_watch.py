@@ -12,7 +12,7 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from distprof.contract.watch import Note
+from distprof.contract.watch import Note, is_sampled
 from distprof.files import HINTS
 from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
@@ -24,7 +24,7 @@ from distprof.recording.run_directory import WATCH
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.unnoticed import is_traced, unnoticed
 from distprof.recording.watch.device_marks import DeviceMarks
-from distprof.recording.watch.root_phases import RootPhases, StepPhases
+from distprof.recording.watch.root_phases import RootPhases
 from distprof.recording.watch.rows import GarbageTime, RowInProgress
 from distprof.recording.watch.sampled_steps import SampledSteps
 from distprof.recording.watch.watch_file import WatchFile
@@ -64,7 +64,7 @@ class RankWatch:
         self._garbage = GarbageTime()
         self._row = RowInProgress(self._garbage)
         self._marks = DeviceMarks()
-        self._samples = SampledSteps(passes.scopes, lambda: self.step, self._guarded)
+        self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
         self._ended, self._rootless = self._guarded(self._on_optimizer), self._guarded(self._on_explicit)
         self._evaluated = self._seen = 0
 
@@ -98,10 +98,10 @@ class RankWatch:
 
     def pause(self) -> None:
         """Steps are not noted from now on; nothing of ours stays in the process but hooks of optimizers."""
-        if not self.is_on:
-            return
-        self._end_row()
-        self._take_away()
+        if self.is_on:
+            with unnoticed():
+                self._end_row()
+                self._take_away()
 
     def note(self, kind: str, text: str = "") -> None:
         """Writes down that something happened."""
@@ -176,16 +176,26 @@ class RankWatch:
     def _step_ended(self) -> None:
         phases = self._phases.take(is_inference=self._finder.rule == "forward")
         self._row.add(self.step, phases)
-        self._samples.end(phases.span_ns)
-        self._look_for_evaluation(phases)
-        ended, self.step = self.step, self.step + 1
+        if self._samples.is_running:
+            with unnoticed():
+                self._samples.end(phases[0])
+        self._seen += 1
+        if self._phases.is_evaluated or self._passes.phases.num_evaluations:
+            self._on_evaluation()
+        self.step += 1
         if self._row.is_due:
-            self._end_row()
-            if self.windows is not None:
-                self.windows.look(ended)
+            with unnoticed():
+                self._on_due()
         if self.is_on:
-            self._samples.begin(self.step)
+            if is_sampled(self.step, self._samples.exponent):
+                with unnoticed():
+                    self._samples.begin(self.step)
             self._phases.begin()  # what we did since the last one ended is part of neither
+
+    def _on_due(self) -> None:
+        self._end_row()
+        if self.windows is not None:
+            self.windows.look(self.step - 1)
 
     def _end_row(self) -> None:
         if self._file is None:
@@ -197,12 +207,10 @@ class RankWatch:
         self._marks.end(self._row.end())
         self._file.add(self._marks.settled(), samples)
 
-    def _look_for_evaluation(self, phases: StepPhases) -> None:
-        self._seen += 1
-        if phases.is_evaluated or self._passes.phases.num_evaluations:
-            self._evaluated += 1
-            if self._finder.is_training and self._evaluated < RARE * self._seen:
-                self.note("evaluation")
+    def _on_evaluation(self) -> None:
+        self._evaluated += 1
+        if self._finder.is_training and self._evaluated < RARE * self._seen:
+            self.note("evaluation")
 
     def _marks_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
         return self._marks.overdue(all_of_them=every)
@@ -230,14 +238,20 @@ class RankWatch:
             except Exception:  # noqa: BLE001 (nothing may reach the script)
                 self.is_on = False
 
+    def _labelling(self, function: Callable[..., None]) -> Callable[..., None]:
+        def unseen(*args: Any, **kwargs: Any) -> None:
+            with unnoticed():
+                function(*args, **kwargs)
+
+        return self._guarded(unseen)
+
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """What the script's threads call: an error ends the watch and nothing else."""
         def guarded(*args: Any, **kwargs: Any) -> None:
             if is_compiling() or not self.is_on or is_traced() is not None:
                 return
             try:
-                with unnoticed():
-                    function(*args, **kwargs)
+                function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 (the training job always survives us)
                 self._fail(error)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import update_wrapper
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,16 +34,8 @@ from distprof.recording.unnoticed import is_traced, unnoticed
 now_ns = time.perf_counter_ns
 
 
-class StepPhases(NamedTuple):
-    """Parts of a step, ns; `UNKNOWN` where no root was seen."""
-
-    span_ns: int
-    data_ns: int
-    forward_ns: int
-    backward_ns: int
-    optimizer_ns: int
-    is_evaluated: bool
-    """True where a root was called without gradient."""
+StepPhases = tuple[int, int, int, int, int]
+"""Span, data, forward, backward, optimizer of a step, ns; those in the middle are `UNKNOWN` where no root was seen."""
 
 
 class _Leave:
@@ -85,7 +77,9 @@ class RootPhases:
         self._entered_ns = self._began_ns = self._first_ns = self._forward_ns = 0
         self._nesting = nesting
         self._optimizer_at_ns = self._optimizer_ns = 0
-        self._is_evaluated = self._in_backward = False
+        self._in_backward = False
+        self.is_evaluated = False
+        """True where a root was called without gradient in the step."""
         self._quiet = QuietAbout(ABOUT_HOOKS)
         self._compile_watch = CompileWatch(self._disarm, self._arm)
         self._compiled = CompiledCalls(self._enter_compiled, self._leave_compiled)
@@ -112,7 +106,7 @@ class RootPhases:
     def begin(self) -> None:
         """A step begins."""
         self._first_ns = self._forward_ns = self._optimizer_ns = 0
-        self._is_evaluated = False
+        self.is_evaluated = False
         self._began_ns = now_ns()
 
     def take(self, *, is_inference: bool) -> StepPhases:
@@ -127,10 +121,9 @@ class RootPhases:
             self._arm()
         span, forward, optimizer = now - self._began_ns, self._forward_ns, self._optimizer_ns
         if not self._first_ns:
-            return StepPhases(span, UNKNOWN, UNKNOWN, UNKNOWN, optimizer, is_evaluated=False)
+            return span, UNKNOWN, UNKNOWN, UNKNOWN, optimizer
         data = span - forward - optimizer if is_inference else self._first_ns - self._began_ns
-        return StepPhases(span, data, forward, max(0, span - data - forward - optimizer), optimizer,
-                          self._is_evaluated)
+        return span, data, forward, max(0, span - data - forward - optimizer), optimizer
 
     # --- root modules ----------------------------------------------------------------------------------------------
 
@@ -169,7 +162,7 @@ class RootPhases:
         self._entered_ns = now_ns()
         if not self._in_backward:  # else it is checkpointed, and is part of backward
             self._first_ns = self._first_ns or self._entered_ns
-            self._is_evaluated |= not torch.is_grad_enabled()
+            self.is_evaluated |= not torch.is_grad_enabled()
 
     def _on_leave(self, module: nn.Module) -> None:
         if self._inside is not None and self._inside() is module:

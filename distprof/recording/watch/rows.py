@@ -72,19 +72,24 @@ class RowInProgress:
     def _empty(self) -> None:
         self.num_steps = self.span_ns = 0
         self._first = self._longest = self._longest_ns = 0
-        self._parts = [0, 0, 0, 0]
+        self._data = self._forward = self._backward = self._optimizer = 0
+        self._is_unknown = False
 
     def add(self, step: int, phases: StepPhases) -> None:
         """A step ended."""
-        span, parts = phases.span_ns, self._parts
+        span, data, forward, backward, optimizer = phases
         if not self.num_steps:
             self._first = step
         if span > self._longest_ns or not self.num_steps:
             self._longest, self._longest_ns = step, span
         self.num_steps += 1
         self.span_ns += span
-        for place, part in enumerate(phases[1:5]):
-            parts[place] = UNKNOWN if part < 0 or parts[place] < 0 else parts[place] + part
+        self._optimizer += optimizer
+        if data < 0:
+            self._is_unknown = True
+        else:
+            self._data, self._forward, self._backward = (
+                self._data + data, self._forward + forward, self._backward + backward)
 
     @property
     def is_due(self) -> bool:
@@ -95,10 +100,11 @@ class RowInProgress:
         """The row, and the next one begins."""
         used, before = self._using(), self._used
         known = used.thread == before.thread
-        data, forward, backward, optimizer = self._parts
+        data, forward, backward = (
+            (UNKNOWN, UNKNOWN, UNKNOWN) if self._is_unknown else (self._data, self._forward, self._backward))
         row = {"first_step": self._first, "num_steps": self.num_steps, "end_ns": time.time_ns(),
                "span_ns": self.span_ns, "longest_ns": self._longest_ns, "longest_step": self._longest,
-               "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": optimizer,
+               "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": self._optimizer,
                "device_ns": UNKNOWN, "cpu_ns": used.cpu_ns - before.cpu_ns if known else UNKNOWN,
                "switches": used.switches - before.switches if known else UNKNOWN,
                "gc_ns": used.gc_ns - before.gc_ns, "host_bytes": _host_bytes(), "device_bytes": _device_bytes()}

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from distprof.contract.watch import MOST_SPARSE, UNKNOWN, SampledStep, is_sampled
+from distprof.contract.watch import MOST_SPARSE, UNKNOWN, SampledStep
 from distprof.model.scopes import Guard, ModuleScopes
+from distprof.process.accelerators import is_capturing
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
@@ -66,20 +67,24 @@ class SampledSteps:
         self._ended: list[_Running] = []
         self._cost_ns = FIRST_COST_NS
         self._step_ns = 0.0
+        self.exponent = MOST_SPARSE
+        """1 in 2**exponent steps is sampled; of the first row hardly any."""
 
-    @property
-    def exponent(self) -> int:
-        """1 in 2**exponent steps is sampled."""
-        if not self._step_ns:
-            return MOST_SPARSE
+    def _exponent(self) -> int:
         by_time = max(LEAST_SPARSE, round(math.log2(max(1.0, EVERY_NS / self._step_ns))))
         by_cost = math.ceil(math.log2(max(1.0, self._cost_ns / (MOST_COST * self._step_ns))))
         return min(max(by_time, by_cost), MOST_SPARSE)
+
+    @property
+    def is_running(self) -> bool:
+        """True in a step with labels."""
+        return self._running is not None
 
     def row_ended(self, span_ns: int, num_steps: int) -> list[FoundSample]:
         """A row ended, of so many steps; gives samples that are complete."""
         mean = span_ns / num_steps
         self._step_ns = mean if not self._step_ns else self._step_ns + (mean - self._step_ns) / 8
+        self.exponent = self._exponent()
         done: list[_Running] = []
         for one in self._ended:
             one.rows += 1
@@ -89,9 +94,8 @@ class SampledSteps:
         return [_sample(one) for one in done if one.calls]
 
     def begin(self, step: int) -> None:
-        """A step begins; nothing happens in most of them."""
-        if not is_sampled(step, self.exponent) or not (
-                dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        """A step begins that is sampled; nothing happens where there is nobody to communicate with."""
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1) or is_capturing():
             return
         began = time.perf_counter_ns()
         marks = step_marks()

@@ -1,0 +1,116 @@
+"""What the watch costs: steps of a given length with it and without it in turns, in one process."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import distprof
+from distprof.recording.recorder import Recorder
+
+BLOCK = 50
+"""Steps in a row with it, then as many without."""
+NUM_CALLS = 10
+"""Collectives of a step."""
+STATM_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Of steps of one length."""
+
+    step_ms: float
+    num_steps: int
+    """With the watch; as many without."""
+    cpu_ms: float
+    """Processor time that it takes of a step, the mean."""
+    low_ms: float
+    high_ms: float
+    """25 % and 75 % of pairs of blocks."""
+    bytes_per_hour: float
+    rss_mb: float
+    """Memory of the process, with the watch running, more than before it began; of it what was noted is a part."""
+
+    def row(self) -> list[str]:
+        """Of a table with `HEAD`."""
+        return [f"{self.step_ms:g} ms", str(self.num_steps),
+                f"{self.cpu_ms:.3f} ms ({self.low_ms:.3f} .. {self.high_ms:.3f})",
+                f"{self.cpu_ms / self.step_ms * 100:.2f} %", f"{self.bytes_per_hour / 1e6:.2f} MB",
+                f"{self.rss_mb:.1f} MB"]
+
+
+HEAD = ("step", "steps each", "processor time per step", "of a step", "bytes per hour", "memory")
+
+
+def watched(step_ms: float, num_steps: int) -> Watched:
+    """Steps that take so long, of which the processor works for a small part, with ten collectives each.
+
+    The ranks of the group are made up, so that nothing is waited for but the clock.
+    """
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _watched(Path(folder) / "run", step_ms, num_steps)
+    finally:
+        dist.destroy_process_group()
+
+
+def _watched(run: Path, step_ms: float, num_steps: int) -> Watched:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data, reduced = torch.ones(8, 64), torch.ones(64)
+
+    def step() -> None:
+        until = time.perf_counter() + step_ms / 1e3
+        model(data).sum().backward()
+        for _ in range(NUM_CALLS):
+            dist.all_reduce(reduced)
+        time.sleep(max(0.0, until - time.perf_counter()))
+        optimizer.step()
+
+    _cpu_of(step, BLOCK)
+    with distprof.record(run, steps="off") as recorder:
+        step()
+        before = _rss()
+        with_it, without = [_cpu_of(step, BLOCK)], list[float]()  # the first one warms up
+        watching = 0.0
+        for _ in range(num_steps // BLOCK):
+            started = time.perf_counter()
+            with_it.append(_cpu_of(step, BLOCK))
+            watching += time.perf_counter() - started
+            with paused(recorder):
+                without.append(_cpu_of(step, BLOCK))
+        rss = _rss() - before
+    written = sum(path.stat().st_size for path in run.glob("rank*/watch-*.bin"))
+    costs = sorted((on - off) * 1e3 for on, off in zip(with_it[1:], without, strict=True))
+    return Watched(step_ms=step_ms, num_steps=len(costs) * BLOCK, cpu_ms=fmean(costs), low_ms=costs[len(costs) // 4],
+                   high_ms=costs[3 * len(costs) // 4], bytes_per_hour=written / watching * 3600, rss_mb=rss / 1e6)
+
+
+def _cpu_of(step: Callable[[], None], number: int) -> float:
+    """Seconds of processor time per step, of all threads."""
+    began = time.process_time()
+    for _ in range(number):
+        step()
+    return (time.process_time() - began) / number
+
+
+@contextmanager
+def paused(recorder: Recorder) -> Iterator[None]:
+    """Without the watch."""
+    recorder.later.pause()
+    yield
+    recorder.later.resume(recorder.later.step)
+
+
+def _rss() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * STATM_PAGE

@@ -1,0 +1,24 @@
+"""`distprof watch`: the steps of a job while it runs."""
+
+from __future__ import annotations
+
+import click
+
+from distprof.launch.completion import run_directories
+from distprof.launch.options import JSON
+
+
+@click.command()
+@click.argument("run", metavar="RUN", shell_complete=run_directories)
+@click.option("--once", is_flag=True, help="Print one screen as plain text.  [default: if stdout is not a terminal]")
+@JSON
+def watch(run: str, *, once: bool, as_json: bool) -> None:
+    """Watch the ranks of RUN: who is late, since when, and why.
+
+    Shows step times, who waits for others, memory, the last minute, and everything that was noticed. RUN is a run
+    directory (of a job that runs or is over), its URL, or HOST:PORT of a launcher that was started with --metrics.
+    Ctrl-C ends it; the job is not affected.
+    """
+    from distprof.launch.watching.live import watch as watched
+
+    watched(run, once=once, as_json=as_json)

@@ -1,0 +1,134 @@
+"""The folders of a run's ranks as they come, become whole, and are replaced by those of a later attempt."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.contract import rank_json
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
+from distprof.contract.rank_json import RankJson
+from distprof.errors import DataError
+from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
+from distprof.storage.places import remote
+
+NAME = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
+
+OPENED_EVERY = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    """A rank whose folder was found."""
+
+    rank: int
+    host: str
+    inode: int
+    """Of the folder, which keeps it when it is renamed; 0 where it has none."""
+    reader: RankReader
+    last: Path | None = None
+    """The file that grew last."""
+    seen: tuple[int, int] | None = None
+    """When a file of the folder came or went, and the size of the last one, as they were when it was read."""
+    unread: int = 0
+    """Looks at which nothing had changed, since the files were opened."""
+
+    def news(self) -> Piece | None:
+        """What was appended; None where nothing was.
+
+        Files are opened where something changed, and every few looks: other hosts' sizes may be known late.
+        """
+        self.unread += 1
+        if self.unread < OPENED_EVERY and self.seen is not None and self.seen == self._signs():
+            return None
+        files = list(self.reader.folder.glob(PATTERN))
+        self.last = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+        self.seen, self.unread = self._signs(), 0
+        piece = self.reader.new()
+        return piece if len(piece.columns["first_step"]) or piece.samples or piece.notes else None
+
+    def _signs(self) -> tuple[int, int] | None:
+        if self.last is None:
+            return None
+        folder = self.reader.folder
+        return folder.stat().st_mtime_ns, (folder / self.last.name).stat().st_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a rank wrote since it was last looked at."""
+
+    rank: int
+    host: str
+    piece: Piece
+
+
+class RankFolders:
+    """Looks for ranks, and reads what they append.
+
+    Args:
+        run: The run directory. Nothing is written to it.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.attempt = 0
+        """The latest that was seen: how often torchrun had restarted the job."""
+        self._run = run
+        self._ranks: dict[int, _Rank] = {}
+
+    def look(self) -> list[News]:
+        """What is new on all ranks; where a later attempt began, all of that one, and nothing of earlier ones.
+
+        A rank without a `rank.json` is left for later.
+        """
+        for number, folder, inode in self._found():
+            self._take(number, folder, inode)
+        found = []
+        for one in self._ranks.values():
+            with suppress(OSError):  # it was renamed meanwhile, or removed
+                if (piece := one.news()) is not None:
+                    found.append(News(rank=one.rank, host=one.host, piece=piece))
+        return found
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """Those of the ranks that were found."""
+        return {one.rank: one.host for one in self._ranks.values()}
+
+    def _take(self, number: int, folder: Path, inode: int) -> None:
+        known = self._ranks.get(number)
+        if known is not None and known.inode == inode:
+            known.reader.folder = folder  # it is whole by now
+            return
+        try:
+            about = rank_json.read(folder / RANK_JSON, RankJson)
+        except DataError:  # it is about to be written, or it is damaged
+            return
+        if about.attempt < self.attempt:
+            return
+        if about.attempt > self.attempt:
+            self.attempt, self._ranks = about.attempt, {}
+        self._ranks[number] = _Rank(rank=number, host=about.host, inode=inode, reader=RankReader(folder))
+
+    def _found(self) -> Iterator[tuple[int, Path, int]]:
+        """Number, folder and inode of each; where a rank has two folders, the one that is being written."""
+        found: dict[int, tuple[Path, int]] = {}
+        for name, inode in sorted(self._entries()):
+            fits = NAME.fullmatch(name)
+            if fits is not None:
+                found[int(fits[1])] = (self._run / name, inode)
+        for number, (folder, inode) in found.items():
+            yield number, folder, inode
+
+    def _entries(self) -> list[tuple[str, int]]:
+        try:
+            if remote(self._run) is not None:
+                return [(child.name, 0) for child in self._run.iterdir()]
+            with os.scandir(self._run) as entries:
+                return [(entry.name, entry.inode()) for entry in entries]
+        except OSError:  # the directory was removed
+            return []

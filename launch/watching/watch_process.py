@@ -1,0 +1,150 @@
+"""The watcher of a job, as its launcher has it: begun beside the job, asked at its end, never in its way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from distprof.ending import ended_by_signals
+from distprof.errors import Ended, UsageError
+from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_target
+from distprof.terminal import quoted, say
+
+PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
+           "from distprof.launch.watching.watcher import main; main()")
+"""Imports what this process would import, and not what lies in the working directory, as `-m` does."""
+PATIENCE_S = 30.0
+"""For the last look, in which all that is left is read; a large job takes a few seconds."""
+
+
+class WatchProcess:
+    """A process that watches the steps of a job.
+
+    Args:
+        order: What it is to do.
+        program: What it runs; another one in tests.
+    """
+
+    def __init__(self, order: WatchOrder, program: str = PROGRAM) -> None:
+        self._order = order
+        self._end: Message | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        command = [sys.executable, "-c", program, "\n".join(sys.path)]
+        environ = {name: value for name, value in os.environ.items()
+                   if not name.startswith("DISTPROF_") or name == "DISTPROF_DEBUG"}
+        environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+        try:  # a session of its own: what a terminal sends to the job does not end it
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, start_new_session=True,
+                stderr=None if os.environ.get("DISTPROF_DEBUG") else subprocess.DEVNULL)
+            self._write(msgspec.json.encode(order) + b"\n")
+            self._reader = threading.Thread(target=self._read, name="distprof watch", daemon=True)
+            self._reader.start()
+        except (OSError, RuntimeError) as error:  # no process, or no thread
+            say(f"cannot start the watch: {getattr(error, 'strerror', None) or error}")
+            self._kill()
+
+    def finish(self) -> list[str]:
+        """What there is to say of the whole job; where the watcher is gone, that is said here. Never fails."""
+        if self._process is None:
+            return []
+        with suppress(Exception):
+            self._ask()
+        if self._end is None or self._end.kind != "end":
+            why = f": {self._end.lines[0]}" if self._end is not None else self._how_it_ended()
+            say(f"the steps were not watched until the end{why}. Next:",
+                f"    distprof watch --once {quoted(self._order.directory)}")
+            return []
+        return self._end.lines
+
+    def _ask(self) -> None:
+        """Tells the watcher that the job is over, and waits for its last word."""
+        assert self._process is not None and self._reader is not None
+        try:
+            with ended_by_signals():
+                self._write(END)
+                self._reader.join(PATIENCE_S)
+        except Ended:
+            self._end = Message(kind="end", lines=[])  # nobody waits for it
+        if self._reader.is_alive():
+            self._process.kill()
+            self._reader.join()
+        self._process.wait()
+        self._close()
+
+    def _how_it_ended(self) -> str:
+        assert self._process is not None
+        code = self._process.returncode
+        return "" if not code else f" (exit code {code})" if code > 0 else f" (signal {-code})"
+
+    def _read(self) -> None:
+        """Says what the watcher tells, until it ends."""
+        assert self._process is not None and self._process.stdout is not None
+        with suppress(Exception):
+            for line in self._process.stdout:
+                message = msgspec.json.decode(line, type=Message)
+                if message.kind == "say":
+                    say(*message.lines)
+                else:
+                    self._end = message
+
+    def _write(self, content: bytes) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        with suppress(OSError):  # it has ended
+            self._process.stdin.write(content)
+            self._process.stdin.flush()
+
+    def _close(self) -> None:
+        assert self._process is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what it did not read is lost
+                if pipe is not None:
+                    pipe.close()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._close()
+        self._process = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the flags of a job say of its watch."""
+
+    metrics: str | None
+    on_finding: str | None
+
+    def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
+        """The same of a run directory."""
+        return WatchOrder(directory=os.fspath(run.absolute()), run_id=run_id, is_alone=is_alone, metrics=self.metrics,
+                          on_finding=self.on_finding)
+
+
+def wanted(*, metrics: str | None, on_finding: str | None, is_on: bool) -> Wanted | None:
+    """Checks the flags before the job begins; None where nothing is to be watched.
+
+    Raises:
+        UsageError: One of them is wrong, needs a package that is missing, or makes no sense without a watch.
+    """
+    flags = {"--metrics": metrics, "--on-finding": on_finding}
+    given = [name for name, value in flags.items() if value is not None]
+    if given and not is_on:
+        raise UsageError(f"{given[0]} needs the watch", hint="leave out --watch off (DISTPROF_WATCH=off)")
+    if metrics is not None:
+        address(metrics, "--metrics")
+        if find_spec("prometheus_client") is None:
+            raise UsageError("--metrics needs the package prometheus-client", hint="pip install 'distprof[metrics]'")
+    if on_finding is not None:
+        check_target(on_finding)
+    return Wanted(metrics=metrics, on_finding=on_finding) if is_on else None

@@ -1,0 +1,253 @@
+"""The process beside a job that reads what its ranks append, and says what is new. Never imports torch.
+
+Its standard input begins with an order and ends with the launcher: `watcher_protocol.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.errors import DataError
+from distprof.launch.watching.claim import Claim
+from distprof.launch.watching.state_file import read_state, write_state
+from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address
+
+if TYPE_CHECKING:
+    from distprof.launch.watching.alerts import Alerts
+    from distprof.launch.watching.metrics import MetricsServer
+    from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
+
+EVERY_S, LONGEST_S = 1.0, 5.0
+"""Between the begins of two looks: as a rule, and at most where looking takes long."""
+WRITTEN_EVERY_S = 1.0
+"""The state is written about that often, so that it is seen that somebody watches."""
+SHARE = 0.05
+"""Of a processor that looking may take before it happens less often."""
+LOW_PRIORITY = 10
+"""On a machine that is busy with the job a tenth of a processor is left; with 19, not enough to be in time."""
+MOST_SAID, MOST_AT_END = 20, 4
+"""Findings that are said while the job runs, and at its end."""
+PATIENCE_S = 5.0
+"""For `--on-finding` after the job."""
+
+
+def main(engine: MakesEngine | None = None) -> None:
+    """Watches a run directory as the order on standard input says, until that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(LOW_PRIORITY)
+    inbox = Inbox(0)
+    try:
+        order = inbox.order()
+        watcher = Watcher(order, engine) if order is not None else None
+        if watcher is not None:
+            _watch(watcher, inbox)
+    except Exception as error:  # noqa: BLE001 (the launcher says it)
+        if os.environ.get("DISTPROF_DEBUG"):
+            sys.excepthook(type(error), error, error.__traceback__)
+        tell("crash", f"{type(error).__name__}: {error}")
+        os._exit(1)
+    os._exit(0)  # threads of alerts may hang
+
+
+def _watch(watcher: Watcher, inbox: Inbox) -> None:
+    pause_s = 0.0
+    while not inbox.has_ended(pause_s):
+        began, used = time.monotonic(), time.process_time()
+        watcher.look()
+        used_s = time.process_time() - used
+        until = began + min(max(EVERY_S, used_s / SHARE), LONGEST_S)
+        while (pause_s := until - time.monotonic()) > WRITTEN_EVERY_S and not inbox.has_ended(WRITTEN_EVERY_S):
+            watcher.write_again()
+    if inbox.ended_well:
+        tell("end", *watcher.finish())
+    else:
+        watcher.release()
+
+
+class Inbox:
+    """Standard input, as it comes from the launcher."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._content, self._is_over = file, b"", False
+
+    @property
+    def ended_well(self) -> bool:
+        """The launcher said that the job is over."""
+        return self._content.endswith(END)
+
+    def order(self) -> WatchOrder | None:
+        """What is to be done; None where the launcher ended before it said so."""
+        while b"\n" not in self._content:
+            if self.has_ended(3600) and b"\n" not in self._content:
+                return None
+        return msgspec.json.decode(self._content.partition(b"\n")[0], type=WatchOrder)
+
+    def has_ended(self, patience_s: float) -> bool:
+        """Waits for more, at most that long; True once there is no more to do."""
+        if self._is_over or self.ended_well:
+            return True
+        ready, _, _ = select.select([self._file], [], [], max(patience_s, 0))
+        if ready:
+            read = os.read(self._file, 1 << 16)
+            self._content, self._is_over = self._content + read, not read
+        return self._is_over or self.ended_well
+
+
+def tell(kind: str, *lines: str) -> None:
+    """Sends the launcher a message; one that is gone hears nothing."""
+    content = memoryview(msgspec.json.encode(msgspec.convert({"kind": kind, "lines": list(lines)}, Message)) + b"\n")
+    with _TELLING, suppress(OSError):
+        while content:
+            content = content[os.write(1, content):]
+
+
+_TELLING = threading.Lock()
+
+
+class Watcher:
+    """All that is done at each look.
+
+    Args:
+        order: What the launcher wants.
+        engine: Another one than `JobWatch`.
+    """
+
+    def __init__(self, order: WatchOrder, engine: MakesEngine | None = None) -> None:
+        self._order, self._engine, self._run = order, engine, Path(order.directory)
+        self._claim = Claim(self._run, is_alone=order.is_alone)
+        self._server = _serve(order.metrics)
+        self._alerts: Alerts | None = None
+        if order.on_finding is not None:
+            from distprof.launch.watching.alerts import Alerts
+
+            self._alerts = Alerts(order.on_finding, lambda line: tell("say", line))
+        self._job: WatchedJob | None = None
+        self._ended: dict[str, bool] = {}
+        """Findings that were told, and whether it was told that they ended."""
+        self._num_said = 0
+        self._state: WatchState | None = None
+
+    def look(self, *, running: bool = True) -> None:
+        """Reads, notices, writes and tells what is new."""
+        if not self._claim.holds():
+            self._job = None
+            self._show(_last_state(self._run))
+            return
+        if self._job is None and not self._begin():
+            return
+        assert self._job is not None
+        self._job.look()
+        if not self._job.is_seen:
+            return
+        state = self._job.state(self._order.run_id, running=running)
+        self._show(state)
+        self._write(state)
+        for finding in state.findings:
+            self._tell(finding)
+
+    def write_again(self) -> None:
+        """Writes what was known at the last look: there is no time for another one yet."""
+        if self._job is not None and self._state is not None and self._claim.holds():
+            self._state.time_ns = time.time_ns()
+            self._write(self._state)
+
+    def finish(self) -> list[str]:
+        """Looks once more, when all ranks have ended; what is to be said of the whole job."""
+        self.look(running=False)
+        if self._alerts is not None and not self._alerts.finish(PATIENCE_S):
+            tell("say", "--on-finding did not take all findings in time")
+        self.release()
+        return _job_lines(self._state) if self._state is not None else []
+
+    def release(self) -> None:
+        """Lets the watcher of another host go on."""
+        self._claim.release()
+
+    def _begin(self) -> bool:
+        """Makes the job once a rank wrote something; until then nothing large is imported."""
+        if not any(self._run.glob("rank*/watch-*.bin")):
+            return False
+        from distprof.launch.watching.watched_job import WatchedJob
+
+        earlier = None if self._order.is_alone else _last_state(self._run)
+        for finding in earlier.findings if earlier is not None else ():
+            self._ended[finding.id] = finding.until_step is not None  # the watcher before this one told it
+        self._job = WatchedJob(self._run, self._engine)
+        return True
+
+    def _write(self, state: WatchState) -> None:
+        with suppress(OSError):  # a full disk, or the directory was removed: what is new is said all the same
+            write_state(self._run, state)
+
+    def _show(self, state: WatchState | None) -> None:
+        self._state = state if state is not None else self._state
+        if self._server is not None:
+            self._server.state = self._state
+
+    def _tell(self, finding: WatchFinding) -> None:
+        is_new, has_ended = finding.id not in self._ended, finding.until_step is not None
+        if is_new and finding.kind != "pauses":  # every job has some; the end sums them up
+            self._num_said += 1
+            if self._num_said <= MOST_SAID:
+                tell("say", finding.text)
+            elif self._num_said == MOST_SAID + 1:
+                tell("say", "there are more findings, which distprof watch shows")
+        if is_new:
+            self._alert("new", finding)
+        if has_ended and not self._ended.get(finding.id, False):
+            self._alert("ended", finding)
+        self._ended[finding.id] = has_ended
+
+    def _alert(self, event: str, finding: WatchFinding) -> None:
+        if self._alerts is None:
+            return
+        from distprof.launch.watching.alerts import Alert
+
+        self._alerts.tell(Alert(event=event, run=self._order.directory, run_id=self._order.run_id, text=finding.text,
+                                finding=finding))
+
+
+def _job_lines(state: WatchState) -> list[str]:
+    """The whole job in a few lines; none where no step was watched."""
+    from distprof.merge.text.watch import job_lines
+
+    if not state.num_steps:
+        return []
+    first, *findings = job_lines(state)
+    if len(findings) == 1:
+        return [f"{first}; {findings[0].strip()}"]
+    more = len(findings) - MOST_AT_END
+    return [first, *findings[:MOST_AT_END], *([f"  and {more} more, which distprof watch shows"] if more > 0 else [])]
+
+
+def _serve(metrics: str | None) -> MetricsServer | None:
+    """The server of metrics; None without one, or where the port is taken, which is said."""
+    if metrics is None:
+        return None
+    from distprof.launch.watching.metrics import MetricsServer
+
+    host, port = address(metrics, "--metrics")
+    try:
+        return MetricsServer(host, port)
+    except OSError as error:
+        tell("say", f"no metrics: cannot listen on port {port}: {error.strerror}")
+        return None
+
+
+def _last_state(run: Path) -> WatchState | None:
+    try:
+        return read_state(run)
+    except DataError:
+        return None

@@ -1,0 +1,66 @@
+"""What a launcher and its watcher tell each other: an order on standard input, messages on standard output.
+
+The watcher's standard input ends with the launcher, however that goes. Where the launcher ends well it writes `END`
+before: then the watcher takes a last look and tells what it knows of the whole job.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from distprof.errors import UsageError
+from distprof.storage.credentials import is_url
+
+END = b"end\n"
+MOST_PORT = 65535
+WEB = ("http://", "https://")
+
+
+class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be watched, and who is to be told. Comes on standard input, as everybody may list arguments."""
+
+    directory: str
+    """Of the run, absolute."""
+    run_id: str
+    is_alone: bool
+    """False where launchers of other hosts may watch the same directory."""
+    metrics: str | None = None
+    """`PORT` or `HOST:PORT`."""
+    on_finding: str | None = None
+    """A command or a URL."""
+    otlp: str | None = None
+    """The endpoint of a collector."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """From the watcher to its launcher, a line of JSON."""
+
+    kind: Literal["say", "end", "crash"]
+    """say: something new; end: the last one, `lines` are about the whole job; crash: nothing is watched any more."""
+    lines: list[str]
+
+
+def address(text: str, flag: str) -> tuple[str, int]:
+    """`9464` -> ("", 9464), `localhost:9464` -> ("localhost", 9464).
+
+    Raises:
+        UsageError: It is neither.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) <= MOST_PORT:
+        raise UsageError(f"{flag} must be a port from 1 to {MOST_PORT}, or HOST:PORT, not {text!r}",
+                         hint=f"{flag} 9464")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_target(text: str) -> None:
+    """Looks whether `--on-finding` is something that can be told.
+
+    Raises:
+        UsageError: It is empty, or a URL that takes no POST.
+    """
+    if not text.strip() or (is_url(text.strip()) and not text.strip().lower().startswith(WEB)):
+        raise UsageError(f"--on-finding must be a command or an http(s) URL, not {text!r}",
+                         hint="--on-finding 'mail -s distprof me@example.org', or --on-finding https://host/hook")

@@ -1,0 +1,162 @@
+"""The watch of a whole job in sentences: what was noticed, and the job in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.merge.text.phrases import brief, rank_list
+from distprof.units import counted, percent, size
+
+_PHASES = {"data": "before the first forward call"}
+RARELY = 0.05
+"""Share of steps below which their number is not given as a share."""
+
+
+def with_texts(findings: Iterable[WatchFinding]) -> list[WatchFinding]:
+    """The same findings, each with its sentence."""
+    return [msgspec.structs.replace(one, text=sentence(one)) for one in findings]
+
+
+def job_line(state: WatchState) -> str:
+    """`10,000 steps in 3 min 20 s, 20.1 ms per step`."""
+    if not state.num_steps:
+        return "no step has ended yet"
+    watched = state.num_steps - (state.first_watched or 0)
+    time = "" if state.elapsed_ns is None else f" in {long_time(state.elapsed_ns)}"
+    usual = "" if state.step_ns is None else f", {brief(state.step_ns)} per step"
+    return f"{watched:,} {'step' if watched == 1 else 'steps'}{time}{usual}"
+
+
+def job_lines(state: WatchState) -> list[str]:
+    """The job, then a line for each finding: what costs most first, pauses last."""
+    order = sorted(state.findings, key=lambda one: (one.kind == "pauses", one.until_step is not None,
+                                                    -(one.cost_ns or 0.0)))
+    lines = [f"  {sentence(one)}" for one in order]
+    if not any(one.kind != "pauses" for one in order) and state.num_steps:
+        lines.insert(0, "  no rank became slow, and no step time grew")
+    return [job_line(state), *lines, *(f"  {note}" for note in state.notes)]
+
+
+def sentence(one: WatchFinding) -> str:
+    """`rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; `encoder.1` forward, train.py:33`."""
+    what = _SENTENCES[one.kind](one)
+    why = [*_where(one), *(one.why if one.kind not in ("pauses", "memory_growth") else [])]
+    return what + "".join(f"; {word}" for word in why)
+
+
+def long_time(ns: float) -> str:
+    """`3 min 20 s`, `2 h 5 min`, `68 s`, `4.2 s`."""
+    seconds = ns / 1e9
+    if seconds < 9.95:
+        return brief(ns, 2)
+    if round(seconds) < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h" + (f" {minutes} min" if minutes else "")
+
+
+def _who(one: WatchFinding) -> str:
+    return rank_list(one.ranks) if one.ranks else "all ranks"
+
+
+def _when(one: WatchFinding) -> str:
+    if one.until_step is None:
+        return f"from step {one.onset_step:,} on"
+    return f"from step {one.onset_step:,} to {one.until_step:,}"
+
+
+def _cost(one: WatchFinding) -> str:
+    """`+18.0 ms per step, 68 s lost`."""
+    parts = []
+    if one.per_step_ns is not None:
+        parts.append(f"+{brief(one.per_step_ns)} per step")
+    if one.cost_ns is not None:
+        parts.append(f"{long_time(one.cost_ns)} lost")
+    return ", ".join(parts) or "cost unknown"
+
+
+def _where(one: WatchFinding) -> list[str]:
+    """`encoder.1` forward, train.py:33."""
+    phase = "" if one.kind in ("slow_link", "slow_group") else _PHASES.get(one.phase or "", one.phase or "")
+    module = " ".join(word for word in (f"`{one.module}`" if one.module else "", phase) if word)
+    place = ", ".join(word for word in (module, one.line or "") if word)
+    return [place] if place and one.kind not in ("pauses", "memory_growth", "stopped", "data_stall", "hang") else (
+        [one.line] if one.line else [])
+
+
+def _slow_rank(one: WatchFinding) -> str:
+    host = f" on {', '.join(one.hosts)}" if len(one.ranks) > 1 and one.hosts and one.hosts != [""] else ""
+    return f"{_who(one)}{host} slow {_when(one)}: {_cost(one)}"
+
+
+def _slow_host(one: WatchFinding) -> str:
+    return f"host {', '.join(one.hosts)} ({_who(one)}) slow {_when(one)}: {_cost(one)}"
+
+
+def _slow_link(one: WatchFinding) -> str:
+    return f"communication between {' and '.join(one.hosts)} slow {_when(one)}: {_cost(one)}"
+
+
+def _slow_group(one: WatchFinding) -> str:
+    return f"communication of {_who(one)} slow {_when(one)}: {_cost(one)}"
+
+
+def _regression(one: WatchFinding) -> str:
+    grown = ""
+    if one.before_ns is not None and one.after_ns is not None:
+        grown = f" ({brief(one.before_ns)} before, {brief(one.after_ns)} since)"
+    return f"steps of all ranks longer {_when(one)}: {_cost(one)}{grown}"
+
+
+def _rhythm(one: WatchFinding) -> str:
+    """`every 500 steps`, `in 12.5 % of the steps`."""
+    if one.period_steps is not None:
+        return f"every {one.period_steps:,.0f} steps"
+    if one.share is None:
+        return "now and then"
+    return f"in {percent(one.share)} of the steps" if one.share >= RARELY else "now and then"
+
+
+def _intermittent(one: WatchFinding) -> str:
+    share = f", {percent(one.share)} of the steps" if one.period_steps is not None and one.share is not None else ""
+    return f"{_who(one)} slow {_rhythm(one)}{share}, {_when(one)}: {_cost(one)} on average"
+
+
+def _data_stall(one: WatchFinding) -> str:
+    return f"{_who(one)} waiting for data {_rhythm(one)}, {_when(one)}: {_cost(one)} on average"
+
+
+def _memory_growth(one: WatchFinding) -> str:
+    of = " of the device" if one.why == ["memory of the device"] else ""
+    each = " each" if len(one.ranks) > 1 else ""
+    return f"memory{of} of {_who(one)} grows {_when(one)}: {size(one.bytes_per_hour)} per hour{each}"
+
+
+def _pauses(one: WatchFinding) -> str:
+    named = {"gc": "garbage collection"}.get(one.why[0], one.why[0]) if one.why else "pauses"
+    cost = "" if one.cost_ns is None else f": {long_time(one.cost_ns)} in all"
+    who = f" of {_who(one)}" if one.ranks else ""
+    first = f"first in step {one.onset_step:,}"
+    return f"{named}{who} {_rhythm(one)}, {first}{cost}"
+
+
+def _stopped(one: WatchFinding) -> str:
+    return f"{_who(one)} silent since step {one.onset_step:,} while others go on"
+
+
+def _hang(one: WatchFinding) -> str:
+    return f"no rank goes on since step {one.onset_step:,}" if not one.ranks else (
+        f"{counted(len(one.ranks), 'rank')} hang since step {one.onset_step:,}: {_who(one)}")
+
+
+_SENTENCES: dict[str, Callable[[WatchFinding], str]] = {
+    "slow_rank": _slow_rank, "slow_host": _slow_host, "slow_link": _slow_link, "slow_group": _slow_group,
+    "regression": _regression, "intermittent": _intermittent, "data_stall": _data_stall,
+    "memory_growth": _memory_growth, "pauses": _pauses, "stopped": _stopped, "hang": _hang,
+}

@@ -1,0 +1,138 @@
+"""Steps of the whole job that grew: more work on all ranks, or communication that moves slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.watch import shifts
+from distprof.merge.watch.sampled_steps import Group
+from distprof.merge.watch.shifts import Series
+from distprof.merge.watch.view import MATERIAL, View
+
+EXPLAINED = 0.5
+"""Of what steps grew by: so much must show in whom it is said to be due to."""
+SURE = 3.5
+"""Standard errors, where the change itself is certain."""
+SHARE = 0.7
+"""Of the ranks that must work longer where all are said to."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Growth:
+    """A stretch in which steps of the job take longer than before it."""
+
+    begin: int
+    end: int | None
+    """Steps."""
+    slack: float
+    before_ns: float
+    after_ns: float
+    error_ns: float
+    strength: float
+
+
+def growths(view: View) -> list[Growth]:
+    """Stretches of the step time above the one before them."""
+    series = view.step_times
+    if len(series.values) < shifts.BEFORE + shifts.LEAST or series.strength[0] < shifts.THRESHOLD:
+        return []
+    values = series.values[:, 0]
+    parts = shifts.segments(values, series.weight, float(series.sigma[0]))
+    found: list[Growth] = []
+    for number in range(1, len(parts)):
+        before, after = parts[number - 1], parts[number]
+        shift = after.mean - before.mean
+        if shift < MATERIAL * before.mean:
+            continue
+        last = number
+        while last + 1 < len(parts) and parts[last + 1].mean - before.mean > 0.5 * shift:
+            last += 1
+        end = int(series.step[parts[last + 1].begin]) if last + 1 < len(parts) else None
+        found.append(Growth(begin=int(series.step[after.begin]), end=end, strength=after.strength,
+                            slack=float(np.diff(series.step[max(after.begin - 8, 0):after.begin + 8]).mean()),
+                            before_ns=before.mean, after_ns=after.mean,
+                            error_ns=float(np.hypot(before.error, after.error))))
+    return found
+
+
+def compared(series: Series, begin: float, end: float | None) -> tuple[Any, Any]:
+    """Of each column how much it grew at that step, and the standard error."""
+    at, until = series.place(begin), len(series.step) if end is None else series.place(end)
+    low = max(at - 4 * max(until - at, shifts.LEAST), 0)
+    before, error = shifts.mean_between(series.values, series.weight, low, at, series.sigma)
+    after, error_after = shifts.mean_between(series.values, series.weight, at, until, series.sigma)
+    return after - before, np.hypot(error, error_after)
+
+
+def who_grew(view: View, growth: Growth) -> tuple[str, list[int]] | None:
+    """`all`, or `rank` with its place; None where that is not certain (yet)."""
+    size = growth.after_ns - growth.before_ns
+    if len(view.ranks) == 1:
+        return "all", []
+    series = view.sampled_own
+    if series is None:
+        return None
+    grown, error = compared(series, growth.begin, growth.end)
+    if not np.isfinite(error).all():
+        return None
+    sure = (grown >= EXPLAINED * size) & (grown >= SURE * error)
+    if sure.sum() >= SHARE * len(grown) and np.median(grown) >= EXPLAINED * size:
+        return "all", []
+    order = np.argsort(-grown)
+    first, second = order[0], order[1]
+    if sure[first] and grown[first] - grown[second] >= SURE * np.hypot(error[first], error[second]):
+        return "rank", [int(first)]
+    return None
+
+
+def slow_groups(view: View, growth: Growth) -> tuple[list[int], float] | None:
+    """Groups whose calls move longer since then, if that explains what steps grew by; and by how much."""
+    series = view.moving
+    if series is None:
+        return None
+    size = growth.after_ns - growth.before_ns
+    grown, error = compared(series, growth.begin, growth.end)
+    most = float(np.max(grown))
+    slow = np.flatnonzero((grown >= 0.5 * most) & (grown >= SURE * error))
+    if not len(slow) or most < EXPLAINED * size:
+        return None
+    return [int(place) for place in slow], most
+
+
+def slow_from_start(view: View) -> tuple[list[int], float] | None:
+    """Groups whose calls take half as long again as those of most groups like them, by as much as matters."""
+    series = view.moving
+    if series is None or len(series.values) < shifts.BEFORE + shifts.LEAST:
+        return None
+    mean = np.median(series.values, axis=0)
+    groups = view.sampled.groups
+    slow, most = [], 0.0
+    for place, (_, ranks, op) in enumerate(groups):
+        like = [other for other, (_, others, also) in enumerate(groups)
+                if other != place and also == op and len(others) == len(ranks)]
+        usual = float(np.median(mean[like])) if len(like) >= 3 else np.inf
+        more = mean[place] - usual
+        if mean[place] >= 1.5 * usual and more >= 2 * MATERIAL * view.typical_ns and more >= shifts.THRESHOLD * (
+                series.sigma[place] / np.sqrt(series.weight.sum())):
+            slow.append(place)
+            most = max(most, float(more))
+    return (slow, most) if slow else None
+
+
+def link_of(groups: list[Group], slow: Iterable[int], hosts: dict[int, str]) -> tuple[str, str] | None:
+    """The only pair of hosts that all slow groups hold and no other group does."""
+    slow = set(slow)
+    held = [_pairs(ranks, hosts) for _, ranks, _ in groups]
+    common = set.intersection(*(held[place] for place in slow))
+    free = set[tuple[str, str]]().union(*(some for place, some in enumerate(held) if place not in slow))
+    left = common - free
+    return left.pop() if len(left) == 1 else None
+
+
+def _pairs(ranks: Iterable[int], hosts: dict[int, str]) -> set[tuple[str, str]]:
+    return set(combinations(sorted({hosts.get(rank, "") for rank in ranks}), 2))

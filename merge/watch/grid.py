@@ -1,0 +1,187 @@
+"""Rows of all ranks on common bounds, and their medians in blocks: bounded in memory, coarser the older."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distprof.contract.watch import UNKNOWN
+from distprof.merge.watch.pieces import Columns
+
+SUMS = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "gc_ns", "device_ns")
+LEVELS = ("host_bytes", "device_bytes")
+FIELDS = (*SUMS, *LEVELS)
+BLOCK = 8
+"""Rows whose median is a block: a long step or two in a block leave no trace in it."""
+FINE = 2048
+"""Rows that are kept as they are, to find the step of an onset: 7 minutes."""
+MOST = 1024
+"""Blocks that are kept: 27 minutes at full resolution, then the older ones are joined."""
+LAGGING_NS = 15_000_000_000
+"""A rank that is so far behind the others is not waited for."""
+
+
+class Grid:
+    """Rows and blocks of all ranks: arrays of (rows, ranks, fields), means per step; nan where nothing is known."""
+
+    def __init__(self) -> None:
+        """Without ranks."""
+        self.ranks: list[int] = []
+        self.first = np.empty(0, np.int64)
+        """First steps of the rows."""
+        self.count = np.empty(0)
+        """Steps of the rows."""
+        self.end_ns = np.empty(0)
+        """Ends of the rows, by the clock of the first rank."""
+        self.rows = np.empty((0, 0, len(FIELDS)), np.float32)
+        self.blocks = Blocks()
+        self._pending: dict[int, list[Columns]] = {}
+        self._last: dict[int, tuple[int, int]] = {}
+        self._blocked = 0
+        """Rows that are in a block."""
+
+    def add_rank(self, rank: int) -> None:
+        """A column more, unknown in the past."""
+        self.ranks.append(rank)
+        self._pending[rank] = []
+        self.rows = _widened(self.rows)
+        self.blocks.values = _widened(self.blocks.values)
+
+    def add(self, rank: int, columns: Columns) -> None:
+        """Rows of a rank."""
+        if len(columns["first_step"]):
+            self._pending[rank].append(columns)
+            self._last[rank] = int(columns["first_step"][-1] + columns["num_steps"][-1]), int(columns["end_ns"][-1])
+
+    def frontier(self) -> int:
+        """The step until which all ranks have come that are not far behind."""
+        newest = max((end for _, end in self._last.values()), default=0)
+        return min((step for step, end in self._last.values() if end > newest - LAGGING_NS), default=0)
+
+    def advance(self) -> bool:
+        """Takes what all ranks have; whether a block became full."""
+        until = self.frontier()
+        lead = next((rank for rank in self.ranks if self._pending[rank] and self._last[rank][0] >= until), None)
+        if lead is None:
+            return False
+        mine = _joined(self._pending[lead])
+        ends = mine["first_step"] + mine["num_steps"]
+        size = int(np.searchsorted(ends, until, side="right"))
+        bounds = np.stack([mine["first_step"][:size], ends[:size]])
+        if not size:
+            return False
+        values = np.full((size, len(self.ranks), len(FIELDS)), np.nan, np.float32)
+        for place, rank in enumerate(self.ranks):
+            if self._pending[rank]:
+                columns = _joined(self._pending[rank])
+                values[:, place] = _means(columns, bounds)
+                keep = columns["first_step"] + columns["num_steps"] > bounds[1, -1]
+                self._pending[rank] = [{name: column[keep] for name, column in columns.items()}] if keep.any() else []
+        self._append(bounds, mine["end_ns"][:size].astype(float), values)
+        return self._fill_blocks()
+
+    def _append(self, bounds: Any, end_ns: Any, values: Any) -> None:
+        self.first = np.append(self.first, bounds[0])
+        self.count = np.append(self.count, bounds[1] - bounds[0])
+        self.end_ns = np.append(self.end_ns, end_ns)
+        self.rows = np.concatenate([self.rows, values])
+
+    def _fill_blocks(self) -> bool:
+        size = (len(self.first) - self._blocked) // BLOCK
+        if size:
+            some = slice(self._blocked, self._blocked + size * BLOCK)
+            rows = self.rows[some].reshape(size, BLOCK, *self.rows.shape[1:])
+            self.blocks.append(self.first[some][::BLOCK], self.count[some].reshape(size, BLOCK).sum(axis=1),
+                               self.end_ns[some][BLOCK - 1::BLOCK], _medians(rows))
+            self._blocked += size * BLOCK
+        drop = min(max(len(self.first) - FINE, 0), self._blocked)
+        if drop > FINE // 4:
+            self.first, self.count, self.end_ns = self.first[drop:], self.count[drop:], self.end_ns[drop:]
+            self.rows, self._blocked = self.rows[drop:].copy(), self._blocked - drop
+        return bool(size)
+
+
+class Blocks:
+    """Medians of `BLOCK` rows; the older, the more of them are joined."""
+
+    def __init__(self) -> None:
+        """None."""
+        self.first = np.empty(0, np.int64)
+        self.steps = np.empty(0)
+        self.end_ns = np.empty(0)
+        self.weight = np.empty(0)
+        """Blocks that were joined to it, itself included."""
+        self.values = np.empty((0, 0, len(FIELDS)), np.float32)
+
+    def field(self, name: str) -> Any:
+        """One field of (blocks, ranks)."""
+        return self.values[:, :, FIELDS.index(name)].astype(float)
+
+    def append(self, first: Any, steps: Any, end_ns: Any, values: Any) -> None:
+        """New ones."""
+        self.first, self.steps = np.append(self.first, first), np.append(self.steps, steps)
+        self.end_ns, self.weight = np.append(self.end_ns, end_ns), np.append(self.weight, np.ones(len(first)))
+        self.values = np.concatenate([self.values, values])
+        if len(self.first) > MOST:
+            self._join()
+
+    def _join(self) -> None:
+        """Resolution becomes proportional to age: of n blocks about MOST / 8 * log(n) stay."""
+        begins = places_of_age(self.weight, MOST // 8)
+        total = np.add.reduceat(self.weight, begins)
+        share = (self.weight / np.repeat(total, np.diff(np.append(begins, len(self.weight)))))[:, None, None]
+        self.values = np.add.reduceat(self.values * share.astype(np.float32), begins, axis=0)
+        self.end_ns = self.end_ns[np.append(begins[1:] - 1, len(self.end_ns) - 1)]
+        self.first, self.steps, self.weight = self.first[begins], np.add.reduceat(self.steps, begins), total
+
+
+def places_of_age(weight: Any, fine: int) -> Any:
+    """Where groups begin that are to be joined: `fine` newest stay, of older ones as many per e-fold of age."""
+    age = np.cumsum(weight[::-1])[::-1]
+    key = np.floor(np.where(age <= fine, age, fine * (1 + np.log(np.maximum(age, fine) / fine))))
+    return np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+
+
+def _widened(values: Any) -> Any:
+    return np.concatenate([values, np.full((len(values), 1, len(FIELDS)), np.nan, np.float32)], axis=1)
+
+
+def _joined(pieces: list[Columns]) -> Columns:
+    if len(pieces) > 1:
+        pieces[:] = [{name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}]
+    return pieces[0]
+
+
+def _means(columns: Columns, bounds: Any) -> Any:
+    """Means per step between bounds, of rows with other bounds: steps of a row are taken to be alike."""
+    first, ends = columns["first_step"], columns["first_step"] + columns["num_steps"]
+    same = len(first) >= bounds.shape[1] and np.array_equal(first[:bounds.shape[1]], bounds[0]) and np.array_equal(
+        ends[:bounds.shape[1]], bounds[1])
+    found = np.empty((bounds.shape[1], len(FIELDS)))
+    edges = np.stack([first, ends], axis=1).ravel()
+    steps = columns["num_steps"][:bounds.shape[1]] if same else _between(edges, columns["num_steps"], bounds)
+    for place, name in enumerate(SUMS):
+        of = np.where(columns[name] == UNKNOWN, np.nan, columns[name].astype(float))
+        total = of[:bounds.shape[1]] if same else _between(edges, of, bounds)
+        found[:, place] = np.where(steps > 0, total / np.maximum(steps, 1e-9), np.nan)
+    row = np.minimum(np.searchsorted(ends, bounds[1]), len(ends) - 1)
+    for place, name in enumerate(LEVELS, len(SUMS)):
+        found[:, place] = np.where(columns[name][row] == UNKNOWN, np.nan, columns[name][row])
+    return found
+
+
+def _between(edges: Any, of: Any, bounds: Any) -> Any:
+    """Sums between bounds: the integral is linear within rows and flat between them."""
+    total = np.cumsum(of)
+    integral = np.stack([total - of, total], axis=1).ravel()
+    return np.interp(bounds[1], edges, integral) - np.interp(bounds[0], edges, integral)
+
+
+def _medians(rows: Any) -> Any:
+    """Over the second axis; an unknown value makes no warning."""
+    ordered = np.sort(rows, axis=1)  # nan goes to the end
+    known = np.sum(~np.isnan(rows), axis=1)
+    low, high = np.maximum((known - 1) // 2, 0)[:, None], np.minimum(known // 2, rows.shape[1] - 1)[:, None]
+    found = (np.take_along_axis(ordered, low, 1) + np.take_along_axis(ordered, high, 1))[:, 0] / 2
+    return np.where(known > 0, found, np.nan).astype(np.float32)

@@ -1,0 +1,76 @@
+"""Single steps that are far longer than their neighbours: pauses, stalls of a data loader, hiccups of a rank."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from distprof.contract.watch import UNKNOWN, Note
+from distprof.merge.watch.pieces import Columns
+
+PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
+CHUNK = 64
+"""Rows that are looked at together, and as many before them to know what is usual."""
+LONG = 2.0
+"""Times the usual step."""
+FAR = 8.0
+"""Robust standard deviations beyond the usual longest step of a row."""
+RARE = 0.2
+"""Of the rows: what is more frequent is no rare long step."""
+KEPT = 2048
+"""Steps."""
+NAMED = ("evaluation", "checkpoint")
+
+
+class LongSteps:
+    """Long steps by number, with what each rank says of them."""
+
+    def __init__(self) -> None:
+        """None."""
+        self.of: dict[int, dict[int, Any]] = {}
+        """By step and rank: the excess, that of each of `PHASES`, and time in garbage collection."""
+        self.noted: dict[int, str] = {}
+        """Pauses that the script told of."""
+        self.covered: dict[int, tuple[int, int]] = {}
+        """First and last step of each rank."""
+        self._usual: dict[int, deque[Any]] = {}
+
+    def add(self, rank: int, columns: Columns, notes: list[Note]) -> None:
+        """Rows of a rank."""
+        for note in notes:
+            if note.kind in NAMED:
+                self.noted[note.step] = note.kind
+        size = len(columns["first_step"])
+        for begin in range(0, size, CHUNK):
+            self._chunk(rank, {name: values[begin:begin + CHUNK] for name, values in columns.items()})
+        if size:
+            last = int(columns["first_step"][-1] + columns["num_steps"][-1])
+            self.covered[rank] = self.covered.get(rank, (int(columns["first_step"][0]), 0))[0], last
+        while len(self.of) > KEPT:
+            del self.of[min(self.of)]
+
+    def _chunk(self, rank: int, columns: Columns) -> None:
+        count = columns["num_steps"]
+        phases = np.stack([np.where(columns[name] == UNKNOWN, 0, columns[name]) for name in PHASES], axis=1)
+        rows = np.concatenate([columns["span_ns"][:, None], phases], axis=1) / count[:, None]
+        rows = np.concatenate([rows, columns["longest_ns"][:, None]], axis=1)
+        usual = self._usual.setdefault(rank, deque(maxlen=CHUNK))
+        usual.extend(rows)
+        middle = np.median(np.array(usual), axis=0)
+        wide = 1.4826 * float(np.median(np.abs(np.array(usual)[:, 5] - middle[5])))
+        least = max(LONG * middle[0], middle[5] + FAR * wide)
+        long = np.flatnonzero(columns["longest_ns"] > least)
+        if len(usual) < 8 or len(long) > 1 + RARE * len(count):
+            return
+        for row in long:
+            excess = float(columns["longest_ns"][row] - middle[0])
+            more = np.maximum(phases[row] - count[row] * middle[1:5], 0)
+            more *= min(excess / max(more.sum(), 1e-9), 1)
+            self.of.setdefault(int(columns["longest_step"][row]), {})[rank] = (
+                excess, more, max(int(columns["gc_ns"][row]), 0))
+
+    def note_near(self, step: int) -> str | None:
+        """What the script said of that step, or the one before or behind it."""
+        return next((self.noted[near] for near in (step, step - 1, step + 1) if near in self.noted), None)

@@ -1,0 +1,211 @@
+"""Findings about trouble that comes and goes: ranks slow in some steps, stalls of data, pauses of the job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distprof.contract.watch_state import WatchFinding
+from distprof.merge.watch.grid import FIELDS
+from distprof.merge.watch.long_steps import PHASES, LongSteps
+from distprof.merge.watch.rhythm import period
+from distprof.merge.watch.slow_ranks import costed
+from distprof.merge.watch.view import MATERIAL, View, median_of_others
+
+FAR = 6.0
+"""Robust standard deviations above what is usual for a rank."""
+LEAST = 0.05
+"""Of a step."""
+SURE = 1e-6
+"""Largest chance of so many more episodes than on the other ranks (Poisson)."""
+EPISODES = 5
+MOST = 0.7
+"""Of the steps: who is slow in more of them is slow."""
+APART = 5.0
+"""Standard deviations within them by which two classes of steps must differ; two halves of a normal one do by 2.6."""
+RARE = 3
+"""Long steps that make a finding."""
+COSTLY = 0.002
+"""Of the watched time that long steps of one kind must have cost."""
+EVERYBODY = 0.7
+"""Of the ranks."""
+
+
+def intermittent(view: View, known: Iterable[WatchFinding]) -> list[WatchFinding]:
+    """Ranks that are slow in some of the steps, far more often than the others."""
+    taken = {rank for one in known for rank in one.ranks}
+    found: dict[int, WatchFinding] = {}
+    for step, own in (_in_samples(view), _in_rows(view)):
+        if own is None or len(step) < 4 * EPISODES:
+            continue
+        compared = own - median_of_others(own)
+        for place, hits in _often(compared, view.typical_ns):
+            if view.ranks[place] not in taken | found.keys():
+                found[view.ranks[place]] = _coming_and_going(view, place, step, compared[:, place], hits)
+    return [one for one in found.values() if (one.per_step_ns or 0) >= MATERIAL / 2 * view.typical_ns]
+
+
+def split(view: View, found: WatchFinding) -> None:
+    """A slow rank that is slow in some of the sampled steps and as usual in the others is one that comes and goes."""
+    step, own = _in_samples(view)
+    if found.kind != "slow_rank" or len(found.ranks) != 1 or own is None:
+        return
+    place = list(view.ranks).index(found.ranks[0])
+    compared = (own - median_of_others(own))[:, place]
+    inside = (step >= found.onset_step) & (step <= (np.inf if found.until_step is None else found.until_step))
+    some, before = compared[inside], compared[step < found.onset_step]
+    if len(some) < 4 * EPISODES:
+        return
+    edge = _edge(some)
+    hits = some > edge
+    apart = some[hits].mean() - some[~hits].mean()
+    within = np.sqrt((some[hits].var() * hits.sum() + some[~hits].var() * (~hits).sum()) / len(some))
+    normal = np.median(before) if len(before) >= EPISODES else 0.0
+    if hits.sum() >= EPISODES and hits.mean() <= MOST and apart >= APART * within and (
+            abs(some[~hits].mean() - normal) <= apart / 4):
+        found.kind, found.share = "intermittent", float(hits.mean())
+        found.period_steps = period(step[inside][hits], step[inside][~hits])
+
+
+def _edge(values: Any) -> float:
+    """The value that parts two classes with the least variance within them (Otsu 1979)."""
+    ordered = np.sort(values)
+    number = np.arange(1, len(ordered))
+    total = np.cumsum(ordered)[:-1]
+    gap = total / number - (ordered.sum() - total) / (len(ordered) - number)
+    place = int(np.argmax(number * (len(ordered) - number) * gap * gap))
+    return float((ordered[place] + ordered[place + 1]) / 2)
+
+
+def _in_samples(view: View) -> tuple[Any, Any]:
+    sampled = view.sampled
+    fine = sampled.weight == 1
+    own = sampled.own[fine]
+    return sampled.step[fine], own if len(view.ranks) > 1 and len(own) and np.isfinite(own).all() else None
+
+
+def _in_rows(view: View) -> tuple[Any, Any]:
+    if len(view.ranks) < 2 or not view.own_phases:
+        return view.grid.first, None
+    own = sum(view.grid.rows[:, :, FIELDS.index(name)].astype(float) for name in view.own_phases)
+    return view.grid.first, own if np.isfinite(own).all() else None
+
+
+def _often(compared: Any, typical_ns: float) -> list[tuple[int, Any]]:
+    """Places of ranks, and in which steps they are late."""
+    middle = np.median(compared, axis=0)
+    # the spread of the half that is not late: a rank that is late often must not hide itself
+    below = np.median(np.maximum(middle - compared, 0) * 2, axis=0)
+    wide = 1.4826 * np.median(np.fmax(np.abs(compared - middle), 0), axis=0)
+    spread = np.minimum(np.where(below > 0, np.maximum(below, 0.5 * wide), wide), wide)
+    spread = np.maximum(spread, float(np.median(spread)))
+    hits = compared - middle > np.maximum(FAR * spread, LEAST * typical_ns)
+    episodes = (hits[1:] & ~hits[:-1]).sum(axis=0) + hits[0]
+    # two ranks beat once for each other: the median of the others of two ranks is the other one
+    others = (episodes.sum() - episodes) / max(len(episodes) - 1, 1)
+    p = _at_least(episodes, others + 0.5) * len(episodes)
+    return [(int(place), hits[:, place]) for place in np.flatnonzero((p < SURE) & (episodes >= EPISODES))]
+
+
+def _at_least(number: Any, mean: Any) -> Any:
+    """Largest probability of so many where `mean` is expected (Chernoff's bound of Poisson's tail)."""
+    size = np.maximum(number, 1e-9)
+    return np.where(number > mean, np.exp(number - mean + number * np.log(mean / size)), 1.0)
+
+
+def _coming_and_going(view: View, place: int, step: Any, compared: Any, hits: Any) -> WatchFinding:
+    at = np.flatnonzero(hits)
+    begins = at[np.append(True, np.diff(at) > 1)]
+    # several hits in a row are one burst, whose rhythm is that of its begin
+    bursts = len(begins) <= 0.6 * len(at)
+    rhythm = period(step[begins] if bursts else step[at], () if bursts else step[~hits])
+    first = _begin(begins, step, rhythm)
+    onset = int(step[first])
+    since = slice(first, None)
+    share = float(hits[since].mean())
+    more = float(compared[hits].mean() - np.median(compared[~hits]))
+    last = int(step[at[-1]])
+    gap = float(np.diff(at).max()) if len(at) > 1 else 1.0
+    over = len(hits) - 1 - at[-1] > 3 * gap + 10
+    rank = view.ranks[place]
+    return costed(view, WatchFinding(
+        id="", kind="intermittent", ranks=[rank], hosts=[view.hosts.get(rank, "")], onset_step=onset,
+        onset_ns=view.time_of(onset), until_step=last if over else None, per_step_ns=more * share, share=share,
+        period_steps=rhythm, p=SURE))
+
+
+def _begin(episodes: Any, step: Any, rhythm: float | None) -> int:
+    """The first of those that follow each other: what happened before them was something else."""
+    if rhythm is not None:
+        turn = np.exp(2j * np.pi * step[episodes] / rhythm)
+        episodes = episodes[np.abs(np.angle(turn / turn.mean())) < np.pi / 4]
+    gaps = np.diff(episodes)
+    far = np.flatnonzero(gaps > 5 * np.median(gaps) + 5)
+    far = far[far < len(gaps) / 2]
+    return int(episodes[far[-1] + 1] if len(far) else episodes[0])
+
+
+def long_steps(view: View, events: LongSteps) -> list[WatchFinding]:
+    """Stalls, pauses and hiccups, by who makes them."""
+    kinds: dict[tuple[str, str | None, tuple[int, ...]], list[tuple[int, float]]] = defaultdict(list)
+    limit = max(view.grid.frontier(), 0)
+    for step, of in sorted(events.of.items()):
+        if step < limit:
+            kind, phase, ranks = _what(view, events, step, of)
+            kinds[kind, phase, ranks].append((step, float(np.median([one[0] for one in of.values()]))))
+    found = []
+    for (kind, phase, ranks), steps in _turns(kinds).items():
+        if len(steps) >= RARE and (one := _of_steps(view, kind, phase, ranks, steps)) is not None:
+            found.append(one)
+    return found
+
+
+def _what(view: View, events: LongSteps, step: int, of: dict[int, Any]) -> tuple[str, str | None, tuple[int, ...]]:
+    """Kind, phase or name, and ranks of a long step."""
+    if (noted := events.note_near(step)) is not None:
+        return "pauses", noted, ()
+    excess = float(np.median([one[0] for one in of.values()]))
+    collected = [rank for rank, one in of.items() if one[2] >= 0.5 * excess]
+    if collected:
+        return "pauses", "gc", tuple(sorted(collected)) if len(collected) < EVERYBODY * len(view.ranks) else ()
+    own = [place for place, name in enumerate(PHASES) if name in view.own_phases or len(view.ranks) == 1]
+    makes = [rank for rank, one in of.items() if own and one[1][own].sum() >= 0.5 * excess]
+    if not makes or len(makes) >= EVERYBODY * len(view.ranks):
+        return "pauses", None, ()
+    phase = PHASES[own[int(np.argmax(sum(of[rank][1][own] for rank in makes)))]].removesuffix("_ns")
+    return "data_stall" if phase == "data" else "intermittent", phase, tuple(sorted(makes))
+
+
+def _turns(kinds: dict[Any, list[tuple[int, float]]]) -> dict[Any, list[tuple[int, float]]]:
+    """Stalls that hit now this rank, now that one, are one finding about all of them."""
+    single = [key for key in kinds if key[0] == "data_stall"]
+    if len(single) < 3:
+        return kinds
+    ranks = tuple(sorted({rank for key in single for rank in key[2]}))
+    joined = {key: steps for key, steps in kinds.items() if key not in single}
+    return {**joined, ("data_stall", "data", ranks): sorted(step for key in single for step in kinds[key])}
+
+
+def _of_steps(view: View, kind: Any, phase: str | None, ranks: Sequence[int],
+              steps: list[tuple[int, float]]) -> WatchFinding | None:
+    number, excess = np.array([step for step, _ in steps]), sum(more for _, more in steps)
+    blocks = view.grid.blocks
+    if not len(blocks.first) or excess < COSTLY * (blocks.end_ns[-1] - blocks.end_ns[0]):
+        return None
+    rhythm = period(number)
+    gaps = {after - before for before, after in pairwise(number.tolist())}
+    if rhythm is None and len(gaps) == 1:
+        rhythm = float(gaps.pop())
+    if kind != "pauses" and tuple(ranks) == (view.ranks[0],) and rhythm is not None:
+        kind, phase = "pauses", None  # what the first rank does in exact rhythm is saved or written by it
+    end = float(blocks.first[-1] + blocks.steps[-1])
+    since = max(end - int(number[0]), 1.0)
+    return WatchFinding(
+        id="", kind=kind, ranks=list(ranks), hosts=sorted({view.hosts.get(rank, "") for rank in ranks}),
+        onset_step=int(number[0]), onset_ns=view.time_of(int(number[0])), per_step_ns=excess / since, cost_ns=excess,
+        share=len(number) / since, period_steps=rhythm,
+        phase=phase if kind != "pauses" else None, why=[] if kind != "pauses" or phase is None else [phase])

@@ -1,0 +1,92 @@
+"""The last rows of each rank, as a watcher shows them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from distprof.contract.watch import UNKNOWN, Note
+from distprof.contract.watch_state import RankState
+from distprof.merge.watch.pieces import Columns
+from distprof.merge.watch.sampled_steps import SampledSteps
+
+MINUTE_NS = 60_000_000_000
+LAST_NS = 10_000_000_000
+POINTS = 60
+MEANS = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns")
+
+
+class LastRows:
+    """Of one rank: its rows of the last minute."""
+
+    def __init__(self, rank: int, host: str) -> None:
+        """None yet."""
+        self.rank, self.host = rank, host
+        self.ended = False
+        """It said so itself."""
+        self.steps = 0
+        self.first: int | None = None
+        self.began_ns: int | None = None
+        self.end_ns = 0
+        self.last_step = -1
+        self.longest_ns = 0.0
+        self._rows: deque[dict[str, int]] = deque(maxlen=512)
+
+    def add(self, columns: Columns, notes: list[Note]) -> None:
+        """New rows."""
+        self.ended |= any(note.kind == "ended" for note in notes)
+        size = len(columns["first_step"])
+        if not size:
+            return
+        if self.first is None:
+            self.first = int(columns["first_step"][0])
+            self.began_ns = int(columns["end_ns"][0] - columns["span_ns"][0])
+        self.steps += int(columns["num_steps"].sum())
+        self.end_ns = int(columns["end_ns"][-1])
+        self.last_step = int(columns["first_step"][-1] + columns["num_steps"][-1]) - 1
+        for row in range(max(size - 512, 0), size):
+            self._rows.append({name: int(values[row]) for name, values in columns.items()})
+        while self._rows and self._rows[0]["end_ns"] < self.end_ns - MINUTE_NS:
+            self._rows.popleft()
+        self.longest_ns = max(row["longest_ns"] for row in self._rows)
+
+    def state(self, waiting_ratio: float | None) -> RankState | None:
+        """None before its first row."""
+        if not self._rows:
+            return None
+        last = [row for row in self._rows if row["end_ns"] > self.end_ns - LAST_NS]
+        mean = {name: _mean(last, name) for name in ("span_ns", *MEANS)}
+        row = self._rows[-1]
+        return RankState(
+            rank=self.rank, host=self.host, step=self.last_step, time_ns=self.end_ns, step_ns=mean["span_ns"],
+            waiting_ratio=waiting_ratio, host_bytes=_known(row["host_bytes"]), device_bytes=_known(row["device_bytes"]),
+            recent_ns=self._recent(), **{name: mean[name] for name in MEANS})
+
+    def _recent(self) -> list[float]:
+        """Means of step times at equal distances."""
+        end = np.array([row["end_ns"] for row in self._rows], float)
+        span, count = (np.array([row[name] for row in self._rows], float) for name in ("span_ns", "num_steps"))
+        place = np.minimum((end - end[-1] + MINUTE_NS) // (MINUTE_NS // POINTS), POINTS - 1).astype(int)
+        found = [float(span[place == one].sum() / count[place == one].sum()) for one in np.unique(place)]
+        return [round(value) for value in found]
+
+
+def _mean(rows: list[dict[str, int]], name: str) -> float | None:
+    if any(row[name] == UNKNOWN for row in rows):
+        return None
+    return sum(row[name] for row in rows) / max(sum(row["num_steps"] for row in rows), 1)
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def waiting(sampled: SampledSteps, last: int = 16) -> Any:
+    """Of each rank, the share of the last sampled steps in which it waited for others; nan where none was sampled."""
+    own, span = sampled.own[-last:], sampled.span[-last:]
+    if not len(own):
+        return np.full(own.shape[1], np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(1 - own.sum(axis=0) / span.sum(axis=0), 0, 1)

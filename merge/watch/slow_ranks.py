@@ -1,0 +1,144 @@
+"""Findings about ranks and hosts that are slow for long."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.contract.watch_state import WatchFinding
+from distprof.merge.watch import shifts
+from distprof.merge.watch.everybody import compared
+from distprof.merge.watch.late_ranks import (
+    SEEN_IN_STEPS,
+    Late,
+    clusters,
+    gained_by_fixing,
+    growth,
+    late_ranks,
+)
+from distprof.merge.watch.onset import refined
+from distprof.merge.watch.view import View
+
+SURELY = 3.5
+"""Standard errors of what explains it otherwise."""
+SURE = 2.0
+"""Standard errors by which steps must have grown where a rank's own time certainly did."""
+COSTLY = 0.0125
+"""Of a step: what a rank's lateness must cost the job."""
+MOST = 1.25
+"""Times its own shift, by which a rank can make steps longer."""
+OTHERWISE = 0.8
+"""Of what steps grew by: a rank that was later by less is not blamed where something else explains it."""
+CERTAIN = 9.0
+"""Standard errors: nor is one that is less certain."""
+PHASE = 0.5
+"""Of the shift that a phase must show to be named."""
+Z95 = 1.96
+
+
+def slow_ranks(view: View) -> list[WatchFinding]:
+    """All that cost something."""
+    every = (_finding(view, some) for some in clusters(view, late_ranks(view)))
+    return [one for one in every if one is not None]
+
+
+def _finding(view: View, some: list[Late]) -> WatchFinding | None:
+    lead = some[0]
+    if lead.from_start:
+        return _from_start(view, some)
+    onset, _ = refined(view, lead.begin, lead.slack, lead.place)
+    end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
+    before, after, error, error_after = growth(view, onset, end)
+    grown, doubt = after - before, float(np.hypot(error, error_after))
+    if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
+        return None
+    if grown > MOST * lead.shift_ns + SURE * (doubt + lead.error_ns):
+        return None  # a rank makes steps longer by what it is later itself: this has another cause
+    if (lead.shift_ns < OTHERWISE * grown or lead.shift_ns < CERTAIN * lead.error_ns) and (
+            _explained_otherwise(view, grown, onset, end)):
+        return None
+    found = about(view, some, onset, end)
+    found.before_ns, found.after_ns = before, after
+    found.per_step_ns, found.per_step_error_ns = grown, Z95 * doubt
+    return costed(view, found)
+
+
+def _explained_otherwise(view: View, grown: float, onset: float, end: float | None) -> bool:
+    """Whether communication, or the work of all ranks, grew by most of it at the same time."""
+    if view.moving is not None:
+        moved, error = compared(view.moving, onset, end)
+        if ((moved >= PHASE * grown) & (moved >= SURELY * error)).any():
+            return True
+    if view.sampled_own is None:
+        return False
+    own, error = compared(view.sampled_own, onset, end)
+    return bool(np.median(own) >= PHASE * grown and np.median(own) >= SURELY * np.median(error))
+
+
+def _from_start(view: View, some: list[Late]) -> WatchFinding | None:
+    lead = some[0]
+    first = int(view.grid.blocks.first[0])
+    end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
+    gain, error = gained_by_fixing(view, some, first, end)
+    if not gain - 3 * error >= COSTLY * view.typical_ns:
+        return None
+    found = about(view, some, first, end)
+    found.per_step_ns, found.per_step_error_ns = gain, Z95 * error
+    return costed(view, found)
+
+
+def about(view: View, some: list[Late], onset: float, end: float | None) -> WatchFinding:
+    """Who, from when on, until when and in which phase."""
+    places = sorted(one.place for one in some)
+    ranks = [view.ranks[place] for place in places]
+    hosts = sorted({view.hosts.get(rank, "") for rank in ranks})
+    return WatchFinding(
+        id="", kind="slow_host" if _is_host(view, ranks, hosts) else "slow_rank", ranks=sorted(ranks), hosts=hosts,
+        onset_step=int(onset), onset_ns=view.time_of(onset), until_step=None if end is None else int(end) - 1,
+        p=chance(some[0].strength, view), phase=_phase(view, some[0], onset, end))
+
+
+def chance(strength: float, view: View) -> float | None:
+    """Largest probability that noise does this anywhere in what was looked at: normal tail times windows."""
+    if not np.isfinite(strength):
+        return None
+    tried = max(len(view.grid.blocks.first), 1) * max(len(view.ranks), 1) * 8
+    return float(min(1.0, tried * np.exp(-strength * strength / 2)))
+
+
+def costed(view: View, found: WatchFinding) -> WatchFinding:
+    """With what it cost by now: steps since the onset times the cost of each."""
+    blocks = view.grid.blocks
+    last = float(blocks.first[-1] + blocks.steps[-1]) if found.until_step is None else found.until_step + 1
+    if found.per_step_ns is not None:
+        found.cost_ns = found.per_step_ns * max(last - found.onset_step, 0)
+    return found
+
+
+def _is_host(view: View, ranks: list[int], hosts: list[str]) -> bool:
+    if len(hosts) != 1 or len(ranks) < 2:
+        return False
+    there = {rank for rank in view.ranks if view.hosts.get(rank) == hosts[0]}
+    return there == set(ranks) and len(there) < len(view.ranks)
+
+
+def _phase(view: View, lead: Late, onset: float, end: float | None) -> str | None:
+    """The phase in which the rank became longer than its peers, where phases hold no waits; else what is left."""
+    names, blocks = view.own_phases, view.grid.blocks
+    if not names or len(view.ranks) < 2:
+        return None
+    shift = {}
+    for name in names:
+        values = shifts.filled(blocks.field(name))
+        mine = values[:, lead.place] - np.median(np.delete(values, lead.place, axis=1), axis=1)
+        series = view.step_times
+        at, until = series.place(onset), len(mine) if end is None else series.place(end)
+        normal = 0.0 if lead.from_start or at < 1 else float(np.mean(mine[max(at - 4 * shifts.LEAST, 0):at]))
+        shift[name] = float(np.mean(mine[at:max(until, at + 1)])) - normal
+    most = max(shift, key=lambda name: shift[name])
+    if shift[most] >= PHASE * lead.shift_ns:
+        return most.removesuffix("_ns")
+    sampled = view.sampled_compared
+    if sum(shift.values()) > (1 - PHASE) * lead.shift_ns or sampled is None or len(names) < 3:
+        return None
+    grown, error = compared(sampled, onset, end)
+    return "backward" if lead.from_start or grown[lead.place] >= 3 * error[lead.place] else None

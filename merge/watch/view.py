@@ -1,0 +1,147 @@
+"""What is known of a job at a time, as series that can be searched for changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.watch import shifts
+from distprof.merge.watch.grid import Grid
+from distprof.merge.watch.sampled_steps import SampledSteps
+from distprof.merge.watch.shifts import Series
+
+MATERIAL = 0.025
+"""Of a step: what costs less is not looked at."""
+OWN = ("data_ns", "forward_ns")
+CLEAN = 0.9
+"""Of the time in front of the first call that phases must account for."""
+
+
+class View:
+    """Series of a job, made when they are asked for."""
+
+    def __init__(self, grid: Grid, sampled: SampledSteps, hosts: Mapping[int, str]) -> None:
+        """As of now."""
+        self.grid, self.sampled, self.hosts = grid, sampled, hosts
+        self.ranks: Sequence[int] = grid.ranks
+
+    @cached_property
+    def step_times(self) -> Series:
+        """Of the job: one column, the median over ranks."""
+        span = shifts.filled(self.grid.blocks.field("span_ns"))
+        return self._of_blocks(np.median(span, axis=1)[:, None])
+
+    @cached_property
+    def typical_ns(self) -> float:
+        """A step of the job."""
+        series = self.step_times
+        return float(np.median(series.values)) if len(series.values) else np.nan
+
+    @cached_property
+    def compared(self) -> Series | None:
+        """Own phases of each rank less the median of the others; None where phases hold waits for others."""
+        names = self.own_phases
+        if not names or len(self.ranks) < 2 or not len(self.grid.blocks.first):
+            return None
+        own = shifts.filled(sum(self.grid.blocks.field(name) for name in names))
+        return self._of_blocks(own - median_of_others(own))
+
+    @cached_property
+    def sampled_own(self) -> Series | None:
+        """Own time of each rank in sampled steps, calm."""
+        if not len(self.sampled.step):
+            return None
+        return self._of_samples(shifts.filled(self.sampled.calm), search=False)
+
+    @cached_property
+    def sampled_compared(self) -> Series | None:
+        """The same less the median of the others."""
+        series = self.sampled_own
+        if series is None or len(self.ranks) < 2:
+            return None
+        return self._of_samples(series.values - median_of_others(series.values))
+
+    @cached_property
+    def sampled_in_blocks(self) -> Series | None:
+        """The same on the times of blocks; those without a sampled step have no weight."""
+        series, blocks = self.sampled_compared, self.grid.blocks
+        if series is None or not len(blocks.first):
+            return None
+        place = np.searchsorted(blocks.first, series.step, side="right") - 1
+        inside = place >= 0
+        weight = np.bincount(place[inside], series.weight[inside], len(blocks.first))
+        total = np.zeros((len(weight), series.values.shape[1]))
+        np.add.at(total, place[inside], (series.values * series.weight[:, None])[inside])
+        return Series(values=total / np.maximum(weight, 1e-9)[:, None], weight=weight, step=blocks.first,
+                      sigma=series.sigma)
+
+    @cached_property
+    def moving(self) -> Series | None:
+        """Moving time of each group in sampled steps."""
+        if not len(self.sampled.step) or not self.sampled.groups:
+            return None
+        values = shifts.filled(self.sampled.moving)
+        return self._of_samples(_calm(values), search=False)
+
+    @cached_property
+    def own_phases(self) -> tuple[str, ...]:
+        """Phases in which no rank waits for others, as the sampled steps show."""
+        one, blocks = self.sampled, self.grid.blocks
+        if not len(one.step) or not len(blocks.first) or not np.isfinite(one.first).any():
+            return OWN if len(self.ranks) == 1 else ()
+        before = np.nanmedian(sum(blocks.field(name) for name in OWN))
+        if not np.isfinite(before) or np.nanmedian(one.first) < CLEAN * before:
+            return ()
+        behind = np.nanmedian(blocks.field("optimizer_ns"))
+        return (*OWN, "optimizer_ns") if np.nanmedian(one.after) >= CLEAN * behind else OWN
+
+    @cached_property
+    def has_peers(self) -> Any:
+        """Of each rank, whether another does the same in a step."""
+        kinds = self.sampled.kind
+        return np.array([kinds.count(kind) > 1 for kind in kinds], bool)
+
+    def time_of(self, step: float) -> int:
+        """When a step began, about; since the epoch."""
+        grid, blocks = self.grid, self.grid.blocks
+        first, end = (grid.first, grid.end_ns) if len(grid.first) and step >= grid.first[0] else (
+            blocks.first, blocks.end_ns)
+        if not len(first):
+            return 0
+        place = max(int(np.searchsorted(first, step, side="right")) - 2, -1)
+        return int(end[place]) if place >= 0 else int(end[0] - self.typical_ns)
+
+    def _of_blocks(self, values: Any) -> Series:
+        blocks = self.grid.blocks
+        return _searched(values, blocks.weight, blocks.first)
+
+    def _of_samples(self, values: Any, *, search: bool = True) -> Series:
+        return _searched(values, self.sampled.weight, self.sampled.step, search=search)
+
+
+def _searched(values: Any, weight: Any, step: Any, *, search: bool = True) -> Series:
+    sigma = shifts.noise(values, weight) if len(values) >= shifts.LEAST else np.full(values.shape[1], np.inf)
+    strength = shifts.strongest(values, weight, sigma)[0] if search and len(values) else np.zeros(values.shape[1])
+    return Series(values=values, weight=weight, step=step, sigma=sigma, strength=strength)
+
+
+def median_of_others(values: Any) -> Any:
+    """Of each rank the median of all other ranks, at each time."""
+    order = np.argsort(values, axis=1)
+    position, ordered = np.argsort(order, axis=1), np.take_along_axis(values, order, 1)
+    others = values.shape[1] - 1
+    found = np.zeros_like(values)
+    for middle in ((others - 1) // 2, others // 2):
+        found += np.where(position > middle, ordered[:, middle, None], ordered[:, middle + 1, None])
+    return found / 2
+
+
+def _calm(values: Any) -> Any:
+    """Single outliers become the median of three neighbours."""
+    if len(values) < 3:
+        return values
+    around = np.concatenate([values[:1], values, values[-1:]])
+    return np.median(np.stack([around[:-2], around[1:-1], around[2:]]), axis=0)

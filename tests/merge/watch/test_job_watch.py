@@ -1,0 +1,175 @@
+"""Troubles planted in made-up jobs of 1,500 steps of 0.4 s: who is named, from which step on, and what is not said."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.merge.watch.job_watch import JobWatch, watched_pieces
+from support.watched_jobs.job import MS, Job, Link, Trouble
+from support.watched_jobs.judged import Watched, watch_live
+from support.watched_jobs.pieces import BEGAN_NS, Ranks
+from support.watched_jobs.play import play
+
+STEPS = 1_500
+SLOW = 400.0 * MS
+pytestmark = pytest.mark.long
+
+
+def seen(**changes: object) -> Watched:
+    """A quiet job of four ranks with these changes."""
+    defaults: dict[str, object] = {"num_steps": STEPS, "step_ns": SLOW, "load": 0.003, "tail_rate": 0.0}
+    return watch_live(Job(**{**defaults, **changes}), every_s=40)  # type: ignore[arg-type]
+
+
+def only(watched: Watched) -> WatchFinding:
+    """The one thing that was found."""
+    assert len(watched.findings) == 1, watched.findings
+    return watched.findings[0]
+
+
+@pytest.mark.parametrize("layout", ["dp", "tp", "pp"])
+def test_nothing_is_found_where_nothing_is(layout: str) -> None:
+    assert seen(layout=layout).findings == []
+
+
+@pytest.mark.parametrize("changes", [{"common_lengths": 0.25}, {"own_lengths": 0.1}, {"load": 0.02, "tail_rate": 1e-3},
+                                     {"world": 1}, {"world": 2}])
+def test_steps_that_differ_in_work_are_no_trouble(changes: dict[str, float]) -> None:
+    assert seen(**changes).findings == []
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
+def test_a_rank_that_becomes_slow_is_named_with_step_phase_and_cost(phase: str) -> None:
+    found = only(seen(troubles=(Trouble(ranks=(2,), onset=700, extra_ns=40 * MS, phase=phase),)))
+    assert (found.kind, found.ranks, found.phase, found.until_step) == ("slow_rank", [2], phase, None)
+    assert found.onset_step == pytest.approx(700, abs=3)
+    assert found.per_step_ns == pytest.approx(40 * MS, rel=0.25)
+    assert found.cost_ns == pytest.approx(40 * MS * (STEPS - 700), rel=0.25)
+
+
+@pytest.mark.parametrize("layout", ["tp", "pp"])
+def test_it_is_named_too_where_groups_wait_for_groups(layout: str) -> None:
+    found = only(seen(layout=layout, troubles=(Trouble(ranks=(1,), onset=700, extra_ns=60 * MS),)))
+    assert (found.kind, found.ranks) == ("slow_rank", [1])
+    assert found.onset_step == pytest.approx(700, abs=10)
+
+
+def test_trouble_that_ends_has_an_end() -> None:
+    found = only(seen(troubles=(Trouble(ranks=(3,), onset=600, until=999, extra_ns=40 * MS),)))
+    assert found.ranks == [3]
+    assert (found.onset_step, found.until_step) == (pytest.approx(600, abs=3), pytest.approx(999, abs=3))
+
+
+def test_a_rank_that_is_slow_from_the_begin_is_compared_with_its_peers() -> None:
+    found = only(seen(troubles=(Trouble(ranks=(0,), onset=0, extra_ns=40 * MS),)))
+    assert (found.kind, found.ranks, found.onset_step) == ("slow_rank", [0], 0)
+    assert found.before_ns is None
+
+
+def test_all_ranks_of_a_host_are_a_host() -> None:
+    trouble = Trouble(ranks=(2, 3), onset=700, extra_ns=40 * MS)
+    found = only(seen(world=8, per_host=2, troubles=(trouble,)))
+    assert (found.kind, found.ranks, found.hosts) == ("slow_host", [2, 3], ["host1"])
+
+
+def test_all_ranks_are_a_regression() -> None:
+    found = only(seen(troubles=(Trouble(ranks=(0, 1, 2, 3), onset=700, extra_ns=40 * MS),)))
+    assert (found.kind, found.ranks, found.phase) == ("regression", [], "forward")
+    assert found.onset_step == pytest.approx(700, abs=3)
+    assert found.before_ns is not None
+    assert found.after_ns == pytest.approx(found.before_ns + 40 * MS, rel=0.02)
+
+
+def test_a_link_is_the_pair_of_hosts_whose_calls_move_longer() -> None:
+    link = Link(hosts=("host1", "host2"), onset=700, extra_ns=10 * MS)
+    found = only(seen(layout="pp", per_host=1, links=(link,)))
+    assert (found.kind, found.hosts, found.phase) == ("slow_link", ["host1", "host2"], "communication")
+    assert found.onset_step == pytest.approx(700, abs=5)
+
+
+def test_a_rank_that_is_slow_in_every_fifth_step() -> None:
+    trouble = Trouble(ranks=(1,), onset=300, extra_ns=150 * MS, every=5, phase="backward")
+    found = only(seen(troubles=(trouble,)))
+    assert (found.kind, found.ranks, found.period_steps) == ("intermittent", [1], 5)
+    assert found.share == pytest.approx(0.2, abs=0.06)
+
+
+def test_rare_long_waits_for_data_are_stalls() -> None:
+    trouble = Trouble(ranks=(3,), onset=100, extra_ns=3000 * MS, phase="data", every=137)
+    found = only(seen(troubles=(trouble,)))
+    assert (found.kind, found.ranks, found.phase, found.period_steps) == ("data_stall", [3], "data", 137)
+    assert found.cost_ns == pytest.approx(11 * 3000 * MS, rel=0.15)
+
+
+@pytest.mark.parametrize("ranks", [None, (0,)])
+def test_pauses_are_told_without_blame(ranks: tuple[int, ...] | None) -> None:
+    found = only(seen(pause_every=100, pause_ns=4000 * MS, pause_ranks=ranks, evaluation=ranks is None))
+    assert (found.kind, found.period_steps) == ("pauses", 100)
+    assert found.why == (["evaluation"] if ranks is None else [])
+
+
+def test_memory_that_grows_and_a_warm_up_that_does_not() -> None:
+    found = only(seen(leak_bytes=(1, 1e6)))
+    hours = STEPS * SLOW / 3600e9
+    assert (found.kind, found.ranks) == ("memory_growth", [1])
+    assert found.bytes_per_hour == pytest.approx(1e6 * STEPS / hours, rel=0.1)
+
+
+def test_a_rank_that_is_silent_has_stopped_while_the_job_runs() -> None:
+    ranks = Ranks(play(Job(num_steps=400, step_ns=SLOW, stops=(2, 200))))
+    job = JobWatch(dict.fromkeys(range(4), "a"))
+    for rank in range(4):
+        job.add(rank, ranks.new(rank, ranks.end_ns))
+    now = int(BEGAN_NS + ranks.end_ns)
+    state = job.state(now, run_id="x", running=True)
+    assert [(one.kind, one.ranks, one.onset_step) for one in state.findings] == [("stopped", [2], 200)]
+    assert state.num_steps == 200
+
+
+def test_live_and_afterwards_say_the_same() -> None:
+    job = Job(num_steps=STEPS, step_ns=SLOW, load=0.003, troubles=(Trouble(ranks=(1,), onset=700, extra_ns=40 * MS),))
+    ranks = Ranks(play(job))
+    pieces = {rank: ranks.new(rank, ranks.end_ns) for rank in range(4)}
+    live, after = only(watch_live(job, every_s=20)), watched_pieces(pieces, job.hosts).findings()
+    assert [(one.kind, one.ranks, one.onset_step) for one in after] == [(live.kind, live.ranks, live.onset_step)]
+    assert after[0].per_step_ns == pytest.approx(live.per_step_ns, rel=0.05)
+
+
+def test_the_state_shows_each_rank_and_is_written_as_json() -> None:
+    watched = seen(num_steps=300)
+    state = watched.watch.state(BEGAN_NS, run_id="x", running=False)
+    assert msgspec.json.decode(msgspec.json.encode(state), type=WatchState) == state
+    assert (state.world_size, state.num_steps, state.first_watched) == (4, 300, 0)
+    assert state.step_ns == pytest.approx(SLOW, rel=0.1)
+    assert [one.rank for one in state.ranks] == [0, 1, 2, 3]
+    first = state.ranks[0]
+    phases = (first.data_ns, first.forward_ns, first.backward_ns, first.optimizer_ns)
+    assert sum(value or 0 for value in phases) == pytest.approx(first.step_ns, rel=0.01)
+    assert first.waiting_ratio is not None
+    assert 0 < first.waiting_ratio < 0.3
+    assert len(first.recent_ns) == 60
+
+
+def test_a_finding_keeps_its_id_and_its_settled_onset() -> None:
+    job = Job(num_steps=STEPS, step_ns=SLOW, load=0.003, troubles=(Trouble(ranks=(1,), onset=500, extra_ns=40 * MS),))
+    ranks, watch, told = Ranks(play(job)), JobWatch(job.hosts), set()
+    for now in np.arange(200e9, ranks.end_ns + 1, 40e9):
+        for rank in range(4):
+            watch.add(rank, ranks.new(rank, now))
+        if now > ranks.end_ns / 2:
+            told |= {(one.id, one.onset_step) for one in watch.findings()}
+    assert len(told) == 1
+
+
+def test_a_rank_may_join_later() -> None:
+    ranks, watch = Ranks(play(Job(num_steps=600, step_ns=SLOW, world=2))), JobWatch({0: "a"})
+    watch.add(0, ranks.new(0, 100e9))
+    watch.findings()
+    watch.add_rank(1, "b")
+    for rank in (0, 1):
+        watch.add(rank, ranks.new(rank, ranks.end_ns))
+    assert watch.findings() == []
+    assert [one.host for one in watch.state(BEGAN_NS, run_id="x", running=False).ranks] == ["a", "b"]

@@ -1,0 +1,37 @@
+"""Rhythms of steps, with what is known of the steps between."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distprof.merge.watch.rhythm import period
+
+GOLDEN = (5 ** 0.5 - 1) / 2
+
+
+@pytest.mark.parametrize("length", [7, 100, 1234])
+def test_equal_distances(length: int) -> None:
+    assert period(np.arange(8) * length + 17) == length
+
+
+def test_a_rhythm_that_some_are_missing_of() -> None:
+    assert period(np.delete(np.arange(20) * 50 + 3, [4, 5, 11])) == 50
+
+
+@pytest.mark.parametrize("length", [3, 8, 10, 25])
+def test_of_sampled_steps_the_shortest_that_parts_them_from_the_others(length: int) -> None:
+    steps = np.arange(20_000)
+    steps = steps[(steps * GOLDEN) % 1 < 1 / 64]
+    hit = steps % length == 2
+    assert period(steps[hit], steps[~hit]) == length
+
+
+def test_random_steps_have_none() -> None:
+    draw = np.random.default_rng(3)
+    found = [period(np.unique(draw.integers(0, 10_000, 30))) for _ in range(10)]
+    assert found == [None] * 10
+
+
+def test_four_are_too_few() -> None:
+    assert period([0, 10, 20, 30]) is None

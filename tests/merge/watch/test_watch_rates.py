@@ -1,0 +1,66 @@
+"""How often a delay of 5 % of a step is named, of whom, and how often one is invented: a table of made-up jobs.
+
+`make stress` prints it; DISTPROF_WATCH_JOBS sets how many jobs of each kind there are. docs/watch.md shows a run of it.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.watched_jobs.job import Job, Trouble
+from support.watched_jobs.judged import BLAMES, Judged, judged, watch_live
+
+JOBS = int(os.environ.get("DISTPROF_WATCH_JOBS", "100"))
+STEPS, PLANTED = 13_000, 10_000
+"""The trouble begins in one of the first 10,000 steps; 60 s later the job still runs."""
+LONGER = {"dp": 1.02, "tp": 1.04, "pp": 1.58}
+"""Steps of a layout, in times of the work in them."""
+KINDS: dict[str, dict[str, Any]] = {
+    "4 ranks, quiet": {"load": 0.003},
+    "4 ranks, other load": {"load": 0.02},
+    "8 ranks, other load": {"world": 8, "load": 0.02},
+    "8 ranks, common lengths": {"world": 8, "load": 0.003, "common_lengths": 0.2},
+    "8 ranks, own lengths": {"world": 8, "load": 0.003, "own_lengths": 0.05},
+    "8 ranks, tensor parallel": {"world": 8, "layout": "tp", "load": 0.003},
+    "4 ranks, pipeline": {"layout": "pp", "load": 0.003},
+}
+IN_TIME, RIGHT, FALSE = 0.95, 0.99, 1e-5
+
+
+def planted(kind: str, seed: int) -> Judged:
+    """A job with a rank, a step and a phase drawn by chance."""
+    job, draw = Job(num_steps=STEPS, seed=seed, **KINDS[kind]), np.random.default_rng(seed + 1000)
+    rank, onset = int(draw.integers(job.world)), int(draw.integers(PLANTED))
+    phase = ("data", "forward", "backward", "optimizer")[int(draw.integers(4))]
+    extra = 0.05 * LONGER[job.layout] * job.step_ns
+    job.troubles = (Trouble(ranks=(rank,), onset=onset, extra_ns=extra, phase=phase),)
+    return judged(watch_live(job), rank, onset)
+
+
+def invented(kind: str, seed: int) -> int:
+    """Of a job without trouble."""
+    found = watch_live(Job(num_steps=STEPS, seed=seed, **KINDS[kind])).findings
+    return sum(one.kind in (*BLAMES, "regression", "slow_link", "slow_group", "memory_growth") for one in found)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("kind", KINDS)
+def test_delays_of_a_twentieth_are_named(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with ProcessPoolExecutor() as pool:
+        jobs = list(pool.map(planted, [kind] * JOBS, range(JOBS)))
+        false = sum(pool.map(invented, [kind] * JOBS, range(JOBS, 2 * JOBS)))
+    named = [one for one in jobs if one.late_s is not None]
+    in_time, right = sum(one.in_time for one in jobs), sum(one.rank_right for one in named)
+    near = sum(abs(one.onset_error) <= 10 for one in named)
+    others = sum(len(one.false) for one in jobs)
+    with capsys.disabled():
+        print(f"\n| {kind} | {in_time} of {JOBS} | {right} of {len(named)} | {near} of {len(named)} | "
+              f"{np.median([one.late_s for one in named]):.0f} s | {false + others} in {2 * JOBS * STEPS:,} steps |")
+    assert in_time >= IN_TIME * JOBS - 2
+    assert right >= RIGHT * len(named) - 2
+    assert false <= FALSE * JOBS * STEPS + 2
