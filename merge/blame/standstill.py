@@ -58,10 +58,10 @@ def standstill(stuck: Mapping[int, Stuck], doing: Mapping[int, Doing], *, moving
 def _fewer(*values: Mapping[str, Sequence[int]]) -> list[int]:
     """Ranks that do what fewer do; where both are as many, all of them."""
     for by_value in values:
-        if len(by_value) > 1:
-            (_, most), *others = by_value.items()
-            second = [rank for ranks in others for rank in ranks]
-            return second if len(most) > len(second) else sorted([*most, *second])
+        groups = list(by_value.values())  # those with most ranks first
+        others = [rank for ranks in groups[1:] for rank in ranks]
+        if others:
+            return others if len(groups[0]) > len(others) else sorted([*groups[0], *others])
     return []
 
 

@@ -13,8 +13,8 @@ from distprof.merge.text.script_lines import file_name
 
 SHOWN_GROUPS = 4
 WITHOUT_REPORT: dict[Doing, str] = {
-    "gone": "ended", "stopped": "was stopped by a signal", "idle": "does nothing and left no report",
-    "busy": "is busy and left no report", "unknown": "left no report"}
+    "gone": "ended", "stopped": "was stopped by a signal", "idle": "does nothing", "busy": "is busy",
+    "unknown": "left no report"}
 
 
 def standstill_lines(found: Standstill, stuck: Mapping[int, Stuck], doing: Mapping[int, Doing],
