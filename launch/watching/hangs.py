@@ -25,8 +25,8 @@ ASK_RATIO = 0.7
 """Of that time ranks are asked: then they have answered when it is over."""
 ANSWER_S, COMPARE_S = 2.5, 2.0
 """Ranks look every 2 s whether they are asked, and then write; what they do is seen in so much time after that."""
-AGAIN_S = 10.0
-"""After a look that found somebody busy."""
+AGAIN_S = (0.0, 3.0, 6.0, 12.0, 24.0)
+"""Pauses after looks that found somebody busy; the last one again and again."""
 UNSEEN_S = 60.0
 """Where it is not known whether somebody is busy, or data moves, nothing is said before."""
 MOST_NATIVE = 2
@@ -59,6 +59,7 @@ class HangSearch:
         self._run, self._pids = run, pids
         self._asked_s: float | None = None
         self._first: _Look | None = None
+        self._due_s, self._num_busy = 0.0, 0
         self._number = 0
         self.finding: WatchFinding | None = None
         """The last hang; `until_step` is set once the job went on."""
@@ -76,18 +77,20 @@ class HangSearch:
             self._goes_on(last_ns)
         elif self.finding is not None and self.finding.until_step is None:
             self.finding.cost_ns = still_s * 1e9
-        elif self._asked_s is None or now_s - self._asked_s >= AGAIN_S:
-            self._asked_s, self._first = now_s, None
-            with suppress(OSError):  # a full disk: what processes do is known all the same
-                ask_for_stacks(self._run)
-        elif self._first is None and now_s - self._asked_s >= ANSWER_S:
-            self._first = self._seen(ranks, now_s)
-        elif self._first is not None and still_s >= limit_s and now_s - self._first.at_s >= COMPARE_S:
+        elif self._asked_s is None:
+            if now_s >= self._due_s:
+                self._asked_s = now_s
+                with suppress(OSError):  # a full disk: what processes do is known all the same
+                    ask_for_stacks(self._run)
+        elif self._first is None:
+            if now_s - self._asked_s >= ANSWER_S:
+                self._first = self._seen(ranks, now_s)
+        elif still_s >= limit_s and now_s - self._first.at_s >= COMPARE_S:
             self._judge(ranks, last_ns, still_s, self._first)
         return self.finding
 
     def _goes_on(self, last_ns: int) -> None:
-        self._asked_s = self._first = None
+        self._asked_s, self._first, self._num_busy, self._due_s = None, None, 0, 0.0
         if self.finding is not None and self.finding.until_step is None:
             self.finding.until_step = self.finding.onset_step
             self.finding.cost_ns = float(last_ns - self.finding.onset_ns)
@@ -99,6 +102,8 @@ class HangSearch:
     def _judge(self, ranks: list[RankState], last_ns: int, still_s: float, first: _Look) -> None:
         """Says that the job hangs, if it does."""
         self._asked_s = self._first = None  # the next look, if there has to be one, begins anew
+        self._due_s = time.monotonic() + AGAIN_S[min(self._num_busy, len(AGAIN_S) - 1)]
+        self._num_busy += 1
         told, now = _told(self._run, ranks), self._seen(ranks, time.monotonic())
         if not told or not first.told <= now.told:
             return  # a rank that goes on takes back what it told: steps end, and are not written down

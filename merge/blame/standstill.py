@@ -48,7 +48,9 @@ def standstill(stuck: Mapping[int, Stuck], doing: Mapping[int, Doing], *, moving
     mismatch = [rank for one in found.hangs if one.is_mismatch for rank in _fewer(one.ops, one.shapes)]
     if any(doing[rank] == "busy" for rank in outside) and not mismatch:
         return None
-    if not outside and not mismatch and moving:
+    # where one who is missing waits himself, no data that moves will end that
+    all_there = not found.hangs or any(not one.absent and not one.unknown for one in found.hangs)
+    if not outside and not mismatch and moving and all_there:
         return None
     culprits = mismatch or [rank for rank in outside if doing[rank] in ("gone", "stopped")] or outside
     return Standstill(hangs=found, culprits=sorted(set(culprits)) or sorted(waiting),

@@ -24,7 +24,8 @@ WITHIN_S = 20.0
 LISTENS_S = 24.0
 HANGS = {  # what the sentence has to say
     "dead": ("rank 1 ended", "wait_for_store"), "stopped": ("rank 1 was stopped by a signal",),
-    "branch": ("of second", "of first"), "op": ("all_reduce",), "lock": ("rank 1 never entered", "in take_lock"),
+    "branch": ("of second", "of first"), "op": ("called differently",),
+    "lock": ("rank 1 never entered", "in take_lock"),
     "loader": ("rank 1 never entered",), "store": ("rank 1 never entered", "in wait_for_store"),
     "fifo": ("rank 1 never entered", "in open_fifo"), "all fifo": ("in open_fifo",)}
 CULPRITS = {"all fifo": None, "branch": None, "op": None}

@@ -89,6 +89,15 @@ def test_all_are_in_one_collective():
     assert standstill(told, IDLE, moving=False).culprits == [0, 1, 2]
 
 
+def test_ranks_that_wait_for_each_other_hang_whatever_moves():
+    told = of(rank(0, OVER, WAIT), rank(1, OVER), rank(2, OVER, WAIT))
+    for number, one in told.items():
+        second = rank(number, *([collective(1)] if number == 1 else [])).groups[0]
+        second.name = "2"
+        one.groups.append(second)
+    assert standstill(told, IDLE, moving=True).culprits == [0, 1, 2]
+
+
 def test_ranks_that_call_different_things_hang_whatever_they_do():
     told = of(rank(0, OVER, WAIT), rank(1, OVER, collective(7, op="broadcast")), rank(2, OVER, WAIT))
     assert standstill(told, IDLE | {1: "busy"}, moving=True).culprits == [1]
