@@ -59,7 +59,7 @@ READINGS = {
     "net_errors": _reading("1/s", 0.1, "packets or symbols with errors"),
     "resent": _reading("ratio", 0.001, "TCP segments that were sent again, of all sent"),
     "rank_processors": _reading("processors", 1, "how many a rank may run on"),
-    "rank_others": _reading("ratio", 0.02, "time of these that others than the rank used"),
+    "rank_others": _reading("ratio", 0.02, "time of these that neither the rank nor a process that it started used"),
     "rank_waits": _reading("ratio", 0.02, "time in which the main thread of a rank waited for a processor"),
     "rank_stopped": _reading("ratio", 0.01, "periods of its control group in which the processor quota stopped a rank"),
     "rank_gpu": _reading("number", 1, "the GPU that the process of a rank uses"),

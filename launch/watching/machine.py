@@ -52,7 +52,7 @@ class MachineReader:
         others = Others(lambda: {os.getpid(), *pids().values(), *(roots() if roots is not None else ())})
         self._others = others
         gpus = nvidia.readings(pids, lambda: others.of_job) or amd.readings(pids)
-        every = [others.read, Ranks(pids).read, *processors.readings(), *traffic.readings(), *gpus]
+        every = [others.read, Ranks(pids, others).read, *processors.readings(), *traffic.readings(), *gpus]
         self._readings = [_Reading(read=read) for read in every]
 
     @property

@@ -45,11 +45,22 @@ class Others:
         """Those that use most processor time, without their arguments, which may be secret."""
         self.of_job: set[int] = set()
         """Processes of the job, at the last look."""
+        self.num_looks = 0
+        self._every: dict[int, _Process] = {}
+        self._children: dict[int, list[int]] = {}
+
+    def used_s(self, pid: int) -> float:
+        """Processor time that a process and those that it started had used at the last look."""
+        return sum(self._every[one].used_s for one in _below(self._children, {pid}) if one in self._every)
 
     def read(self, into: Values) -> None:
         """Processor time of others."""
-        every = {one.pid: one for one in _processes()}
-        self.of_job = _below(every, self._roots())
+        self._every = every = {one.pid: one for one in _processes()}
+        self._children = {}
+        for one in every.values():
+            self._children.setdefault(one.parent, []).append(one.pid)
+        self.num_looks += 1
+        self.of_job = _below(self._children, self._roots())
         use: dict[str, float] = {}
         for one in every.values():
             if one.pid not in self.of_job and KERNEL not in (one.pid, one.parent):
@@ -71,13 +82,9 @@ def _processes() -> Iterator[_Process]:
         yield _Process(pid=pid, parent=int(words[1]), name=name, used_s=(int(words[11]) + int(words[12])) * TICK_S)
 
 
-def _below(every: Mapping[int, _Process], roots: set[int]) -> set[int]:
+def _below(children: Mapping[int, list[int]], roots: set[int]) -> set[int]:
     """The roots and all that they started."""
-    found = set(roots)
-    children: dict[int, list[int]] = {}
-    for one in every.values():
-        children.setdefault(one.parent, []).append(one.pid)
-    waiting = list(roots)
+    found, waiting = set(roots), list(roots)
     while waiting:
         fresh = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
         found.update(fresh)
@@ -87,9 +94,12 @@ def _below(every: Mapping[int, _Process], roots: set[int]) -> set[int]:
 
 @dataclass(slots=True)
 class Ranks:
-    """Where ranks may run, and what keeps them from it."""
+    """Where ranks may run, and what keeps them from it; made right after `others`."""
 
     pids: RankPids
+    others: Others
+    looks: int = 0
+    """Of `others`, when it was last asked."""
     rates: Rates = field(default_factory=Rates)
     quotas: dict[int, list[Path]] = field(default_factory=dict)
 
@@ -97,7 +107,8 @@ class Ranks:
         """Affinity, waiting and quota of each rank; one that ended is passed over."""
         pids, processors = self.pids(), os.cpu_count() or 1
         allowed = {rank: cpus for rank, pid in pids.items() if (cpus := _affinity(pid))}
-        used = _used_s() if any(len(cpus) < processors for cpus in allowed.values()) else []
+        is_fresh, self.looks = self.others.num_looks != self.looks, self.others.num_looks
+        used = _used_s() if is_fresh and any(len(cpus) < processors for cpus in allowed.values()) else []
         for rank, cpus in allowed.items():
             try:
                 self._rank(into, rank, pids[rank], cpus, used)
@@ -107,7 +118,7 @@ class Ranks:
     def _rank(self, into: Values, rank: int, pid: int, cpus: set[int], used: list[float]) -> None:
         into[named("rank_processors", rank)] = len(cpus)
         if used:
-            own = self.rates.per_second(f"{pid} own", sum(psutil.Process(pid).cpu_times()[:2]))
+            own = self.rates.per_second(f"{pid} own", self.others.used_s(pid))
             every = self.rates.per_second(f"{pid} {sorted(cpus)}", sum(used[cpu] for cpu in cpus if cpu < len(used)))
             if own is not None and every is not None:
                 into[named("rank_others", rank)] = min(max(every - own, 0.0) / len(cpus), 1.0)

@@ -150,11 +150,12 @@ def test_a_rank_whose_processor_others_use():
     processor = min(os.sched_getaffinity(0))
     both = [subprocess.Popen(["taskset", "-c", str(processor), *BUSY]) for _ in range(2)]
     try:
-        ranks = Ranks(lambda: {4: both[0].pid, 5: 2**22 + 1})  # rank 5 has ended
-        time.sleep(0.5)
-        ranks.read({})
-        time.sleep(1)
-        ranks.read(values := {})
+        others = Others(set)
+        ranks = Ranks(lambda: {4: both[0].pid, 5: 2**22 + 1}, others)  # rank 5 has ended
+        for _ in range(2):
+            time.sleep(1)
+            others.read({})
+            ranks.read(values := {})
         assert values["rank_processors/4"] == 1
         if os.cpu_count() > 1:
             assert values["rank_others/4"] > 0.2
@@ -164,6 +165,29 @@ def test_a_rank_whose_processor_others_use():
         for process in both:
             process.kill()
             process.wait()
+
+
+@pytest.mark.job
+def test_what_a_rank_started_is_not_others():
+    processor = min(os.sched_getaffinity(0))
+    child = f"'{sys.executable}' -c 'while True: pass' & wait"
+    rank = subprocess.Popen(["taskset", "-c", str(processor), "sh", "-c", child], start_new_session=True)
+    try:
+        others = Others(set)
+        ranks = Ranks(lambda: {4: rank.pid}, others)
+        for _ in range(2):
+            time.sleep(1)
+            others.read({})
+            used = others.used_s(rank.pid)
+            ranks.read({})
+        assert used > 0.1
+        before = others.used_s(rank.pid)
+        ranks.read(values := {})
+        assert "rank_others/4" not in values  # others have not been looked at since
+        assert before == used
+    finally:
+        os.killpg(rank.pid, 9)
+        rank.wait()
 
 
 def test_quotas_of_both_kernels(tmp_path, monkeypatch):
@@ -176,7 +200,7 @@ def test_quotas_of_both_kernels(tmp_path, monkeypatch):
     (inner / "cpu.stat").write_text("usage_usec 5\n")
     limited = tmp_path / "groups" / "job" / "cpu.stat"
     limited.write_text("usage_usec 5\nnr_periods 10\nnr_throttled 2\n")
-    ranks = Ranks(lambda: {0: 7})
+    ranks = Ranks(lambda: {0: 7}, Others(set))
     assert ranks._stopped(7) is None
     limited.write_text("usage_usec 5\nnr_periods 20\nnr_throttled 6\n")
     assert ranks._stopped(7) == 0.4

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
@@ -49,7 +50,7 @@ def running(*commands: list[str], **options):
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 @contextmanager
@@ -103,6 +104,9 @@ def test_real_trouble_is_named(tmp_path):
         used_s, began_s = time.process_time(), time.monotonic()
         watch.start()
         time.sleep(USUAL_S)
+        if _is_used_by_others(conditions):
+            watch.stop()
+            pytest.skip("others use this machine as much as what is planted would")
         cost = (time.process_time() - used_s) / (time.monotonic() - began_s)
         for name, (plant, _) in PLANTS.items():
             with plant(tmp_path):
@@ -114,6 +118,11 @@ def test_real_trouble_is_named(tmp_path):
     print(f"cost: {100 * cost:.2f} % of a processor; named: {named}")
     assert cost < 0.01
     assert all(any(word in one for one in named[name] for word in words) for name, (_, words) in PLANTS.items())
+
+
+def _is_used_by_others(conditions: Conditions) -> bool:
+    host = conditions.hosts["a"]
+    return any(np.nanmedian(host.column(name)) > 0.15 for name in ("rank_others/0", "psi_io", "psi_memory"))
 
 
 def said(conditions: Conditions, onset_ns: int) -> list[str]:
