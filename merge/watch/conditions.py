@@ -67,8 +67,10 @@ def explained(finding: WatchFinding, conditions: Conditions, rank_host: Mapping[
         return []
     end_s = until_s or max(place.host.times()[-1] / 1e9 for place, _ in found)
     background = _Background([place for place, _, _ in every], onset_s, least_long_s(end_s - onset_s))
-    sure = [(place, one) for place, one in found
-            if background.chance(place, one.change, len(here)) <= MOST_CHANCE and not _is_shared(one, place, there)]
+    # where the network of all is busy, that one of them sends more again makes no difference either
+    shared = {_family(place) for place, one in found if _is_shared(one, place, there)}
+    sure = [(place, one) for place, one in found if _family(place) not in shared
+            and background.chance(place, one.change, len(here)) <= MOST_CHANCE]
     return [place.cause.words(one) for place, one in _first_of_family(sure)][:MOST_SENTENCES]
 
 
@@ -151,9 +153,13 @@ def _first_of_family(found: list[tuple[_Place, Found]]) -> list[tuple[_Place, Fo
     said: set[tuple[str, str, str]] = set()
     first = []
     for place, one in found:
-        # a sentence for a GPU each, for a host and its ranks one
-        key = place.host.host, place.cause.family, place.which if place.cause.scope == "gpu" else ""
-        if key not in said and not (place.cause.family == "disk" and (place.host.host, "memory", "") in said):
+        is_swap = place.cause.family == "disk" and (place.host.host, "memory", "") in said
+        if _family(place) not in said and not is_swap:
             first.append((place, one))
-        said.add(key)
+        said.add(_family(place))
     return first
+
+
+def _family(place: _Place) -> tuple[str, str, str]:
+    """What has one sentence: of a GPU each, of a host and its ranks together."""
+    return place.host.host, place.cause.family, place.which if place.cause.scope == "gpu" else ""
