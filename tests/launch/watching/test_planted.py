@@ -19,7 +19,7 @@ from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.machines import Conditions
 
 pytestmark = [pytest.mark.stress, pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")]
-USUAL_S, TROUBLE_S, REST_S = 170, 30, 15
+USUAL_S, TROUBLE_S, REST_S = 240, 30, 15
 RANK = "import time\nwhile True:\n    for _ in range(200_000): pass\n    time.sleep(0.01)\n"
 BUSY = "while True: pass"
 THRASH = """
@@ -27,12 +27,16 @@ import mmap, os, sys
 path = sys.argv[1] + "/pages"
 with open(path, "wb") as file:
     for _ in range(192): file.write(os.urandom(1 << 20))
+    file.flush()
+    os.fsync(file.fileno())
 pages = mmap.mmap(os.open(path, os.O_RDONLY), 0, prot=mmap.PROT_READ)
 print("ready", flush=True)
 sys.stdin.readline()
 while True:
     for place in range(0, len(pages), 4096): pages[place]
 """
+LIMIT_BYTES = 128 << 20
+"""Less than that: what is read again was dropped not long ago, which the kernel calls a stall."""
 WRITE = """
 import os, sys
 files = [os.open(f"{sys.argv[1]}/written{number}", os.O_CREAT | os.O_WRONLY) for number in range(4)]
@@ -59,7 +63,7 @@ def short_of_memory(folder: Path):
     group = Path("/sys/fs/cgroup/memory") / f"distprof-{os.getpid()}"
     try:
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+        (group / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
     except OSError:
         pytest.skip("needs memory control groups, version 1, and root")
     try:
@@ -92,6 +96,8 @@ def slow_disk(folder: Path):
 PLANTS = {"pinned": (busy_processor, ("may run on 1 processor",)),
           "memory": (short_of_memory, ("wait for memory", "swap")),
           "disk": (slow_disk, ("per request", "wait for input and output"))}
+QUIET = {"pinned": "rank_others/0", "memory": "psi_memory", "disk": "psi_io"}
+"""What others must not do already."""
 
 
 def test_real_trouble_is_named(tmp_path):
@@ -104,9 +110,7 @@ def test_real_trouble_is_named(tmp_path):
         used_s, began_s = time.process_time(), time.monotonic()
         watch.start()
         time.sleep(USUAL_S)
-        if _is_used_by_others(conditions):
-            watch.stop()
-            pytest.skip("others use this machine as much as what is planted would")
+        tried = [name for name, column in QUIET.items() if _is_quiet(conditions, column)]
         cost = (time.process_time() - used_s) / (time.monotonic() - began_s)
         for name, (plant, _) in PLANTS.items():
             with plant(tmp_path):
@@ -115,14 +119,16 @@ def test_real_trouble_is_named(tmp_path):
                 named[name] = said(conditions, onset_ns)
             time.sleep(REST_S)
         watch.stop()
-    print(f"cost: {100 * cost:.2f} % of a processor; named: {named}")
+    print(f"cost: {100 * cost:.2f} % of a processor; could be seen here: {tried}; named: {named}")
     assert cost < 0.01
-    assert all(any(word in one for one in named[name] for word in words) for name, (_, words) in PLANTS.items())
+    missed = [name for name in tried if not any(word in one for one in named[name] for word in PLANTS[name][1])]
+    assert not missed
+    if not tried:
+        pytest.skip("others use this machine as much as what is planted would")
 
 
-def _is_used_by_others(conditions: Conditions) -> bool:
-    host = conditions.hosts["a"]
-    return any(np.nanmedian(host.column(name)) > 0.15 for name in ("rank_others/0", "psi_io", "psi_memory"))
+def _is_quiet(conditions: Conditions, column: str) -> bool:
+    return bool(np.nanmedian(conditions.hosts["a"].column(column)) < 0.1)
 
 
 def said(conditions: Conditions, onset_ns: int) -> list[str]:
