@@ -13,8 +13,7 @@ from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import Stuck
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchFinding, WindowRequest
 from distprof.files import json_text, read_small, write_whole
-from distprof.launch.watching.readings.activity import Activity, activity, network_bytes
-from distprof.launch.watching.readings.native import native_calls
+from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
 from distprof.launch.watching.readings.processes import RankPids
 from distprof.merge.blame.standstill import Doing, Standstill, standstill
 from distprof.merge.text.communication.standstill import standstill_lines

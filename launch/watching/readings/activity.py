@@ -1,11 +1,15 @@
-"""Whether a process does anything: what it and its children used of processors, read and wrote."""
+"""What a process does: what it and its children used of processors, read and wrote, and where it is below Python."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 
 LEAST_PROCESSORS = 0.15
@@ -13,6 +17,10 @@ LEAST_PROCESSORS = 0.15
 LEAST_BYTES = 64 << 10
 """A second, of files, pipes and sockets."""
 PROC = Path("/proc")
+PATIENCE_S = 10.0
+"""For py-spy."""
+SHOWN = 6
+"""Calls below Python, the innermost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +87,19 @@ def network_bytes() -> int:
     """What this host has sent and received, to itself as well."""
     every = psutil.net_io_counters(nowrap=False)
     return int(every.bytes_sent + every.bytes_recv)
+
+
+def native_calls(pid: int) -> list[str]:
+    """The innermost calls of the main thread, outermost first; none where py-spy is not there or may not look."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run([program, "dump", "--native", "--json", "--pid", str(pid)], timeout=PATIENCE_S,
+                              check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout)
+        main = next((one for one in threads if one.get("thread_name") == "MainThread"), threads[0])
+        return [f"{frame['name']} ({frame['short_filename'] or frame['filename']})"
+                for frame in main["frames"][:SHOWN]][::-1]
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, LookupError, TypeError):
+        return []

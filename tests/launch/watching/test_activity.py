@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from distprof.launch.watching.readings.activity import Activity, activity
-from distprof.launch.watching.readings.native import native_calls
+from distprof.launch.watching.readings.activity import Activity, activity, native_calls
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")]
 COMPUTES = "while True: pass"
