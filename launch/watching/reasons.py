@@ -17,7 +17,8 @@ from distprof.merge.watch.machines import Conditions
 
 SOON_S, LATER_S = 5.0, 60.0
 """Between two explanations of a finding: while it is new, and afterwards."""
-NEW_S = 120.0
+NEW_S, OLD_S = 120.0, 1200.0
+"""Since its onset: an old one keeps what it has, for what was before it is forgotten."""
 
 
 class Reasons:
@@ -58,7 +59,7 @@ class Reasons:
 
     def explain(self, findings: Iterable[WatchFinding], rank_host: Mapping[int, str],
                 rank_device: Mapping[int, int] | None = None) -> dict[str, list[str]]:
-        """What goes along with each finding that goes on and is due, by its id; one that is over keeps what it has.
+        """What goes along with each finding that goes on and is due, by its id; others keep what they have.
 
         Args:
             findings: As of now.
@@ -69,8 +70,8 @@ class Reasons:
         due = [one for one in findings if one.until_step is None and self._due_s.get(one.id, 0) <= now_s]
         self._take()
         for one in due:
-            is_new = time.time_ns() - one.onset_ns < NEW_S * 1e9
-            self._due_s[one.id] = now_s + (SOON_S if is_new else LATER_S)
+            age_s = (time.time_ns() - one.onset_ns) / 1e9
+            self._due_s[one.id] = now_s + (SOON_S if age_s < NEW_S else LATER_S) if age_s < OLD_S else float("inf")
             told[one.id] = explained(one, self._conditions, rank_host, rank_device or None)
         return told
 

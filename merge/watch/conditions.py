@@ -22,6 +22,8 @@ SHARED = 0.2
 """Share of the others that may have the same; what more of them have makes no difference between them."""
 HALF = 0.5
 """Of a change: who has as much has the same, and so has who has enough to be slow by it."""
+BACKGROUND_HOSTS = 16
+"""On so many it is counted how often conditions become bad by themselves."""
 WITHOUT_REASON = ("memory_growth",)
 """Kinds of findings that say themselves what the machine would say."""
 
@@ -65,8 +67,9 @@ def explained(finding: WatchFinding, conditions: Conditions, rank_host: Mapping[
     found = [(place, one) for place in here if (one := _found(place, onset_s, until_s)) is not None]
     if not found:
         return []
-    end_s = until_s or max(place.host.times()[-1] / 1e9 for place, _ in found)
-    background = _Background([place for place, _, _ in every], onset_s, least_long_s(end_s - onset_s))
+    least_s = least_long_s((until_s or max(place.host.times()[-1] / 1e9 for place, _ in found)) - onset_s)
+    hosts = list(dict.fromkeys([*(place.host.host for place, _ in found), *conditions.hosts]))[:BACKGROUND_HOSTS]
+    background = _Background([place for place, _, host in every if host in hosts], onset_s, least_s)
     # where the network of all is busy, that one of them sends more again makes no difference either
     shared = {_family(place) for place, one in found if _is_shared(one, place, there)}
     sure = [(place, one) for place, one in found if _family(place) not in shared

@@ -13,8 +13,10 @@ from distprof.contract.conditions import HOSTS, PATTERN, ReadMoments, moments, r
 
 Floats = npt.NDArray[Any]
 Times = npt.NDArray[np.int64]
-MOST_MOMENTS = 2 * 3600
+MOST_MOMENTS = 1800
 """Of a host, at least so many are kept in memory, and twice as many at most; older ones are forgotten."""
+FEWEST_MOMENTS = 256
+"""That there is room for at first."""
 HOLDS_MOMENTS = 15
 """A value counts for so many moments in which it was not read: what is costly to read is read less often."""
 
@@ -27,27 +29,35 @@ class HostConditions:
         self.count = 0
         self.others: list[str] = []
         """Of each moment, names of processes that are not of the job."""
-        self._times = np.zeros(2 * MOST_MOMENTS, np.int64)
+        self._times = np.zeros(FEWEST_MOMENTS, np.int64)
         self._columns: dict[str, Floats] = {}
 
     def add(self, time_ns: int, values: Mapping[str, float], others: str) -> None:
         """Takes in a moment; one that is not later than the last is passed over."""
         if self.count and time_ns <= self._times[self.count - 1]:
             return
-        if self.count == len(self._times):
+        if self.count == 2 * MOST_MOMENTS:
             self._forget()
+        elif self.count == len(self._times):
+            self._grow()
         self._times[self.count] = time_ns
         for name, value in values.items():
             column = self._columns.get(name)
             if column is None:
-                column = self._columns[name] = np.full(2 * MOST_MOMENTS, np.nan, np.float32)
+                column = self._columns[name] = np.full(len(self._times), np.nan, np.float32)
             column[self.count] = value
         self.others.append(others)
         self.count += 1
 
+    def _grow(self) -> None:
+        more = min(len(self._times), 2 * MOST_MOMENTS - len(self._times))
+        self._times = np.concatenate((self._times, np.zeros(more, np.int64)))
+        self._columns = {name: np.concatenate((column, np.full(more, np.nan, np.float32)))
+                         for name, column in self._columns.items()}
+
     def _forget(self) -> None:
         for column in (self._times, *self._columns.values()):
-            column[:MOST_MOMENTS] = column[MOST_MOMENTS:]
+            column[:MOST_MOMENTS] = column[MOST_MOMENTS:2 * MOST_MOMENTS].copy()
         for column in self._columns.values():
             column[MOST_MOMENTS:] = np.nan
         self.others, self.count = self.others[MOST_MOMENTS:], MOST_MOMENTS

@@ -15,7 +15,7 @@ from distprof.launch.watching.machine import SHARE, MachineReader, MachineSample
 from distprof.launch.watching.readings import processes
 from distprof.launch.watching.readings.processes import Others, Ranks
 from distprof.launch.watching.readings.rates import Rates, numbers
-from distprof.merge.watch.machines import HOLDS_MOMENTS, Conditions
+from distprof.merge.watch.machines import HOLDS_MOMENTS, MOST_MOMENTS, Conditions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")
 BUSY = [sys.executable, "-c", "while True: pass", "--secret=hunter2"]
@@ -79,6 +79,17 @@ def test_what_is_not_read_for_long_is_unknown():
     column = conditions.hosts["a"].column("runnable")
     assert list(column[:HOLDS_MOMENTS + 1]) == [1] * (HOLDS_MOMENTS + 1)
     assert column[HOLDS_MOMENTS + 1] != column[HOLDS_MOMENTS + 1]
+
+
+def test_old_moments_are_forgotten():
+    conditions = Conditions()
+    for second in range(1, 2 * MOST_MOMENTS + 11):
+        conditions.add("a", 2, second * 10**9, {"runnable": float(second)})
+    host = conditions.hosts["a"]
+    assert host.count == MOST_MOMENTS + 10 == len(host.others)
+    kept = list(range(MOST_MOMENTS + 1, 2 * MOST_MOMENTS + 11))
+    assert list(host.column("runnable")) == kept
+    assert list(host.times() // 10**9) == kept
 
 
 def test_all_that_is_read_has_a_meaning():
