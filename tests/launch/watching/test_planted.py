@@ -39,10 +39,10 @@ LIMIT_BYTES = 128 << 20
 """Less than that: what is read again was dropped not long ago, which the kernel calls a stall."""
 WRITE = """
 import os, sys
-files = [os.open(f"{sys.argv[1]}/written{number}", os.O_CREAT | os.O_WRONLY) for number in range(4)]
+file, content = os.open(f"{sys.argv[1]}/written{os.getpid()}", os.O_CREAT | os.O_WRONLY), os.urandom(1 << 24)
 while True:
-    for file in files: os.pwrite(file, os.urandom(1 << 24), 0)
-    for file in files: os.fsync(file)
+    for place in range(8): os.pwrite(file, content, place << 24)
+    os.fsync(file)
 """
 
 
@@ -89,7 +89,7 @@ def busy_processor(folder: Path):
 
 @contextmanager
 def slow_disk(folder: Path):
-    with running(*[[sys.executable, "-c", WRITE, str(folder)]] * 2):
+    with running(*[[sys.executable, "-c", WRITE, str(folder)]] * 4):
         yield
 
 
