@@ -31,6 +31,8 @@ EVENTS_APART_S = (5.0, 25.0)
 """Errors that come one by one are one condition up to so far apart, at least and at most."""
 MEAN_GAPS = 6
 """And up to so many times their mean distance: of a Poisson process, one of 400 gaps is longer."""
+FIRST_GAPS, FIRST_S = 2.0, 8.0
+"""The first of them may come so many mean distances later than what they go along with, and so much later at most."""
 CLOSE_S = 20.0
 """A step is there within so long; a drift is not."""
 STEP_RATIO = 0.5
@@ -67,6 +69,8 @@ class Change:
     since_s: float
     times_before: int
     """How often it had been like that before."""
+    near_s: float
+    """How far apart the onsets could have been."""
 
 
 def changed(series: Series, onset_s: float, until_s: float | None) -> Change | None:
@@ -92,10 +96,12 @@ def changed(series: Series, onset_s: float, until_s: float | None) -> Change | N
         return None
     if not series.events and _step(values, seconds, before, during) < STEP_RATIO * (high - low):
         return None
-    worse = _worse(series, seconds, values, (low + high) / 2, _apart_s(seconds[during], values[during]))
+    apart_s = _apart_s(seconds[during], values[during])
+    late_s = min(FIRST_GAPS * apart_s / MEAN_GAPS, FIRST_S) if series.events else 0.0
+    worse = _worse(series, seconds, values, (low + high) / 2, apart_s)
     if worse[during].mean() < WITH or worse[before].mean() > WITHOUT:
         return None
-    return _at_onset(seconds, worse, onset_s, until_s, low, high)
+    return _at_onset(seconds, worse, (onset_s, until_s), (low, high), late_s)
 
 
 def _step(values: Floats, seconds: Floats, before: Flags, during: Flags) -> float:
@@ -105,10 +111,10 @@ def _step(values: Floats, seconds: Floats, before: Flags, during: Flags) -> floa
     return float(np.median(values[just_after]) - np.median(values[just_before]))
 
 
-def _at_onset(seconds: Floats, worse: Flags, onset_s: float, until_s: float | None, low: float,
-              high: float) -> Change | None:
-    spans = runs(seconds, worse)
-    starts = [span for span in spans if abs(span[0] - onset_s) <= NEAR_S]
+def _at_onset(seconds: Floats, worse: Flags, when: tuple[float, float | None], levels: tuple[float, float],
+              late_s: float) -> Change | None:
+    (onset_s, until_s), spans = when, runs(seconds, worse)
+    starts = [span for span in spans if -NEAR_S <= span[0] - onset_s <= NEAR_S + late_s]
     if not starts:
         return None
     if until_s is not None:
@@ -117,7 +123,8 @@ def _at_onset(seconds: Floats, worse: Flags, onset_s: float, until_s: float | No
             return None
     least_s = least_long_s((until_s or float(seconds[-1])) - onset_s)
     times = sum(end - begin >= least_s for begin, end in spans if end < onset_s - NEAR_S)
-    return Change(before=low, during=high, since_s=starts[0][0], times_before=times)
+    return Change(before=levels[0], during=levels[1], since_s=starts[0][0], times_before=times,
+                  near_s=NEAR_S + late_s / 2)
 
 
 def least_long_s(lasted_s: float) -> float:
@@ -200,4 +207,4 @@ def chance(change: Change, seen_s: float, looked_at: int, by_themselves: int, se
         seen_of_all_s: How long these were seen, together.
     """
     rate = change.times_before / seen_s + max(by_themselves, 1) / max(seen_of_all_s, seen_s)
-    return float(-np.expm1(-2 * NEAR_S * rate * looked_at))
+    return float(-np.expm1(-2 * change.near_s * rate * looked_at))

@@ -104,7 +104,7 @@ def test_columns_of_amd(monkeypatch):
 
 @pytest.mark.stress
 def test_throttling_and_errors_are_named_through_the_library(tmp_path):
-    right, many, invented = {"throttling": 0, "ecc": 0}, 20, 0
+    right, many, invented = {"throttling": 0, "ecc": 0}, 10, 0
     for seed in range(many):
         rng = np.random.default_rng(seed)
         for name in (*right, "nothing"):
