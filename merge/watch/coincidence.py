@@ -31,6 +31,8 @@ EVENTS_APART_S = (5.0, 25.0)
 """Errors that come one by one are one condition up to so far apart, at least and at most."""
 MEAN_GAPS = 6
 """And up to so many times their mean distance: of a Poisson process, one of 400 gaps is longer."""
+FEWEST_EVENTS = 4
+"""Moments with errors: fewer may just happen."""
 FIRST_GAPS, FIRST_S = 2.0, 8.0
 """The first of them may come so many mean distances later than what they go along with, and so much later at most."""
 CLOSE_S = 20.0
@@ -89,6 +91,8 @@ def changed(series: Series, onset_s: float, until_s: float | None) -> Change | N
     during = (seconds > onset_s + NEAR_S) & (seconds < max(end_s - NEAR_S, onset_s + NEAR_S)) \
         if until_s is not None else seconds > onset_s + NEAR_S
     if before.sum() < FEWEST_BEFORE or during.sum() < FEWEST_DURING:
+        return None
+    if series.events and (values[during] > 0).sum() < FEWEST_EVENTS:
         return None
     level = np.mean if series.events else np.median
     low, high = float(level(values[before])), float(level(values[during]))
