@@ -39,7 +39,8 @@ generates this page from `distprof/contract/`, where `rank_json.py` has all fiel
         tensors.parquet           only with the memory pass: tensors that the rank held
         uses.parquet              only with the memory pass: when each allocation was last used
         compilations.parquet      only if torch.compile compiled something; then also in merged/
-        stuck.json                only for a rank that hangs: its collectives and stacks, see below
+        stuck.json                only for a rank that hangs, or was asked: its collectives and stacks, see below
+      hosts/host-4f00/            what a host said once a second while the job was watched: conditions-000.bin, ...
       summaries/host-4f00.bin     a few KB for each rank of a host: see [thousands of ranks](levels.md)
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/
@@ -71,8 +72,8 @@ more than `--watch-bytes`, older ones are joined and thinned.
 
 Written when no step has ended for 20 times the longest step, at least 30 s, or (after the last pass, in a job started
 by `distprof run`) when no collective was called for 300 s; DISTPROF_HANG_SECONDS sets both. Also written when the
-process gets SIGTERM, when SIGINT does not reach the script, and when a collective raises. A rank that continues removes
-it. It lists the process groups of the rank with their last collectives, called and completed, as recorded by torch's
+process gets SIGTERM, when SIGINT does not reach the script, when a collective raises, and when the watcher of the job
+asks for it because no rank has ended a step for 15 s and 20 usual steps. A rank that continues removes it. It lists the process groups of the rank with their last collectives, called and completed, as recorded by torch's
 flight recorder, calls of the trace pass that have not ended, and the Python stack of every thread.
 `distprof/contract/stuck.py` has all fields, with types, and explains how to read several ranks together.
 

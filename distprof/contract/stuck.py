@@ -2,9 +2,9 @@
 
     msgspec.json.decode(path.read_bytes(), type=Stuck)
 
-The file exists while the rank is taken to hang, and stays if the process ends then; a rank that goes on removes it. It
-was written while the job ran: everything is as of `time_ns`. A rank that ended by itself, or was killed before the hang
-was noticed, has no file.
+The file exists while the rank is taken to hang, or after it was asked where it is, and stays if the process ends then;
+a rank that goes on removes it. It was written while the job ran: everything is as of `time_ns`. A rank that ended by
+itself, or was killed before the hang was noticed, has no file.
 
 To find what a job hangs in, compare the ranks: a collective of `StuckGroup.collectives` with `completed` false was
 called by this rank and has not ended; ranks of the group whose `last_called` is below its `number` never called it.
@@ -116,8 +116,9 @@ class Stuck(msgspec.Struct, kw_only=True):
     world_size: int
     time_ns: int
     """Since the epoch, this rank's clock."""
-    cause: Literal["signal", "watchdog", "error", "dump"]
-    """dump: in no file, but made when a dump of torch's flight recorder is read."""
+    cause: Literal["signal", "watchdog", "error", "asked", "dump"]
+    """asked: by the watcher of the job, to find out whether it hangs. dump: in no file, but made when a dump of torch's
+    flight recorder is read."""
     why: str
     """Like signal SIGTERM, no step has ended for 30.0 s, RuntimeError: ..."""
     waiting: bool

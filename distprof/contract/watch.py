@@ -1,25 +1,20 @@
 """`watch-000.bin`, `watch-001.bin`, ... of a rank: all its steps outside of the passes, appended while the job runs.
 
-A file is a sequence of frames. A frame is `MARK`, the length and the CRC-32 of its body as little-endian 32-bit
-integers, and its body: a `Frame` as MessagePack, compressed by zlib. A frame that a kill cut short, or that is damaged,
-costs what was in it: the next one is found by its mark.
+A file is a sequence of frames (`framing.py`), each a `Frame` as MessagePack.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
+from distprof.contract.framing import contents, framed
 from distprof.contract.group_ranks import ranks_of, text_of
 
 MARK = b"dpW1"
-HEAD_BYTES = len(MARK) + 8
-MOST_BODY_BYTES = 1 << 24
-"""What claims to be longer is damage."""
 UNKNOWN = -1
 """In a column: not known for these steps."""
 GOLDEN = 0x9E3779B97F4A7C15
@@ -163,8 +158,7 @@ def encoded(frame: Frame) -> bytes:
     """The bytes of a frame; times lose what is below a microsecond, memory what is below 1 KiB."""
     packed = _Packed(rows=_packed(frame.rows), samples=_thousandths(frame.samples), notes=frame.notes,
                      groups=[(name, text_of(ranks)) for name, ranks in frame.groups], names=frame.names)
-    body = zlib.compress(msgspec.msgpack.encode(packed), 6)
-    return MARK + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+    return framed(MARK, msgspec.msgpack.encode(packed))
 
 
 def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
@@ -172,27 +166,14 @@ def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
 
     Bytes behind the last place that is yielded may be the begin of a frame that is still being written.
     """
-    at = content.find(MARK)
-    while 0 <= at <= len(content) - HEAD_BYTES:
-        length = int.from_bytes(content[at + 4:at + 8], "little")
-        body = content[at + HEAD_BYTES:at + HEAD_BYTES + length]
-        if length <= MOST_BODY_BYTES and len(body) < length and content.find(MARK, at + 1) < 0:
-            return
-        found = _frame(body) if zlib.crc32(body) == int.from_bytes(content[at + 8:at + 12], "little") else None
-        if found is not None:
-            yield at + HEAD_BYTES + length, found
-            at += HEAD_BYTES + length - 1
-        at = content.find(MARK, at + 1)
-
-
-def _frame(body: bytes) -> Frame | None:
-    try:
-        inflating = zlib.decompressobj()
-        packed = msgspec.msgpack.decode(inflating.decompress(body, MOST_BODY_BYTES), type=_Packed)
-        return Frame(rows=_unpacked(packed.rows), samples=_thousands(packed), notes=packed.notes,
-                     groups=[(name, list(ranks_of(ranks))) for name, ranks in packed.groups], names=packed.names)
-    except (zlib.error, msgspec.MsgspecError, OverflowError):
-        return None
+    for end, body in contents(MARK, content):
+        try:
+            packed = msgspec.msgpack.decode(body, type=_Packed)
+            frame = Frame(rows=_unpacked(packed.rows), samples=_thousands(packed), notes=packed.notes,
+                          groups=[(name, list(ranks_of(ranks))) for name, ranks in packed.groups], names=packed.names)
+        except (msgspec.MsgspecError, OverflowError):
+            continue
+        yield end, frame
 
 
 def _thousandths(samples: list[SampledStep]) -> list[_PackedStep]:

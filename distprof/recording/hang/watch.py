@@ -2,7 +2,7 @@
 
 While recording, a rank hangs if no step has ended for long; after the last pass, in a job that distprof launched, if no
 collective was called for long. Signals and errors of communication count as well. A thread that sleeps most of the time
-looks at the progress; nothing is hooked.
+looks at the progress; nothing is hooked. The watcher of the job may ask for the file at any time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from distprof.contract.stuck import OpenCall, Stuck
 from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.hang.asking import LOOK_S, StacksAsked
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called, message_of
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
@@ -123,15 +124,23 @@ class HangWatch:
             self._report.remove()
 
     def _watch(self) -> None:
-        seen, since, reported = self._look(), time.monotonic(), False
-        while not self._over.wait(min(LONGEST_SLEEP_S, self._limit_s() / 4)):
+        seen, since, reported, due = self._look(), time.monotonic(), False, 0.0
+        asked = StacksAsked(lambda: self._rank.rank_folder)
+        while not self._over.wait(min(LOOK_S, self._limit_s() / 4)):
             try:
+                is_asked = asked.is_new()
+                if not is_asked and not reported and time.monotonic() < due:
+                    continue  # to look costs more than to see whether anyone asks
+                due = time.monotonic() + min(LONGEST_SLEEP_S, self._limit_s() / 4) - LOOK_S / 2
                 now = self._look()
                 if now != seen:
                     seen, since = now, time.monotonic()
                     if reported:
                         self._report.remove()
                         reported = False
+                if is_asked:
+                    reported = True
+                    self._on_asked(time.monotonic() - since)
                 elif not reported and time.monotonic() - since >= self._limit_s():
                     reported = True
                     self._on_hang(time.monotonic() - since)
@@ -164,6 +173,12 @@ class HangWatch:
             if written and recording and self._rank.identity.world_size > 1:
                 self._rank.say(f"no step has ended for {seconds:.0f} s; see stuck.json in {self._rank.rank_folder} for "
                                "where this rank is")
+
+    def _on_asked(self, seconds: float) -> None:
+        """The watcher of the job wants to know where all ranks are. That is no hang; the file goes when they go on."""
+        if self._recording() or self.stays:
+            why = f"asked for, {seconds:.1f} s after the last sign of progress"
+            self._report.write(lambda: None if self._ending else self._report.take("asked", why))
 
     def _about(self) -> dict[str, Any]:
         recording = self._recording()

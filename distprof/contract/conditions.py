@@ -1,0 +1,187 @@
+"""`conditions-000.bin`, `conditions-001.bin`, ... in `hosts/<host>-<boot id>/`: what the machine said, once a second.
+
+A file is a sequence of frames (`framing.py`), each `Moments` as MessagePack. A column is named by what was read and,
+where there are several of them on a host, by which: `psi_memory`, `disk_wait_ms/nvme0n1`, `gpu_mhz/3`,
+`rank_others/12`. The oldest files are removed beyond a limit: then no file has the number 000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from distprof.contract.framing import contents, framed
+
+MARK = b"dpC1"
+HOSTS = "hosts"
+"""A folder in a run directory."""
+PATTERN = "conditions-[0-9][0-9][0-9].bin"
+TIME_UNIT_NS = 1_000_000
+"""Times are kept in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is read."""
+
+    unit: str
+    grain: float
+    """Values are kept as multiples of it."""
+    what: str
+
+
+def _reading(unit: str, grain: float, what: str) -> Reading:
+    return Reading(unit=unit, grain=grain, what=what)
+
+
+READINGS = {
+    "cpu_mhz": _reading("MHz", 10, "clock of the processors, the mean of up to 8 of them"),
+    "cpu_most_mhz": _reading("MHz", 10, "the most it can be"),
+    "cpu_throttles": _reading("1/s", 0.1, "times that processors were slowed because of heat"),
+    "runnable": _reading("1/processor", 0.05, "tasks that run or wait for a processor"),
+    "busy": _reading("ratio", 0.01, "processor time used by anyone"),
+    "steal": _reading("ratio", 0.01, "processor time that the hypervisor gave to others"),
+    "node_busy": _reading("ratio", 0.01, "processor time used on a NUMA node"),
+    "others": _reading("1/processor", 0.01, "processors used by processes that are not of the job"),
+    "psi_cpu": _reading("ratio", 0.01, "time in which tasks waited for a processor"),
+    "psi_memory": _reading("ratio", 0.01, "time in which tasks waited for memory"),
+    "psi_io": _reading("ratio", 0.01, "time in which tasks waited for input and output"),
+    "memory_available": _reading("ratio", 0.005, "memory that programs can still get, of all"),
+    "swap_bytes": _reading("B/s", 65536, "moved to and from swap"),
+    "disk_busy": _reading("ratio", 0.02, "time in which a disk had something to do"),
+    "disk_wait_ms": _reading("ms", 0.5, "from a request to a disk to its end, the mean"),
+    "disk_bytes": _reading("B/s", 65536, "read and written"),
+    "net_bytes": _reading("B/s", 65536, "sent and received by a network interface, the larger of both"),
+    "net_most_bytes": _reading("B/s", 65536, "the most it can be, as the driver says"),
+    "net_drops": _reading("1/s", 1, "packets that an interface dropped"),
+    "net_errors": _reading("1/s", 0.1, "packets or symbols with errors"),
+    "resent": _reading("ratio", 0.001, "TCP segments that were sent again, of all sent"),
+    "rank_processors": _reading("processors", 1, "how many a rank may run on"),
+    "rank_others": _reading("ratio", 0.02, "time of these that neither the rank nor a process that it started used"),
+    "rank_waits": _reading("ratio", 0.02, "time in which the main thread of a rank waited for a processor"),
+    "rank_stopped": _reading("ratio", 0.01, "periods of its control group in which the processor quota stopped a rank"),
+    "rank_gpu": _reading("number", 1, "the GPU that the process of a rank uses"),
+    "gpu_mhz": _reading("MHz", 15, "clock of a GPU"),
+    "gpu_most_mhz": _reading("MHz", 15, "the most it can be"),
+    "gpu_watts": _reading("W", 5, "power that a GPU takes"),
+    "gpu_most_watts": _reading("W", 5, "the most it may take"),
+    "gpu_celsius": _reading("degrees", 1, "temperature"),
+    "gpu_busy": _reading("ratio", 0.05, "time in which a GPU worked"),
+    "gpu_others": _reading("ratio", 0.05, "time in which it worked for processes that are not of the job"),
+    "gpu_thermal": _reading("0 or 1", 1, "a GPU says that heat limits its clock"),
+    "gpu_power": _reading("0 or 1", 1, "a GPU says that its power limit limits its clock"),
+    "gpu_brake": _reading("0 or 1", 1, "a GPU says that the power supply limits its clock"),
+    "gpu_slowdown": _reading("0 or 1", 1, "a GPU says that its hardware limits its clock, and not why"),
+    "gpu_ecc_corrected": _reading("1/s", 0.1, "memory errors that were corrected"),
+    "gpu_ecc_uncorrected": _reading("errors", 1, "memory errors that were not, since the driver was loaded"),
+    "gpu_link_errors": _reading("1/s", 0.1, "errors of NVLink, or of xGMI"),
+    "gpu_replays": _reading("1/s", 0.1, "PCIe transfers that were repeated"),
+    "gpu_lanes": _reading("lanes", 1, "PCIe lanes that a GPU uses"),
+}
+"""By the name before the slash."""
+
+
+class Moments(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Moments of a host."""
+
+    host: str
+    num_processors: int
+    times: list[int]
+    """In `TIME_UNIT_NS` since the epoch, the clock of the host; each but the first as a difference."""
+    columns: dict[str, list[int | None]]
+    """Values in their `grain`, each but the first of a column as a difference; null where nothing was read."""
+    others: dict[str, list[int]] = {}
+    """Which processes used most processor time -> the moments in this frame, by their place."""
+
+
+def named(name: str, which: object) -> str:
+    """The name of a column of one of several."""
+    return f"{name}/{which}"
+
+
+def reading_of(column: str) -> tuple[str, str]:
+    """What was read, and which; '' where there is one of a host."""
+    name, _, which = column.partition("/")
+    return name, which
+
+
+def encoded(host: str, num_processors: int, times_ns: list[int], samples: list[Mapping[str, float]],
+            others: list[str]) -> bytes:
+    """The frame of some moments.
+
+    Args:
+        host: Its name.
+        num_processors: It has so many.
+        times_ns: Of each moment.
+        samples: Of each moment, values by the name of their column.
+        others: Of each moment, the names of processes that used most processor time; '' for none.
+    """
+    names = {name for sample in samples for name in sample if reading_of(name)[0] in READINGS}
+    columns = {name: _differences([_grains(name, sample.get(name)) for sample in samples]) for name in sorted(names)}
+    places: dict[str, list[int]] = {}
+    for place, text in enumerate(others):
+        if text:
+            places.setdefault(text, []).append(place)
+    times = [time_ns // TIME_UNIT_NS for time_ns in times_ns]
+    return framed(MARK, msgspec.msgpack.encode(Moments(
+        host=host, num_processors=num_processors, columns=columns, others=places,
+        times=[time - before for time, before in zip(times, [0, *times], strict=False)])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadMoments:
+    """Moments as they were read, in full."""
+
+    host: str
+    num_processors: int
+    times_ns: list[int]
+    columns: dict[str, list[float | None]]
+    others: list[str]
+
+
+def moments(content: bytes) -> Iterator[tuple[int, ReadMoments]]:
+    """The frames in these bytes, each with the place behind it; what is damaged is skipped."""
+    for end, body in contents(MARK, content):
+        try:
+            yield end, _whole(msgspec.msgpack.decode(body, type=Moments))
+        except (msgspec.MsgspecError, IndexError):
+            continue
+
+
+def _whole(found: Moments) -> ReadMoments:
+    count, total, times = len(found.times), 0, []
+    for difference in found.times:
+        total += difference
+        times.append(total * TIME_UNIT_NS)
+    columns = {name: _summed(name, values) for name, values in found.columns.items()
+               if reading_of(name)[0] in READINGS and len(values) == count}
+    others = [""] * count
+    for text, places in found.others.items():
+        for place in places:
+            others[place] = text
+    return ReadMoments(host=found.host, num_processors=max(found.num_processors, 1), times_ns=times, columns=columns,
+                       others=others)
+
+
+def _grains(column: str, value: float | None) -> int | None:
+    return None if value is None else round(value / READINGS[reading_of(column)[0]].grain)
+
+
+def _differences(values: list[int | None]) -> list[int | None]:
+    found: list[int | None] = []
+    before = 0
+    for value in values:
+        found.append(None if value is None else value - before)
+        before = before if value is None else value
+    return found
+
+
+def _summed(column: str, values: list[int | None]) -> list[float | None]:
+    grain, total = READINGS[reading_of(column)[0]].grain, 0
+    found: list[float | None] = []
+    for value in values:
+        total += value or 0
+        found.append(None if value is None else total * grain)
+    return found

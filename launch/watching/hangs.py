@@ -1,0 +1,173 @@
+"""Hangs, while they hang: all ranks are asked where they are once no step has ended for long."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from distprof.contract.paths import STUCK_JSON
+from distprof.contract.stuck import Stuck
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchFinding, WindowRequest
+from distprof.files import json_text, read_small, write_whole
+from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
+from distprof.launch.watching.readings.processes import RankPids
+from distprof.merge.blame.standstill import Doing, Standstill, standstill
+from distprof.merge.text.communication.standstill import standstill_lines
+
+LEAST_LIMIT_S, STEPS = 15.0, 20
+"""No step has ended for so long, and for so many usual steps: the job may hang."""
+ASK_RATIO = 0.7
+"""Of that time ranks are asked: then they have answered when it is over."""
+ANSWER_S, COMPARE_S = 2.5, 2.0
+"""Ranks look every 2 s whether they are asked, and then write; what they do is seen in so much time after that."""
+AGAIN_S = (0.0, 3.0, 6.0, 12.0, 24.0)
+"""Pauses after looks that found somebody busy; the last one again and again."""
+UNSEEN_S = 60.0
+"""Where it is not known whether somebody is busy, or data moves, nothing is said before."""
+MOST_NATIVE = 2
+"""Ranks whose calls below Python are looked at."""
+MOST_BYTES = 64 << 10
+"""A second, of a host on which nothing moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What was seen once ranks had time to answer; what they do is judged from then on."""
+
+    at_s: float
+    doing: dict[int, Activity]
+    moved_bytes: int
+    told: set[int]
+    """Ranks that had answered."""
+
+
+class HangSearch:
+    """Looks for the hang of a job; called every second or two."""
+
+    def __init__(self, run: Path, pids: RankPids) -> None:
+        """Begins with a job that goes on.
+
+        Args:
+            run: The run directory.
+            pids: Gives the process of each rank on this host.
+        """
+        self._run, self._pids = run, pids
+        self._asked_s: float | None = None
+        self._first: _Look | None = None
+        self._due_s, self._num_busy = 0.0, 0
+        self._number = 0
+        self.finding: WatchFinding | None = None
+        """The last hang; `until_step` is set once the job went on."""
+
+    def look(self, ranks: list[RankState], now_ns: int) -> WatchFinding | None:
+        """The hang as of now; None while none was found.
+
+        Args:
+            ranks: As their last rows show them.
+            now_ns: Since the epoch.
+        """
+        last_ns = max((one.time_ns for one in ranks), default=now_ns)
+        still_s, limit_s, now_s = (now_ns - last_ns) / 1e9, _limit_s(ranks), time.monotonic()
+        if still_s < ASK_RATIO * limit_s:
+            self._goes_on(last_ns)
+        elif self.finding is not None and self.finding.until_step is None:
+            self.finding.cost_ns = still_s * 1e9
+        elif self._asked_s is None:
+            if now_s >= self._due_s:
+                self._asked_s = now_s
+                with suppress(OSError):  # a full disk: what processes do is known all the same
+                    ask_for_stacks(self._run)
+        elif self._first is None:
+            if now_s - self._asked_s >= ANSWER_S:
+                self._first = self._seen(ranks, now_s)
+        elif still_s >= limit_s and now_s - self._first.at_s >= COMPARE_S:
+            self._judge(ranks, last_ns, still_s, self._first)
+        return self.finding
+
+    def _goes_on(self, last_ns: int) -> None:
+        self._asked_s, self._first, self._num_busy, self._due_s = None, None, 0, 0.0
+        if self.finding is not None and self.finding.until_step is None:
+            self.finding.until_step = self.finding.onset_step
+            self.finding.cost_ns = float(last_ns - self.finding.onset_ns)
+
+    def _seen(self, ranks: list[RankState], now_s: float) -> _Look:
+        return _Look(at_s=now_s, doing={rank: activity(pid) for rank, pid in self._pids().items()},
+                     moved_bytes=network_bytes(), told=set(_told(self._run, ranks)))
+
+    def _judge(self, ranks: list[RankState], last_ns: int, still_s: float, first: _Look) -> None:
+        """Says that the job hangs, if it does."""
+        self._asked_s = self._first = None  # the next look, if there has to be one, begins anew
+        self._due_s = time.monotonic() + AGAIN_S[min(self._num_busy, len(AGAIN_S) - 1)]
+        self._num_busy += 1
+        told, now = _told(self._run, ranks), self._seen(ranks, time.monotonic())
+        if not told or not first.told <= now.told:
+            return  # a rank that goes on takes back what it told: steps end, and are not written down
+        doing = {one.rank: _doing(first.doing.get(one.rank), now.doing.get(one.rank)) for one in ranks}
+        moved = (now.moved_bytes - first.moved_bytes) / (now.at_s - first.at_s)
+        found = standstill(told, doing, moving=moved > MOST_BYTES and still_s < UNSEEN_S)
+        if found is not None and (found.sure or still_s >= UNSEEN_S):
+            self._number += 1
+            self.finding = self._finding(found, told, doing, ranks, last_ns)
+            self.finding.cost_ns = still_s * 1e9
+
+    def _finding(self, found: Standstill, told: dict[int, Stuck], doing: dict[int, Doing], ranks: list[RankState],
+                 last_ns: int) -> WatchFinding:
+        lines = standstill_lines(found, told, doing, time.time_ns() - last_ns)
+        for rank, pid in self._pids().items():
+            if rank in found.culprits[:MOST_NATIVE] and doing[rank] == "idle" and (calls := native_calls(pid)):
+                lines.append(f"rank {rank}, native: {' > '.join(calls)}")
+        places = [found.hangs.standing[rank].frame for rank in found.culprits if rank in found.hangs.standing]
+        return WatchFinding(
+            id=f"hang-{self._number}", kind="hang", ranks=found.culprits, onset_ns=last_ns, text=lines[0],
+            why=lines[1:],
+            hosts=sorted({one.host for one in ranks if one.rank in found.culprits}),
+            onset_step=min(one.step for one in ranks) + 1,
+            line=next((f"{frame.file}:{frame.line}" for frame in places if frame is not None), None))
+
+
+def _limit_s(ranks: list[RankState]) -> float:
+    usual = max((one.step_ns for one in ranks if one.step_ns is not None), default=0.0)
+    return max(LEAST_LIMIT_S, STEPS * usual / 1e9)
+
+
+def _doing(before: Activity | None, now: Activity | None) -> Doing:
+    if before is None or now is None:
+        return "unknown"
+    if not now.alive:
+        return "gone"
+    if now.stopped:
+        return "stopped"
+    return "busy" if now.is_busy_since(before) else "idle"
+
+
+def ask_for_stacks(run: Path) -> None:
+    """Has every rank write where it is; a request for a recording stays as it is.
+
+    Raises:
+        OSError: The request cannot be written.
+    """
+    path = run / WATCH / REQUEST_JSON
+    try:
+        asked = msgspec.json.decode(read_small(path), type=WindowRequest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        asked = WindowRequest(number=0, first_step=0, steps="")
+    path.parent.mkdir(exist_ok=True)
+    asked.stacks += 1
+    text = json_text(asked)
+    write_whole(path, lambda temporary: temporary.write_bytes(text))
+
+
+def _told(run: Path, ranks: list[RankState]) -> dict[int, Stuck]:
+    """Where ranks are, of those that told since their last step."""
+    found: dict[int, Stuck] = {}
+    for one in ranks:
+        for path in run.glob(f"rank{one.rank:05d}*/{STUCK_JSON}"):
+            with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                told = msgspec.json.decode(read_small(path), type=Stuck)
+                if told.time_ns > one.time_ns:
+                    found[one.rank] = told
+    return found

@@ -1,0 +1,105 @@
+"""What a process does: what it and its children used of processors, read and wrote, and where it is below Python."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+LEAST_PROCESSORS = 0.15
+"""Who polls a lock or a store uses less."""
+LEAST_BYTES = 64 << 10
+"""A second, of files, pipes and sockets."""
+PROC = Path("/proc")
+PATIENCE_S = 10.0
+"""For py-spy."""
+SHOWN = 6
+"""Calls below Python, the innermost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """Of a process with its children, at a moment."""
+
+    at_s: float
+    alive: bool
+    stopped: bool
+    """By a signal or a debugger."""
+    waits_for_disk: bool
+    used_s: float
+    num_bytes: int
+
+    def is_busy_since(self, before: Activity) -> bool:
+        """Computed, read or wrote since then, or waits for a disk."""
+        elapsed_s = max(self.at_s - before.at_s, 1e-3)
+        # a child that ended takes what it used along: then there is less
+        return (self.waits_for_disk or abs(self.used_s - before.used_s) / elapsed_s >= LEAST_PROCESSORS
+                or abs(self.num_bytes - before.num_bytes) / elapsed_s >= LEAST_BYTES)
+
+
+def activity(pid: int) -> Activity:
+    """What a process has done by now; one that ended has done nothing."""
+    at_s = time.monotonic()
+    try:
+        first = psutil.Process(pid)
+        status, every = first.status(), [first, *first.children(recursive=True)]
+    except psutil.Error:
+        status, every = psutil.STATUS_DEAD, []
+    states = [status, *map(_status, every[1:])]
+    return Activity(
+        at_s=at_s, alive=status not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE),
+        stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
+        waits_for_disk=psutil.STATUS_DISK_SLEEP in states,
+        used_s=sum(map(_used_s, every)), num_bytes=sum(_num_bytes(one.pid) for one in every))
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.Error:
+        return str(psutil.STATUS_DEAD)
+
+
+def _used_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _num_bytes(pid: int) -> int:
+    try:
+        lines = (PROC / str(pid) / "io").read_text().splitlines()
+    except OSError:  # it ended, or is another user's
+        return 0
+    counters = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
+    return counters.get("rchar", 0) + counters.get("wchar", 0)
+
+
+def network_bytes() -> int:
+    """What this host has sent and received, to itself as well."""
+    every = psutil.net_io_counters(nowrap=False)
+    return int(every.bytes_sent + every.bytes_recv)
+
+
+def native_calls(pid: int) -> list[str]:
+    """The innermost calls of the main thread, outermost first; none where py-spy is not there or may not look."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run([program, "dump", "--native", "--json", "--pid", str(pid)], timeout=PATIENCE_S,
+                              check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout)
+        main = next((one for one in threads if one.get("thread_name") == "MainThread"), threads[0])
+        return [f"{frame['name']} ({frame['short_filename'] or frame['filename']})"
+                for frame in main["frames"][:SHOWN]][::-1]
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, LookupError, TypeError):
+        return []

@@ -1,0 +1,241 @@
+"""Conditions of a machine that slow a job down: from which size on, and how to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.contract.conditions import named
+from distprof.merge.watch.coincidence import Change
+from distprof.merge.watch.machines import HostConditions
+
+Floats = npt.NDArray[np.float64]
+Scope = Literal["host", "part", "rank", "gpu"]
+"""Of what it is: the host, one of its disks or interfaces, a rank, or a GPU."""
+HEAT = "thermal"
+REASONS = {"gpu_thermal": HEAT, "gpu_brake": "power brake", "gpu_slowdown": "hardware slowdown",
+           "gpu_power": "power limit"}
+BUSY = 0.5
+"""A processor that works less may be slow because it has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A condition that changed, where, and when it was so."""
+
+    host: HostConditions
+    which: str
+    change: Change
+    during: npt.NDArray[np.bool_]
+    """Moments of the host; shape (moments,)."""
+
+    @property
+    def name(self) -> str:
+        """Of the host."""
+        return self.host.host
+
+    @property
+    def gpu(self) -> str:
+        """A GPU, in words."""
+        return f"GPU {self.which} of {self.name}"
+
+    def median(self, reading: str) -> float:
+        """Of another reading of the same thing, at the same time; NaN where unknown."""
+        return self.middle(named(reading, self.which))
+
+    def middle(self, column: str) -> float:
+        """Of another column of the host, at the same time; NaN where unknown."""
+        values = self.host.column(column)[self.during]
+        values = values[~np.isnan(values)]
+        return float(np.median(values)) if len(values) else float("nan")
+
+    def others(self) -> str:
+        """Processes that are not of the job and most often used most processor time; '' for none."""
+        names = [name for place in np.flatnonzero(self.during) for name in self.host.others[place].split(", ") if name]
+        # in the order in which they come where they come equally often
+        return max(dict.fromkeys(names), key=names.count, default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A condition; its values are such that larger is worse."""
+
+    reading: str
+    scope: Scope
+    family: str
+    """What has one sentence for a host or GPU, the first of the table that was found."""
+    bad: float
+    change: float
+    words: Callable[[Found], str]
+    """The sentence."""
+    ratio: float = 0.0
+    """At least so many times what it was."""
+    events: bool = False
+    worse: Callable[[HostConditions, str], Floats] | None = None
+    """Values of a host and of which, where they are not those of the column."""
+    counts: Callable[[Found], bool] = lambda found: True
+    """False where it slows nobody down all the same."""
+
+    def values(self, host: HostConditions, which: str) -> Floats:
+        """Larger is worse; shape (moments,)."""
+        if self.worse is not None:
+            return self.worse(host, which)
+        return host.column(named(self.reading, which) if which else self.reading)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.0f} MB/s"
+
+
+def _often(per_second: float) -> str:
+    return f"{per_second:,.0f} per second" if per_second >= 2 else f"{60 * per_second:,.0f} per minute"
+
+
+def _gpu_loss(host: HostConditions, which: str) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost: Floats = 1 - host.column(named("gpu_mhz", which)) / host.column(named("gpu_most_mhz", which))
+    return lost
+
+
+def _cpu_loss(host: HostConditions, which: str) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost: Floats = 1 - host.column("cpu_mhz") / host.column("cpu_most_mhz")
+    return lost
+
+
+def _lanes_lost(host: HostConditions, which: str) -> Floats:
+    lanes = host.column(named("gpu_lanes", which))
+    known = lanes[~np.isnan(lanes)]
+    lost: Floats = (known.max() if len(known) else np.nan) - lanes
+    return lost
+
+
+def _net_use(host: HostConditions, which: str) -> Floats:
+    """Of what the interface can do; of one that does not say it, of 10 Gbit/s, what hosts have at least."""
+    most = host.column(named("net_most_bytes", which))
+    use: Floats = host.column(named("net_bytes", which)) / np.where(np.isnan(most), 1.25e9, most)
+    return use
+
+
+def _reasons(found: Found) -> list[str]:
+    return [words for reading, words in REASONS.items() if found.median(reading) >= 0.5]
+
+
+def _is_slowed(found: Found) -> bool:
+    """A GPU that is slowed says so; one that says nothing at all is slow while it works."""
+    silent = all(np.isnan(found.median(reading)) for reading in REASONS)
+    return found.median("gpu_busy") >= BUSY if silent else bool(_reasons(found))
+
+
+def _gpu_clock(found: Found) -> str:
+    reasons = _reasons(found)
+    now, most = found.median("gpu_mhz"), found.median("gpu_most_mhz")
+    return (f"{found.gpu} runs at {now:,.0f} of {most:,.0f} MHz"
+            + (f": {' and '.join(reasons[:2])}" if reasons else ""))
+
+
+def _cpu_clock(found: Found) -> str:
+    hot = found.middle("cpu_throttles") > 0
+    return (f"{found.name}: processors run at {found.middle('cpu_mhz'):,.0f} of "
+            f"{found.middle('cpu_most_mhz'):,.0f} MHz" + (f": {HEAT}" if hot else ""))
+
+
+def _load(found: Found) -> str:
+    since = datetime.fromtimestamp(found.change.since_s).strftime("%H:%M")
+    names = found.others()
+    return (f"{found.name}: {found.middle('runnable'):.1f} processes per processor since {since} "
+            f"({names + ', ' if names else ''}not of this job)")
+
+
+def _pinned(found: Found) -> str:
+    count, names = found.median("rank_processors"), found.others()
+    return (f"rank {found.which} may run on {count:.0f} processor{'s' * (count != 1)} of {found.name}, "
+            f"of which others take {_percent(found.change.during)}{f': {names}' if names else ''}")
+
+
+def _slow_disk(found: Found) -> str:
+    return (f"{found.name}: {found.which} takes {found.change.during:,.0f} ms per request, "
+            f"{found.change.before:.1f} before")
+
+
+def _busy_net(found: Found) -> str:
+    most = found.median("net_most_bytes")
+    return (f"{found.name}: {found.which} carries {_rate(found.median('net_bytes'))}"
+            + (f" of {_rate(most)}" if not np.isnan(most) else "")
+            + f", {_times(found.change)}")
+
+
+def _times(change: Change) -> str:
+    return f"{change.during / change.before:.1f} times as much as before" if change.before > 0.01 \
+        else "next to nothing before"
+
+
+CAUSES = (
+    Cause(reading="gpu_mhz", scope="gpu", family="clock", bad=0.04, change=0.04, worse=_gpu_loss, counts=_is_slowed,
+          words=_gpu_clock),
+    Cause(reading="gpu_ecc_uncorrected", scope="gpu", family="memory errors", bad=1, change=1,
+          words=lambda found: f"{found.gpu}: {found.change.during - found.change.before:,.0f} "
+                              "memory errors that could not be corrected"),
+    Cause(reading="gpu_ecc_corrected", scope="gpu", family="memory errors", bad=0.03, change=0.03, events=True,
+          words=lambda found: f"{found.gpu}: {_often(found.change.during)} memory errors "
+                              "are corrected"),
+    Cause(reading="gpu_link_errors", scope="gpu", family="link", bad=0.05, change=0.05, events=True,
+          words=lambda found: f"{found.gpu}: {_often(found.change.during)} errors of NVLink "
+                              "or xGMI"),
+    Cause(reading="gpu_lanes", scope="gpu", family="bus", bad=1, change=1, worse=_lanes_lost,
+          words=lambda found: f"{found.gpu} uses {found.median('gpu_lanes'):.0f} PCIe lanes, "
+                              f"{found.median('gpu_lanes') + found.change.during - found.change.before:.0f} before"),
+    Cause(reading="gpu_replays", scope="gpu", family="bus", bad=0.2, change=0.2, events=True,
+          words=lambda found: f"{found.gpu}: {_often(found.change.during)} PCIe transfers are "
+                              "repeated"),
+    Cause(reading="gpu_others", scope="gpu", family="others", bad=0.1, change=0.1,
+          words=lambda found: f"{found.gpu} works {_percent(found.change.during)} of the time "
+                              "for processes not of this job"),
+    Cause(reading="rank_stopped", scope="rank", family="processors", bad=0.05, change=0.05,
+          words=lambda found: f"rank {found.which} of {found.name} reaches the processor quota of its control group "
+                              f"in {_percent(found.change.during)} of the periods"),
+    Cause(reading="rank_others", scope="rank", family="processors", bad=0.2, change=0.15, words=_pinned,
+          counts=lambda found: found.median("rank_processors") < found.host.num_processors
+          and not found.median("rank_waits") < 0.05),
+    Cause(reading="others", scope="host", family="processors", bad=0.25, change=0.2, words=_load,
+          counts=lambda found: found.middle("runnable") >= 1),
+    Cause(reading="steal", scope="host", family="processors", bad=0.05, change=0.05,
+          words=lambda found: f"{found.name}: {_percent(found.change.during)} of processor time goes to other virtual "
+                              "machines"),
+    Cause(reading="rank_waits", scope="rank", family="processors", bad=0.1, change=0.08,
+          words=lambda found: f"rank {found.which} of {found.name} waits for a processor "
+                              f"{_percent(found.change.during)} of the time"),
+    Cause(reading="psi_cpu", scope="host", family="processors", bad=0.25, change=0.2,
+          words=lambda found: f"{found.name}: {_percent(found.change.during)} of the time tasks wait for a processor"),
+    Cause(reading="cpu_mhz", scope="host", family="clock", bad=0.1, change=0.1, worse=_cpu_loss, words=_cpu_clock,
+          counts=lambda found: found.middle("busy") >= BUSY or found.middle("cpu_throttles") > 0),
+    Cause(reading="cpu_throttles", scope="host", family="clock", bad=0.1, change=0.1, events=True,
+          words=lambda found: f"{found.name}: processors are slowed because of heat, {_often(found.change.during)}"),
+    Cause(reading="psi_memory", scope="host", family="memory", bad=0.05, change=0.05,
+          words=lambda found: f"{found.name}: {_percent(found.change.during)} of the time tasks wait for memory"),
+    Cause(reading="swap_bytes", scope="host", family="memory", bad=1e6, change=1e6,
+          words=lambda found: f"{found.name}: {_rate(found.change.during)} to and from swap"),
+    Cause(reading="disk_wait_ms", scope="part", family="disk", bad=10, change=5, ratio=2, words=_slow_disk,
+          counts=lambda found: found.median("disk_busy") >= 0.2),
+    Cause(reading="psi_io", scope="host", family="disk", bad=0.1, change=0.08,
+          words=lambda found: f"{found.name}: {_percent(found.change.during)} of the time tasks wait for input and "
+                              "output"),
+    Cause(reading="net_errors", scope="part", family="network", bad=0.1, change=0.1, events=True,
+          words=lambda found: f"{found.name}: {found.which} has {_often(found.change.during)} errors"),
+    Cause(reading="resent", scope="host", family="network", bad=0.01, change=0.01,
+          words=lambda found: f"{found.name}: {100 * found.change.during:.1f} % of TCP segments are sent again"),
+    Cause(reading="net_drops", scope="part", family="network", bad=2, change=2, events=True,
+          words=lambda found: f"{found.name}: {found.which} drops packets, {_often(found.change.during)}"),
+    Cause(reading="net_bytes", scope="part", family="network", bad=0.25, change=0.15, ratio=1.3, worse=_net_use,
+          words=_busy_net),
+)
+"""In the order in which they are told; the first of a family counts."""

@@ -1,0 +1,152 @@
+"""What the machines of a job say, as they say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.contract.conditions import HOSTS, PATTERN, ReadMoments, moments, reading_of
+
+Floats = npt.NDArray[Any]
+Times = npt.NDArray[np.int64]
+MOST_MOMENTS = 1800
+"""Of a host, at least so many are kept in memory, and twice as many at most; older ones are forgotten."""
+FEWEST_MOMENTS = 256
+"""That there is room for at first."""
+HOLDS_MOMENTS = 15
+"""A value counts for so many moments in which it was not read: what is costly to read is read less often."""
+
+
+class HostConditions:
+    """What a host said: columns that grow."""
+
+    def __init__(self, host: str, num_processors: int) -> None:
+        self.host, self.num_processors = host, num_processors
+        self.count = 0
+        self.others: list[str] = []
+        """Of each moment, names of processes that are not of the job."""
+        self._times = np.zeros(FEWEST_MOMENTS, np.int64)
+        self._columns: dict[str, Floats] = {}
+
+    def add(self, time_ns: int, values: Mapping[str, float], others: str) -> None:
+        """Takes in a moment; one that is not later than the last is passed over."""
+        if self.count and time_ns <= self._times[self.count - 1]:
+            return
+        if self.count == 2 * MOST_MOMENTS:
+            self._forget()
+        elif self.count == len(self._times):
+            self._grow()
+        self._times[self.count] = time_ns
+        for name, value in values.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = np.full(len(self._times), np.nan, np.float32)
+            column[self.count] = value
+        self.others.append(others)
+        self.count += 1
+
+    def _grow(self) -> None:
+        more = min(len(self._times), 2 * MOST_MOMENTS - len(self._times))
+        self._times = np.concatenate((self._times, np.zeros(more, np.int64)))
+        self._columns = {name: np.concatenate((column, np.full(more, np.nan, np.float32)))
+                         for name, column in self._columns.items()}
+
+    def _forget(self) -> None:
+        for column in (self._times, *self._columns.values()):
+            column[:MOST_MOMENTS] = column[MOST_MOMENTS:2 * MOST_MOMENTS].copy()
+        for column in self._columns.values():
+            column[MOST_MOMENTS:] = np.nan
+        self.others, self.count = self.others[MOST_MOMENTS:], MOST_MOMENTS
+
+    def names(self) -> list[str]:
+        """Columns that it has."""
+        return sorted(self._columns)
+
+    def times(self) -> Times:
+        """Of its moments, since the epoch; shape (moments,)."""
+        return self._times[:self.count]
+
+    def column(self, name: str) -> Floats:
+        """Values of a column at these moments; NaN where it was not read for long, or never."""
+        found = self._columns.get(name)
+        return _held(found[:self.count].astype(float)) if found is not None else np.full(self.count, np.nan)
+
+
+def _held(values: Floats) -> Floats:
+    known = np.flatnonzero(~np.isnan(values))
+    if not len(known) or len(known) == len(values):
+        return values
+    last = np.searchsorted(known, np.arange(len(values)), side="right") - 1
+    place = known[np.maximum(last, 0)]
+    far = (last < 0) | (np.arange(len(values)) - place > HOLDS_MOMENTS)
+    return np.where(far, np.nan, values[place])
+
+
+class Conditions:
+    """What all hosts of a job said, while it runs and afterwards."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, HostConditions] = {}
+        """By the name of the host."""
+        self._read: dict[Path, int] = {}
+
+    def add(self, host: str, num_processors: int, time_ns: int, values: Mapping[str, float], others: str = "") -> None:
+        """Takes in a moment.
+
+        Args:
+            host: Who says it.
+            num_processors: It has so many.
+            time_ns: Since the epoch; one before the last of the host is passed over.
+            values: By column.
+            others: Names of processes that are not of the job.
+        """
+        one = self.hosts.get(host)
+        if one is None:
+            one = self.hosts[host] = HostConditions(host, num_processors)
+        one.add(time_ns, values, others)
+
+    def look(self, run: Path, but: Iterable[str] = ()) -> None:
+        """Takes in what hosts have written since the last look.
+
+        Args:
+            run: The run directory.
+            but: Folders of hosts that are told by `add`.
+        """
+        without = set(but)
+        for path in sorted((run / HOSTS).glob(f"*/{PATTERN}")):
+            if path.parent.name not in without:
+                for found in self._new_of(path):
+                    self._take(found)
+
+    def _new_of(self, path: Path) -> list[ReadMoments]:
+        begin, found, end = self._read.get(path, 0), [], 0
+        try:
+            with path.open("rb") as file:
+                file.seek(begin)
+                content = file.read()
+        except OSError:  # the oldest was removed
+            return []
+        for end, one in moments(content):  # noqa: B007 (the last one is needed)
+            found.append(one)
+        self._read[path] = begin + end
+        return found
+
+    def _take(self, found: ReadMoments) -> None:
+        for place, time_ns in enumerate(found.times_ns):
+            values = {name: value for name, column in found.columns.items()
+                      if (value := column[place]) is not None}
+            self.add(found.host, found.num_processors, time_ns, values, found.others[place])
+
+    def devices(self) -> dict[int, int]:
+        """The GPU of each rank whose process the driver of the GPU names."""
+        found: dict[int, int] = {}
+        for one in self.hosts.values():
+            for name in one.names():
+                kind, which = reading_of(name)
+                if kind == "rank_gpu" and not np.isnan(value := one.column(name)[-1]):
+                    found[int(which)] = int(value)
+        return found
