@@ -47,7 +47,8 @@ class Recorder:
     """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool,
-                 every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None) -> None:
+                 every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None,
+                 watches: bool = True) -> None:
         self._tentative = tentative
         self.recording = False
         """True from `start` until the last pass is done."""
@@ -66,7 +67,7 @@ class Recorder:
             are_work=calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light)
-        self.later = RankWatch(self._finder, self._passes, self._rank)
+        self.later = RankWatch(self._finder, self._passes, self._rank, wanted=watches)
         """Notes the steps behind the last pass."""
         self._thread = StepThread(self._rank.note)
         self._passes.scopes.left_out = self._thread.left_out

@@ -43,14 +43,16 @@ class Looks(Protocol):
 class RankWatch:
     """Notes steps between `start` and `stop`, but for those between `pause` and `resume`."""
 
-    def __init__(self, finder: StepFinder, passes: PassSwitch, rank: RankRecording) -> None:
+    def __init__(self, finder: StepFinder, passes: PassSwitch, rank: RankRecording, *, wanted: bool = True) -> None:
         """Begins switched off.
 
         Args:
             finder: Says what ends a step.
             passes: Of the recording; knows the models.
             rank: Likewise.
+            wanted: False where another recording watches the job: this one is a window of it.
         """
+        self._wanted = wanted
         self.is_on = False
         """True while steps are noted."""
         self.windows: Looks | None = None
@@ -71,7 +73,7 @@ class RankWatch:
     @property
     def are_wanted(self) -> bool:
         """False where nothing tells when a step ends, or the user wants none."""
-        return self._finder.rule is not None and os.environ.get(WATCH) != "off"
+        return self._wanted and self._finder.rule is not None and os.environ.get(WATCH) != "off"
 
     def start(self, first: int) -> None:
         """The first of these steps begins now, if they are wanted."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.watch import Note, encoded
+import msgspec
+
+from distprof.contract.watch import Frame, Note, SampledStep, StepRows, encoded
 from distprof.helper import Helper
-from distprof.recording.watch.frames import frame_of
 from distprof.recording.watch.rows import Row
 from distprof.recording.watch.sampled_steps import FoundSample
 from distprof.recording.watch.thinning import NAME
@@ -130,3 +131,20 @@ class WatchFile:
 def _taken(queue: deque[Any]) -> list[Any]:
     """What is in it, which another thread may add to."""
     return [queue.popleft() for _ in range(len(queue))]
+
+
+def frame_of(rows: Sequence[Row], samples: Sequence[FoundSample], notes: Iterable[Note]) -> Frame:
+    """A frame of these; what its samples name is numbered within it."""
+    groups: dict[str, tuple[int, list[int]]] = {}
+    names: dict[str, int] = {}
+    columns = StepRows(**{name: [row[name] for row in rows] for name in StepRows.__struct_fields__})
+    numbered = [_numbered(one, groups, names) for one in samples]
+    return Frame(rows=columns, samples=numbered, notes=list(notes),
+                 groups=[(name, ranks) for name, (_, ranks) in groups.items()], names=list(names))
+
+
+def _numbered(found: FoundSample, groups: dict[str, tuple[int, list[int]]], names: dict[str, int]) -> SampledStep:
+    return msgspec.structs.replace(
+        found.step,
+        group=[groups.setdefault(name, (len(groups), ranks))[0] for name, ranks in found.groups],
+        op=[names.setdefault(op, len(names)) for op in found.ops])
