@@ -17,6 +17,7 @@ from distprof.contract.step_ends import MAGIC
 from distprof.recording.run_directory import WATCH
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.unnoticed import is_traced
+from distprof.recording.watch.windows import Windows
 
 EVERY_NS = 5_000_000_000
 """Stamps are written down so often, and at the end."""
@@ -30,13 +31,15 @@ class LaterSteps:
     Args:
         finder: Says what ends a step.
         folder: That of the rank.
+        windows: Looks between steps whether something is to be recorded again.
     """
 
-    def __init__(self, finder: StepFinder, folder: Callable[[], Path | None]) -> None:
+    def __init__(self, finder: StepFinder, folder: Callable[[], Path | None], windows: Windows) -> None:
         self.is_on = False
+        self._windows, self._number = windows, 0
         self._finder, self._find_folder = finder, folder
         self._folder: Path | None = None
-        self._stamps, self._written_ns, self._thread = array("q"), 0, 0
+        self._stamps, self._written_ns, self._thread, self._paused_ns = array("q"), 0, 0, 0
 
     @property
     def are_wanted(self) -> bool:
@@ -50,6 +53,7 @@ class LaterSteps:
             return
         self._thread, self._written_ns = get_ident(), time.time_ns()
         self._stamps.extend((MAGIC, first, self._written_ns))
+        self._number = first
         self.is_on = True
 
     def after_optimizer(self, optimizer: Optimizer) -> None:
@@ -74,6 +78,18 @@ class LaterSteps:
         if now - self._written_ns >= EVERY_NS:
             self._written_ns = now
             self._write()
+        self._number += 1
+        self._windows.look(self._number)
+
+    def pause(self) -> None:
+        """Something else ends the steps from here on."""
+        self.is_on, self._paused_ns = False, time.time_ns()
+
+    def resume(self, step: int) -> None:
+        """No longer; this step begins now. Those in between count as equally long."""
+        before, now, missed = self._paused_ns, time.time_ns(), step - self._number
+        self._stamps.extend(before + (now - before) * (place + 1) // missed for place in range(missed))
+        self._number, self.is_on = step, True
 
     def stop(self) -> None:
         """Writes what is not written yet; no more steps are noted."""

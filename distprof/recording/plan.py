@@ -47,6 +47,15 @@ class StepPlan:
         """
         return cls(**parse_steps(text))
 
+    @classmethod
+    def only(cls, text: str) -> StepPlan:
+        """Parses `arrivals=8,trace=3`; passes that are not named have no steps.
+
+        Raises:
+            UsageError: A part is not `pass=number`, or no step would be recorded.
+        """
+        return cls(**{**dict.fromkeys(PASS_NAMES, 0), **parse_steps(text)})
+
     def also(self, name: str) -> StepPlan:
         """The plan with at least one step of a pass."""
         return StepPlan(**{**self.steps, name: self.steps.get(name, 0) or 1})

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch.compiler import is_compiling
+from torch.optim import Optimizer
 
 from distprof.contract.rank_json import Status
 from distprof.freed_memory import give_back
@@ -24,6 +26,7 @@ from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
+from distprof.recording.known_job import KnownJob
 from distprof.recording.later_steps import LaterSteps
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
@@ -39,7 +42,9 @@ from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.unnoticed import is_traced, unnoticed
-from distprof.recording.writing import Writing
+from distprof.recording.watch.windows import Windows
+from distprof.recording.writing import PATIENCE_S, Writing
+from distprof.threads import UnseenThread, is_scarce
 from distprof.units import counted
 
 
@@ -47,38 +52,47 @@ class Recorder:
     """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool,
-                 every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None) -> None:
+                 every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None,
+                 known: KnownJob | None = None) -> None:
         self._tentative = tentative
+        self._known = known
         self.recording = False
         """True from `start` until the last pass is done."""
-        calls = CallsWithoutGradient()
-        self._step = CurrentStep(calls)
-        self._finder = StepFinder(every, lambda: self._step.number)
+        self._calls = known.calls if known else CallsWithoutGradient()
+        self._step = CurrentStep(self._calls)
+        self._finder = known.finder if known else StepFinder(every, lambda: self._step.number)
         self._compilations = CompileLog(step=lambda: self._step.number if self.recording else None,
                                         find=lambda module: self._passes.modules.find(module),
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
-                                   compilations=self._compilations, ranks=ranks)
-        self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder)
+                                   compilations=self._compilations, ranks=ranks, known=known.rank if known else None)
+        self._windows = Windows(run, lambda: self._rank.rank_folder, begin=self._window, say=self._rank.say,
+                                pause=lambda: self._later.pause(), resume=lambda step: self._later.resume(step))
+        self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder, self._windows)
+        self._judge = known.judge if known else EvaluationJudge(
+            lambda: self._finder.is_training, lambda: self._step.number, self._calls, lambda: self._walk.evaluates)
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
-            tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
-                                                        calls, lambda: self._walk.evaluates).judge,
-            are_work=calls.are_work,
+            tags=self._rank.tags, judge=self._judge.judge, are_work=self._calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
-            is_light=self._rank.is_light)
-        self._thread = StepThread(self._rank.note)
+            is_light=self._rank.is_light, modules=known.modules if known else None)
+        self._thread = known.thread if known else StepThread(self._rank.note)
         self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
-        self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
+        self._watch = TerminationWatch(self.end_by_signal, self._hang.on_signal)
+        self._written = known.written if known and known.signals_seen else self._watch.resume
+        self._beside: UnseenThread | None = None
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=self._complete,
-            written=self._watch.resume, thread=self._thread)
+            written=self._written, thread=self._thread)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
                                           is_recording=lambda: self.recording and not self._thread.is_other,
-                                          later=self._later.after_optimizer)
+                                          later=self._later_optimizer, is_told=known is not None)
+        if known:
+            self._hang.stays = False  # the first recording goes on watching
+            self._passes.phases.num_evaluations = known.num_evaluations
 
     @property
     def plan(self) -> StepPlan:
@@ -88,25 +102,32 @@ class Recorder:
     def start(self) -> None:
         """Begins with the first step of the plan."""
         self.recording = True
-        self._guarded(self._start)()
-        self._watch.resume()
+        self._guarded(self._start if self._known is None else self._start_again)()
+        self._written()
 
     def step(self) -> None:
         """Ends a step explicitly; from then on, optimizer steps do not."""
         if self.recording:
             self._guarded(self._walk.explicit_step)()
+        elif self._windows.are_on():
+            self._windows.explicit_step()
         else:
             self._later.explicit_step()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Marks everything inside as evaluation, even with gradients."""
-        phases = self._passes.phases
-        phases.num_evaluations += 1
+        self.evaluates(1)
         try:
             yield
         finally:
-            phases.num_evaluations -= 1
+            self.evaluates(-1)
+
+    def evaluates(self, more: int) -> None:
+        """The script is inside of so many more evaluations, or fewer."""
+        self._passes.phases.num_evaluations += more
+        if self._windows.recorder is not None:
+            self._windows.recorder.evaluates(more)
 
     def close(self, error: BaseException | None = None) -> None:
         """Writes what has been recorded, and stops recording.
@@ -114,6 +135,7 @@ class Recorder:
         Args:
             error: What ended the script; None: it ran to its end.
         """
+        self._windows.close(error)
         self._later.stop()
         failure = failure_of(error)
         if error is not None:
@@ -130,7 +152,7 @@ class Recorder:
     def _start(self) -> None:
         expect_linux("record")
         import_torch("record")
-        forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
+        forget = weakref.WeakMethod(self.forget)  # what is registered here stays for the life of the process
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._watch.start()
         with self._writing.held():
@@ -140,6 +162,79 @@ class Recorder:
             self._rank.open()
             self._hang.start()
             self._walk.begin_step()
+
+    # --- later in the job ------------------------------------------------------------------------------------------
+
+    def _later_optimizer(self, optimizer: Optimizer, replayed: bool) -> None:  # noqa: FBT001 (a callback)
+        if self._windows.are_on():
+            self._windows.after_optimizer(optimizer, replayed=replayed)
+        else:
+            self._later.after_optimizer(optimizer)
+
+    def _window(self, number: int, first_step: int, plan: StepPlan, folder: Path) -> Recorder | None:
+        """A recording that begins in this step of the job; None where the profiler has not ended."""
+        if not self._passes.sessions.have_ended():
+            return None
+        known = KnownJob(
+            rank=self._rank.later(number, first_step=first_step, plan=plan), finder=self._finder,
+            modules=self._passes.modules, calls=self._calls, judge=self._judge, thread=self._thread,
+            num_evaluations=self._passes.phases.num_evaluations, signals_seen=self._hang.stays,
+            written=self._watch.resume)
+        recorder = Recorder(folder, plan=plan, sizes={}, force=False, known=known)
+        recorder.start()
+        return recorder
+
+    def behind_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None:
+        """The first recording passes on what its hook in optimizers tells."""
+        self._optimizers.behind(optimizer, replayed)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that have ended."""
+        return self._step.number
+
+    def _start_again(self) -> None:
+        if self._known is not None and not self._known.signals_seen:
+            self._watch.start()
+        with self._writing.held():
+            self._optimizers.start()
+            self._compilations.start()
+            self._walk.start()
+            self._rank.open()
+            self._hang.start()
+            self._rank.clock.sample()  # all ranks come here between the same two steps
+            self._walk.begin_step()
+
+    def _finish_beside(self) -> None:
+        """All passes of a later recording are done: a thread writes them, and the script goes on."""
+        with self._writing.held():
+            if not self.recording:
+                return
+            self._remove()
+            self._compilations.stop()
+            self._rank.look_at_models(self._passes)
+        if is_scarce() or not self._passes.sessions.have_ended():
+            self._write_beside()
+            return
+        self._beside = UnseenThread(self._write_beside)
+        self._beside.start()
+
+    def _write_beside(self) -> None:
+        try:
+            with self._writing.beside():
+                self._write("complete", None)
+                give_back()
+        except Exception as error:  # noqa: BLE001 (the training job always survives us)
+            self._report(error, (partial(self._rank.fail, in_words(error)[0]), self._rank.stop))
+
+    def has_written(self, seconds: float = 0.0) -> bool:
+        """Whether a later recording has written everything, after so long at most; then nothing of it is left."""
+        if self._beside is not None and not self._beside.join(seconds):
+            return False
+        self._beside = None
+        self._passes.sessions.forget_events()
+        self._stop_watching()
+        return True
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -156,7 +251,7 @@ class Recorder:
         failure = in_a_line(error) if error is not None else None
         reason = failure or "the script ended"
         status, why = self._outcome(reason, failure)
-        if not self._step.number:
+        if not self._step.number and self._known is None:
             why = f"{reason} and no step was found: {self._no_step_found()}"
         self._rank.labels_last_calls = self._rank.failure is not None and self._passes.current.labels_collectives
         self._rank.clock.sample(last=True)
@@ -177,6 +272,9 @@ class Recorder:
 
     def _complete(self) -> None:
         """All passes are done, and the script goes on."""
+        if self._known is not None:
+            self._finish_beside()
+            return
         self._finish("complete", goes_on=self._later.are_wanted)
         self._later.start(self._step.number)
         self._passes.sessions.forget_events()
@@ -187,24 +285,32 @@ class Recorder:
             if not self.recording:
                 return
             self._remove(goes_on=goes_on)
-            self._step.device_times.settle()
-            self._rank.flush(self._passes, status=status, why=why)
-            self._walk.stop()  # a session may have ended since
-            self._hang.complete(self._rank.complete)
-            self._rank.stop()
+            self._write(status, why)
         if self._hang.stays:  # until the script ends
             self._watch.resume()
         else:
             self._stop_watching()  # a SIGTERM until here waited for the files
 
-    def _on_termination(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
+    def _write(self, status: Status, why: str | None) -> None:
+        self._step.device_times.settle()
+        self._rank.flush(self._passes, status=status, why=why)
+        self._walk.stop()  # a session may have ended since
+        self._hang.complete(self._rank.complete)
+        self._rank.stop()
+
+    def end_by_signal(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
         """Called by a signal handler, or by a thread while the main thread hangs."""
+        inside = self._windows.end_by_signal(reason, on_main_thread=on_main_thread)
+        if inside is not Flush.DONE:
+            return inside
         if on_main_thread and self._writing.now:
             return Flush.LATER  # the signal interrupted a write, which has to end first
         if on_main_thread and self.recording and self._passes.current.in_operator():
             return Flush.SOON
         if not on_main_thread:
             self._hang.on_hanging()
+        if self._beside is not None:
+            self._beside.join(PATIENCE_S)
         try:
             with self._writing.at_the_end():
                 self._finish_early(reason, on_main_thread)
@@ -246,22 +352,27 @@ class Recorder:
 
     def _fail(self, error: Exception) -> None:
         self.recording = False
+        self._report(error, (self._remove, self._compilations.stop, partial(self._rank.fail, in_words(error)[0]),
+                             self._rank.stop, self._stop_watching, self._watch.resume))
+
+    def _report(self, error: Exception, undoing: Sequence[Callable[[], object]]) -> None:
         what, hint = in_words(error)
         self._rank.say(f"recording stopped, training continues: {what}{f'  hint: {hint}' if hint else ''}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, self._compilations.stop, lambda: self._rank.fail(what), self._rank.stop,
-                     self._stop_watching, self._watch.resume):
+        for undo in undoing:
             try:
                 undo()
             except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)
                 continue
         error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold models and optimizers
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """In a forked child."""
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
         self._later.forget()
+        self._windows.forget()
         self._rank.forget()
         self._compilations.forget()
 

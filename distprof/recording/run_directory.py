@@ -30,6 +30,8 @@ from distprof.contract.paths import (
 from distprof.contract.rank_json import EventsLeftOut, RankJson, RunJson
 from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
+from distprof.contract.watch_state import WATCH as WATCH_FOLDER
+from distprof.contract.watch_state import WINDOWS
 from distprof.errors import OutputError
 from distprof.files import read_small, sync, told
 from distprof.helper import Helper
@@ -115,7 +117,8 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"{directory} has files but no {RUN_JSON}: not a run",
                           hint="--force replaces only runs; choose another --out")
     for path in others:
-        ours = path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES) or path.name.startswith(("rank", "attempt"))
+        ours = (path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES, WATCH_FOLDER, WINDOWS)
+                or path.name.startswith(("rank", "attempt")))
         if path.is_dir() and ours:
             shutil.rmtree(path)
         elif path.name == REPORT_HTML:

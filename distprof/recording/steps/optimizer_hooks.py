@@ -22,7 +22,8 @@ class OptimizerHooks:
     """Watches optimizers, between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
-                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer], None]) -> None:
+                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer, bool], None],
+                 is_told: bool = False) -> None:
         """Prepares.
 
         Args:
@@ -30,10 +31,12 @@ class OptimizerHooks:
             guard: What wraps calls from the script.
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
-            later: Called behind each step once nothing else is to be watched.
+            later: Called behind each step once nothing else is to be watched, and True where a graph was replayed.
+            is_told: Other hooks call `behind`: torch may be at its own list of them when this begins.
         """
         self._passes = passes
         self._guard = guard
+        self._is_told = is_told
         self._is_recording = is_recording
         self._stepped, self._later = stepped, later
         self._guarded_after = guard(self._after)
@@ -48,12 +51,11 @@ class OptimizerHooks:
 
     def start(self) -> None:
         """Begins to watch."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._behind),
-        ]
+        self._handles = [register_optimizer_step_pre_hook(self._before)]
+        if not self._is_told:
+            self._handles.append(register_optimizer_step_post_hook(self._behind))
+            self._replayed.start()
         self._skipped.start()
-        self._replayed.start()
 
     def stop(self, *, goes_on: bool = False) -> None:
         """Takes everything away, but for what `later` needs where steps go on being noted.
@@ -84,10 +86,20 @@ class OptimizerHooks:
         if is_capturing():
             self._replayed.captured(optimizer)
             return
-        (self._guarded_after if self._is_recording() else self._later)(optimizer)
+        if self._is_recording():
+            self._guarded_after(optimizer)
+        else:
+            self._later(optimizer, False)
 
     def _behind_replay(self, optimizer: Optimizer) -> None:
-        (self._guarded_replayed if self._is_recording() else self._later)(optimizer)
+        if self._is_recording():
+            self._guarded_replayed(optimizer)
+        else:
+            self._later(optimizer, True)
+
+    def behind(self, optimizer: Optimizer, replayed: bool) -> None:  # noqa: FBT001 (as `later`)
+        """What other hooks tell, of which the ones here do not know."""
+        (self._guarded_replayed if replayed else self._guarded_after)(optimizer)
 
     def _was_replayed(self, optimizer: Optimizer) -> None:
         self._num_steps += 1
