@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,9 @@ from distprof.recording.writing import PATIENCE_S, Writing
 from distprof.threads import UnseenThread, is_scarce
 from distprof.units import counted
 
+READY_S = 0.05
+"""How long a later recording may still prepare when its step comes."""
+
 
 class Recorder:
     """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
@@ -66,7 +69,7 @@ class Recorder:
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
                                    compilations=self._compilations, ranks=ranks, known=known.rank if known else None)
-        self._windows = Windows(run, lambda: self._rank.rank_folder, begin=self._window, say=self._rank.say,
+        self._windows = Windows(run, lambda: self._rank.rank_folder, prepare=self._window, say=self._rank.say,
                                 pause=lambda: self._later.pause(), resume=lambda step: self._later.resume(step))
         self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder, self._windows)
         self._judge = known.judge if known else EvaluationJudge(
@@ -102,7 +105,7 @@ class Recorder:
     def start(self) -> None:
         """Begins with the first step of the plan."""
         self.recording = True
-        self._guarded(self._start if self._known is None else self._start_again)()
+        self._guarded(self._start if self._known is None else self._start_prepared)()
         self._written()
 
     def step(self) -> None:
@@ -126,8 +129,7 @@ class Recorder:
     def evaluates(self, more: int) -> None:
         """The script is inside of so many more evaluations, or fewer."""
         self._passes.phases.num_evaluations += more
-        if self._windows.recorder is not None:
-            self._windows.recorder.evaluates(more)
+        self._windows.evaluates(more)
 
     def close(self, error: BaseException | None = None) -> None:
         """Writes what has been recorded, and stops recording.
@@ -181,8 +183,41 @@ class Recorder:
             num_evaluations=self._passes.phases.num_evaluations, signals_seen=self._hang.stays,
             written=self._watch.resume)
         recorder = Recorder(folder, plan=plan, sizes={}, force=False, known=known)
-        recorder.start()
+        recorder.prepare()
         return recorder
+
+    def prepare(self) -> None:
+        """Does ahead of `start`, and as far as possible beside the script, what a later recording needs."""
+        with unnoticed():
+            self._walk.start()
+            self._passes.sessions.prepare()
+        if not is_scarce():
+            self._beside = UnseenThread(self._prepare)
+            self._beside.start()
+
+    def _prepare(self) -> None:
+        with suppress(Exception):  # `start` finds out
+            self._rank.open()
+            self._rank.clock.meet()
+
+    def is_ready(self) -> bool:
+        """Whether `prepare` is done."""
+        return self._beside is None or self._beside.join(READY_S)
+
+    def give_up(self, why: str) -> None:
+        """Records nothing after all."""
+        self._walk.stop()
+        before = self._beside
+        self._beside = UnseenThread(self._give_up, before, why)
+        self._beside.start()
+
+    def _give_up(self, before: UnseenThread | None, why: str) -> None:
+        with suppress(Exception):  # nobody waits for this
+            if before is not None:
+                before.join()
+            self._rank.open()
+            self._rank.fail(why)
+        self._rank.stop()
 
     def behind_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None:
         """The first recording passes on what its hook in optimizers tells."""
@@ -193,13 +228,13 @@ class Recorder:
         """Steps that have ended."""
         return self._step.number
 
-    def _start_again(self) -> None:
+    def _start_prepared(self) -> None:
         if self._known is not None and not self._known.signals_seen:
             self._watch.start()
+        self._beside = None
         with self._writing.held():
             self._optimizers.start()
             self._compilations.start()
-            self._walk.start()
             self._rank.open()
             self._hang.start()
             self._rank.clock.sample()  # all ranks come here between the same two steps

@@ -15,7 +15,7 @@ import msgspec
 from torch.optim import Optimizer
 
 from distprof.contract.paths import PARTIAL_SUFFIX
-from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
 from distprof.errors import DistprofError
 from distprof.files import read_small
 from distprof.recording.plan import StepPlan
@@ -39,6 +39,12 @@ class LaterRecording(Protocol):
     @property
     def num_steps(self) -> int: ...
 
+    def is_ready(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def give_up(self, why: str) -> None: ...
+
     def behind_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None: ...
 
     def step(self) -> None: ...
@@ -58,7 +64,7 @@ class Windows:
     """The requests of a rank, and the recording that runs for one of them. Nothing here raises."""
 
     def __init__(self, run: Path, folder: Callable[[], Path | None], *,
-                 begin: Callable[[int, int, StepPlan, Path], LaterRecording | None], pause: Callable[[], None],
+                 prepare: Callable[[int, int, StepPlan, Path], LaterRecording | None], pause: Callable[[], None],
                  resume: Callable[[int], None], say: Callable[[str], None],
                  note: Callable[[str, str], None] = lambda _kind, _text: None) -> None:
         """Begins without a request.
@@ -66,22 +72,23 @@ class Windows:
         Args:
             run: The run directory.
             folder: That of the rank.
-            begin: Begins a recording: its number, the step of the job, its plan, and its run directory. None where
+            prepare: Makes a recording: its number, the step of the job, its plan, and its run directory. None where
                 that is not possible now.
             pause: Called before a recording begins: no steps are noted meanwhile.
             resume: Called once it is over, with the number of the step that runs.
             say: Says a line.
             note: Notes something between two steps: its kind, and what.
         """
-        self.recorder: LaterRecording | None = None
-        """What records now."""
         self._request_json = run / WATCH / REQUEST_JSON
         self._run, self._folder = run, folder
-        self._begin, self._pause, self._resume, self._say, self._note = begin, pause, resume, say, note
+        self._prepare, self._pause, self._resume, self._say, self._note = prepare, pause, resume, say, note
         self._next_ns, self._seen, self._last = 0, (0, 0, 0), 0
-        self._request: WindowRequest | None = None
-        self._plan: StepPlan | None = None
-        self._first_step = 0
+        self._first_step: int | None = None
+        """Of the request that waits for its step."""
+        self._began_at = 0
+        self._waiting: LaterRecording | None = None
+        """What is prepared for it."""
+        self._running: LaterRecording | None = None
         self._writing: LaterRecording | None = None
         """A recording whose files are being written."""
         self._is_off = False
@@ -89,7 +96,7 @@ class Windows:
     @property
     def is_pending(self) -> bool:
         """True while a request waits for its step: `look` is to be called before every step."""
-        return self._request is not None
+        return self._first_step is not None
 
     def look(self, step: int) -> None:
         """Looks for a request, and begins what was requested.
@@ -99,23 +106,23 @@ class Windows:
         Args:
             step: The number of the step that begins.
         """
-        now_ns = time.monotonic_ns()
-        if self._is_off or (self._request is None and now_ns < self._next_ns):
+        if self._first_step is None and (self._is_off or time.monotonic_ns() < self._next_ns):
             return
         try:
-            if self._request is None:
-                self._look(now_ns)
-            if self._request is not None and step >= self._request.first_step:
-                self._meet(step)
+            if self._first_step is None:
+                self._look(step)
+            if self._first_step is not None and step >= self._first_step:
+                self._meet(step, self._first_step)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
+            self._is_off, self._first_step = True, None
             self._say(f"nothing is recorded later in this job: {type(error).__name__}: {error}")
-            self._is_off, self._request = True, None
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _look(self, began_ns: int) -> None:
+    def _look(self, step: int) -> None:
         if self._writing is not None and self._writing.has_written():
             self._writing = None
+        began_ns = time.monotonic_ns()
         try:
             about = self._request_json.stat()
         except OSError:
@@ -124,9 +131,9 @@ class Windows:
         self._next_ns = began_ns + min(max(EVERY_NS, SHARE * took_ns), LONGEST_NS)
         if about is not None and (seen := (about.st_mtime_ns, about.st_ino, about.st_size)) != self._seen:
             self._seen = seen
-            self._read(about.st_uid)
+            self._read(about.st_uid, step)
 
-    def _read(self, owner: int) -> None:
+    def _read(self, owner: int, step: int) -> None:
         """Takes over a request that is new, and from the user who runs this job."""
         try:
             own = self._folder()
@@ -135,8 +142,7 @@ class Windows:
                 return
             self._last = request.number
             if not self._is_done(request.number, own.name.removesuffix(PARTIAL_SUFFIX)):
-                self._plan = StepPlan.only(request.steps)
-                self._request = request
+                self._take(request, StepPlan.only(request.steps), step)
         except (OSError, msgspec.MsgspecError, DistprofError) as error:
             self._say(f"a request to record later in this job cannot be read: {error}")
 
@@ -145,68 +151,81 @@ class Windows:
         folder = window_folder(self._run, number)
         return (folder / rank).exists() or (folder / f"{rank}{PARTIAL_SUFFIX}").exists()
 
-    def _meet(self, step: int) -> None:
+    def _take(self, request: WindowRequest, plan: StepPlan, step: int) -> None:
+        found = self._prepare(request.number, request.first_step, plan, window_folder(self._run, request.number))
+        if found is None:
+            self._note("window_missed", f"{request.number}: the previous profiler session has not ended")
+        elif step > request.first_step:
+            self._miss(found, f"it was to begin in step {request.first_step}, and this rank was in step {step} already")
+        else:
+            self._waiting, self._first_step = found, request.first_step
+
+    def _meet(self, step: int, first_step: int) -> None:
         """The step of the request has come, or is over."""
-        request, plan, self._request = self._request, self._plan, None
-        if request is None or plan is None:
+        found, self._waiting, self._first_step = self._waiting, None, None
+        if found is None:
             return
-        if step > request.first_step:
-            self._miss(request, f"step {request.first_step} was over when the request was read in step {step}")
+        if step > first_step:
+            self._miss(found, f"this rank has no step {first_step}")
         elif self._writing is not None and not self._writing.has_written():
-            self._miss(request, "the previous recording is still being written")
+            self._miss(found, "the files of the previous one were still being written")
+        elif not found.is_ready():
+            self._miss(found, "its folder could not be made in time")
         else:
-            self._writing = None
-            self._begin_at(request, plan)
+            self._writing, self._running, self._began_at = None, found, first_step
+            self._note("window_began", str(self._last))
+            self._pause()
+            found.start()
 
-    def _begin_at(self, request: WindowRequest, plan: StepPlan) -> None:
-        self._first_step = request.first_step
-        self._pause()
-        self.recorder = self._begin(request.number, request.first_step, plan,
-                                    window_folder(self._run, request.number))
-        if self.recorder is None:
-            self._miss(request, "the previous profiler session has not ended")
-            self._resume(request.first_step)
-        else:
-            self._note("window_began", str(request.number))
-
-    def _miss(self, request: WindowRequest, why: str) -> None:
-        self._note("window_missed", f"{request.number}: {why}")
-        self._say(f"recording {request.number} is missed here: {why}")
+    def _miss(self, recording: LaterRecording, why: str) -> None:
+        self._note("window_missed", f"{self._last}: {why}")
+        self._say(f"nothing is recorded in {WINDOWS}/{self._last:04d}: {why}")
+        recording.give_up(why)
+        self._writing = self._writing or recording
 
     # --- while one runs --------------------------------------------------------------------------------------------
 
+    def evaluates(self, more: int) -> None:
+        """The script is inside of so many more evaluations, or fewer."""
+        for one in (self._waiting, self._running):
+            if one is not None:
+                one.evaluates(more)
+
     def are_on(self) -> bool:
         """Whether a recording runs; what happens in the script is for it then."""
-        if self.recorder is not None and not self.recorder.recording:
+        if self._running is not None and not self._running.recording:
             self._over()
-        return self.recorder is not None
+        return self._running is not None
 
     def after_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None:
         """An optimizer stepped, or a graph was replayed that holds its step."""
-        if self.recorder is not None:
-            self.recorder.behind_optimizer(optimizer, replayed=replayed)
+        if self._running is not None:
+            self._running.behind_optimizer(optimizer, replayed=replayed)
             self.are_on()
 
     def explicit_step(self) -> None:
         """The script says that a step ended."""
-        if self.recorder is not None:
-            self.recorder.step()
+        if self._running is not None:
+            self._running.step()
             self.are_on()
 
     def _over(self) -> None:
-        over, self.recorder = self.recorder, None
+        over, self._running = self._running, None
         if over is not None:
             self._writing = over
             self._note("window_ended", str(self._last))
-            self._resume(self._first_step + over.num_steps)
+            self._resume(self._began_at + over.num_steps)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def close(self, error: BaseException | None) -> None:
         """The script ends: what was recorded by now is written."""
-        self._is_off, self._request = True, None
-        if self.recorder is not None:
-            self.recorder.close(error)
+        self._is_off, self._first_step = True, None
+        if self._waiting is not None:
+            self._waiting.give_up("the script ended before its first step")
+            self._writing, self._waiting = self._writing or self._waiting, None
+        if self._running is not None:
+            self._running.close(error)
             self.are_on()
         if self._writing is not None:
             self._writing.has_written(AT_THE_END_S)
@@ -214,12 +233,13 @@ class Windows:
 
     def end_by_signal(self, reason: str, *, on_main_thread: bool) -> Flush:
         """The same where a signal ends the process."""
-        one = self.recorder or self._writing
+        one = self._running or self._writing
         return Flush.DONE if one is None else one.end_by_signal(reason, on_main_thread)
 
     def forget(self) -> None:
         """In a forked child: the parent records."""
-        for one in (self.recorder, self._writing):
+        for one in (self._waiting, self._running, self._writing):
             if one is not None:
                 one.forget()
-        self.recorder, self._writing, self._is_off = None, None, True
+        self._waiting, self._running, self._writing = None, None, None
+        self._is_off, self._first_step = True, None
