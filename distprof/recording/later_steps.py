@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
+from typing import Any, Protocol
 
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
@@ -17,12 +18,18 @@ from distprof.contract.step_ends import MAGIC
 from distprof.recording.run_directory import WATCH
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.unnoticed import is_traced
-from distprof.recording.watch.windows import Windows
 
 EVERY_NS = 5_000_000_000
 """Stamps are written down so often, and at the end."""
 RULES = ("optimizer", "pattern", "irregular", "given", "explicit")
 """Where optimizers, or the script, say alone when a step ends: others need hooks in modules."""
+
+
+class Looks(Protocol):
+    """What looks between steps whether something is to be recorded again."""
+
+    def look(self, step: int) -> None:
+        """Called when this step has ended."""
 
 
 class LaterSteps:
@@ -31,12 +38,13 @@ class LaterSteps:
     Args:
         finder: Says what ends a step.
         folder: That of the rank.
-        windows: Looks between steps whether something is to be recorded again.
     """
 
-    def __init__(self, finder: StepFinder, folder: Callable[[], Path | None], windows: Windows) -> None:
+    def __init__(self, finder: StepFinder, folder: Callable[[], Path | None]) -> None:
         self.is_on = False
-        self._windows, self._number = windows, 0
+        self.windows: Looks | None = None
+        """Looks between steps whether something is to be recorded again."""
+        self._number = 0
         self._finder, self._find_folder = finder, folder
         self._folder: Path | None = None
         self._stamps, self._written_ns, self._thread, self._paused_ns = array("q"), 0, 0, 0
@@ -56,7 +64,10 @@ class LaterSteps:
         self._number = first
         self.is_on = True
 
-    def after_optimizer(self, optimizer: Optimizer) -> None:
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Nothing is noted in front of a step."""
+
+    def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
         """An optimizer stepped. Whatever is wrong then ends this, and nothing else."""
         if not self.is_on or is_compiling() or is_traced() is not None:
             return
@@ -79,17 +90,21 @@ class LaterSteps:
             self._written_ns = now
             self._write()
         self._number += 1
-        self._windows.look(self._number)
+        if self.windows is not None:
+            self.windows.look(self._number - 1)
+
+    def note(self, kind: str, text: str = "") -> None:
+        """There is no place for notes in this file."""
 
     def pause(self) -> None:
         """Something else ends the steps from here on."""
         self.is_on, self._paused_ns = False, time.time_ns()
 
-    def resume(self, step: int) -> None:
+    def resume(self, first_step: int) -> None:
         """No longer; this step begins now. Those in between count as equally long."""
-        before, now, missed = self._paused_ns, time.time_ns(), step - self._number
+        before, now, missed = self._paused_ns, time.time_ns(), first_step - self._number
         self._stamps.extend(before + (now - before) * (place + 1) // missed for place in range(missed))
-        self._number, self.is_on = step, True
+        self._number, self.is_on = first_step, True
 
     def stop(self) -> None:
         """Writes what is not written yet; no more steps are noted."""

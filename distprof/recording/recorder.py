@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from torch.compiler import is_compiling
-from torch.optim import Optimizer
 
 from distprof.contract.rank_json import Status
 from distprof.freed_memory import give_back
@@ -69,9 +68,9 @@ class Recorder:
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
                                    compilations=self._compilations, ranks=ranks, known=known.rank if known else None)
-        self._windows = Windows(run, lambda: self._rank.rank_folder, prepare=self._window, say=self._rank.say,
-                                pause=lambda: self._later.pause(), resume=lambda step: self._later.resume(step))
-        self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder, self._windows)
+        self._later = LaterSteps(self._finder, lambda: self._rank.rank_folder)
+        self._windows = self._later.windows = Windows(
+            run, lambda: self._rank.rank_folder, self._later, prepare=self._window, say=self._rank.say)
         self._judge = known.judge if known else EvaluationJudge(
             lambda: self._finder.is_training, lambda: self._step.number, self._calls, lambda: self._walk.evaluates)
         self._passes = PassSwitch(
@@ -89,10 +88,10 @@ class Recorder:
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=self._complete,
-            written=self._written, thread=self._thread)
+            written=self._written, thread=self._thread, writes_between=known is None)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
                                           is_recording=lambda: self.recording and not self._thread.is_other,
-                                          later=self._later_optimizer, is_told=known is not None)
+                                          later=self._windows, is_told=known is not None)
         if known:
             self._hang.stays = False  # the first recording goes on watching
             self._passes.phases.num_evaluations = known.num_evaluations
@@ -112,10 +111,8 @@ class Recorder:
         """Ends a step explicitly; from then on, optimizer steps do not."""
         if self.recording:
             self._guarded(self._walk.explicit_step)()
-        elif self._windows.are_on():
-            self._windows.explicit_step()
         else:
-            self._later.explicit_step()
+            self._windows.explicit_step()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -167,12 +164,6 @@ class Recorder:
 
     # --- later in the job ------------------------------------------------------------------------------------------
 
-    def _later_optimizer(self, optimizer: Optimizer, replayed: bool) -> None:  # noqa: FBT001 (a callback)
-        if self._windows.are_on():
-            self._windows.after_optimizer(optimizer, replayed=replayed)
-        else:
-            self._later.after_optimizer(optimizer)
-
     def _window(self, number: int, first_step: int, plan: StepPlan, folder: Path) -> Recorder | None:
         """A recording that begins in this step of the job; None where the profiler has not ended."""
         if not self._passes.sessions.have_ended():
@@ -219,9 +210,10 @@ class Recorder:
             self._rank.fail(why)
         self._rank.stop()
 
-    def behind_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None:
-        """The first recording passes on what its hook in optimizers tells."""
-        self._optimizers.behind(optimizer, replayed)
+    @property
+    def optimizers(self) -> OptimizerHooks:
+        """What the first recording tells of optimizers goes there."""
+        return self._optimizers
 
     @property
     def num_steps(self) -> int:

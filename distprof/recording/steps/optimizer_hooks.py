@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
@@ -18,12 +18,27 @@ from distprof.recording.steps.replayed import ReplayedSteps
 from distprof.recording.steps.skipped import SkippedSteps
 
 
+class Later(Protocol):
+    """What is told of optimizers once nothing else is to be watched."""
+
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Called in front of each step; gives other arguments, or None."""
+
+    def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
+        """Called behind each step.
+
+        Args:
+            optimizer: Which.
+            called: False where a graph was replayed that holds the step, or a gradient scaler left it out.
+            skipped: That one did.
+        """
+
+
 class OptimizerHooks:
     """Watches optimizers, between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
-                 stepped: Callable[[Optimizer, bool], None], later: Callable[[Optimizer, bool], None],
-                 is_told: bool = False) -> None:
+                 stepped: Callable[[Optimizer, bool], None], later: Later, is_told: bool = False) -> None:
         """Prepares.
 
         Args:
@@ -31,8 +46,8 @@ class OptimizerHooks:
             guard: What wraps calls from the script.
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
-            later: Called behind each step once nothing else is to be watched, and True where a graph was replayed.
-            is_told: Other hooks call `behind`: torch may be at its own list of them when this begins.
+            later: Told of steps once nothing else is to be watched.
+            is_told: Nothing is put anywhere: what happens is told by `before` and `behind`, from hooks of another one.
         """
         self._passes = passes
         self._guard = guard
@@ -44,34 +59,54 @@ class OptimizerHooks:
         self._begins = guard(passes.optimizer_begins)
         self._guarded_replayed = guard(self._was_replayed)
         self._replayed = ReplayedSteps(self._behind_replay)
-        self._skipped = SkippedSteps(lambda: self._num_steps, guard(lambda optimizer: stepped(optimizer, True)))
+        self._guarded_skipped = guard(lambda optimizer: stepped(optimizer, True))
+        self._skipped = SkippedSteps(lambda: self._num_steps, self._was_skipped)
         self._handles: list[Any] = []
         never_compile(type(self)._before)
         never_compile(type(self)._behind)
 
     def start(self) -> None:
         """Begins to watch."""
-        self._handles = [register_optimizer_step_pre_hook(self._before)]
-        if not self._is_told:
-            self._handles.append(register_optimizer_step_post_hook(self._behind))
-            self._replayed.start()
+        if self._is_told:
+            return
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._behind),
+        ]
         self._skipped.start()
+        self._replayed.start()
 
     def stop(self, *, goes_on: bool = False) -> None:
         """Takes everything away, but for what `later` needs where steps go on being noted.
 
-        That is not put there now: torch may be at these hooks.
+        That was put there at the begin: torch may be at these hooks now.
         """
-        for handle in self._handles[:1] if goes_on else self._handles:
-            handle.remove()
-        self._skipped.stop()
+        if not goes_on:
+            for handle in self._handles:
+                handle.remove()
+            self._skipped.stop()
         if not (goes_on and self._replayed.holds_some):
             self._replayed.stop()
 
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step; gives other arguments, or None."""
+        return self._before(optimizer, args, kwargs)
+
+    def behind(self, optimizer: Optimizer, *, called: bool, skipped: bool) -> None:
+        """It stepped; arguments as of `Later.after_optimizer`."""
+        if called:
+            self._guarded_after(optimizer)
+        elif skipped:
+            self._guarded_skipped(optimizer)
+        else:
+            self._guarded_replayed(optimizer)
+
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
-        if torch.compiler.is_compiling() or not self._is_recording() or is_capturing():
+        if torch.compiler.is_compiling() or is_capturing():
             return None
+        if not self._is_recording():
+            return self._later.before_optimizer(optimizer, args, kwargs)
         _become_last(self._handles[1:])
         self._begins(optimizer)
         if self._passes.running in (None, WAIT):
@@ -89,17 +124,21 @@ class OptimizerHooks:
         if self._is_recording():
             self._guarded_after(optimizer)
         else:
-            self._later(optimizer, False)
+            self._num_steps += 1
+            self._later.after_optimizer(optimizer)
 
     def _behind_replay(self, optimizer: Optimizer) -> None:
         if self._is_recording():
             self._guarded_replayed(optimizer)
         else:
-            self._later(optimizer, True)
+            self._num_steps += 1
+            self._later.after_optimizer(optimizer, called=False)
 
-    def behind(self, optimizer: Optimizer, replayed: bool) -> None:  # noqa: FBT001 (as `later`)
-        """What other hooks tell, of which the ones here do not know."""
-        (self._guarded_replayed if replayed else self._guarded_after)(optimizer)
+    def _was_skipped(self, optimizer: Optimizer) -> None:
+        if self._is_recording():
+            self._guarded_skipped(optimizer)
+        else:
+            self._later.after_optimizer(optimizer, called=False, skipped=True)
 
     def _was_replayed(self, optimizer: Optimizer) -> None:
         self._num_steps += 1

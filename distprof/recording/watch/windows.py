@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from torch.optim import Optimizer
@@ -19,6 +19,7 @@ from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRe
 from distprof.errors import DistprofError
 from distprof.files import read_small
 from distprof.recording.plan import StepPlan
+from distprof.recording.steps.optimizer_hooks import Later, OptimizerHooks
 from distprof.recording.termination import Flush
 
 EVERY_NS = 200_000_000
@@ -45,7 +46,8 @@ class LaterRecording(Protocol):
 
     def give_up(self, why: str) -> None: ...
 
-    def behind_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None: ...
+    @property
+    def optimizers(self) -> OptimizerHooks: ...
 
     def step(self) -> None: ...
 
@@ -60,28 +62,41 @@ class LaterRecording(Protocol):
     def forget(self) -> None: ...
 
 
+class Watch(Later, Protocol):
+    """What notes the steps while none is recorded."""
+
+    def explicit_step(self) -> None:
+        """The script says that a step ended."""
+
+    def pause(self) -> None:
+        """The next steps are recorded."""
+
+    def resume(self, first_step: int) -> None:
+        """They are over, and this one begins."""
+
+    def note(self, kind: str, text: str = "") -> None:
+        """Something happened between two steps."""
+
+
 class Windows:
     """The requests of a rank, and the recording that runs for one of them. Nothing here raises."""
 
-    def __init__(self, run: Path, folder: Callable[[], Path | None], *,
-                 prepare: Callable[[int, int, StepPlan, Path], LaterRecording | None], pause: Callable[[], None],
-                 resume: Callable[[int], None], say: Callable[[str], None],
-                 note: Callable[[str, str], None] = lambda _kind, _text: None) -> None:
+    def __init__(self, run: Path, folder: Callable[[], Path | None], watch: Watch, *,
+                 prepare: Callable[[int, int, StepPlan, Path], LaterRecording | None],
+                 say: Callable[[str], None]) -> None:
         """Begins without a request.
 
         Args:
             run: The run directory.
             folder: That of the rank.
+            watch: Told of what happens in the script while nothing is recorded.
             prepare: Makes a recording: its number, the step of the job, its plan, and its run directory. None where
                 that is not possible now.
-            pause: Called before a recording begins: no steps are noted meanwhile.
-            resume: Called once it is over, with the number of the step that runs.
             say: Says a line.
-            note: Notes something between two steps: its kind, and what.
         """
         self._request_json = run / WATCH / REQUEST_JSON
-        self._run, self._folder = run, folder
-        self._prepare, self._pause, self._resume, self._say, self._note = prepare, pause, resume, say, note
+        self._run, self._folder, self._watch = run, folder, watch
+        self._prepare, self._say, self._note = prepare, say, watch.note
         self._next_ns, self._seen, self._last = 0, (0, 0, 0), 0
         self._first_step: int | None = None
         """Of the request that waits for its step."""
@@ -104,15 +119,15 @@ class Windows:
         Called between two steps.
 
         Args:
-            step: The number of the step that begins.
+            step: The number of the one that ended.
         """
         if self._first_step is None and (self._is_off or time.monotonic_ns() < self._next_ns):
             return
         try:
             if self._first_step is None:
-                self._look(step)
-            if self._first_step is not None and step >= self._first_step:
-                self._meet(step, self._first_step)
+                self._look(step + 1)
+            if self._first_step is not None and step + 1 >= self._first_step:
+                self._meet(step + 1, self._first_step)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
             self._is_off, self._first_step = True, None
             self._say(f"nothing is recorded later in this job: {type(error).__name__}: {error}")
@@ -174,7 +189,7 @@ class Windows:
         else:
             self._writing, self._running, self._began_at = None, found, first_step
             self._note("window_began", str(self._last))
-            self._pause()
+            self._watch.pause()
             found.start()
 
     def _miss(self, recording: LaterRecording, why: str) -> None:
@@ -191,30 +206,36 @@ class Windows:
             if one is not None:
                 one.evaluates(more)
 
-    def are_on(self) -> bool:
-        """Whether a recording runs; what happens in the script is for it then."""
-        if self._running is not None and not self._running.recording:
-            self._over()
-        return self._running is not None
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """As of `Later`."""
+        if self._running is not None and self._running.recording:
+            return self._running.optimizers.before(optimizer, args, kwargs)
+        return self._watch.before_optimizer(optimizer, args, kwargs)
 
-    def after_optimizer(self, optimizer: Optimizer, *, replayed: bool) -> None:
-        """An optimizer stepped, or a graph was replayed that holds its step."""
-        if self._running is not None:
-            self._running.behind_optimizer(optimizer, replayed=replayed)
-            self.are_on()
+    def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
+        """As of `Later`."""
+        self._look_whether_over()  # it may have failed since
+        if self._running is None:
+            self._watch.after_optimizer(optimizer, called=called, skipped=skipped)
+            return
+        self._running.optimizers.behind(optimizer, called=called, skipped=skipped)
+        self._look_whether_over()
 
     def explicit_step(self) -> None:
         """The script says that a step ended."""
-        if self._running is not None:
-            self._running.step()
-            self.are_on()
+        self._look_whether_over()
+        if self._running is None:
+            self._watch.explicit_step()
+            return
+        self._running.step()
+        self._look_whether_over()
 
-    def _over(self) -> None:
-        over, self._running = self._running, None
-        if over is not None:
-            self._writing = over
+    def _look_whether_over(self) -> None:
+        over = self._running
+        if over is not None and not over.recording:
+            self._writing, self._running = over, None
             self._note("window_ended", str(self._last))
-            self._resume(self._began_at + over.num_steps)
+            self._watch.resume(self._began_at + over.num_steps)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +247,7 @@ class Windows:
             self._writing, self._waiting = self._writing or self._waiting, None
         if self._running is not None:
             self._running.close(error)
-            self.are_on()
+            self._look_whether_over()
         if self._writing is not None:
             self._writing.has_written(AT_THE_END_S)
             self._writing = None
