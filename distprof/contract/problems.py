@@ -336,6 +336,14 @@ class RecordedLightly(Remark, frozen=True):
     part."""
 
 
+class RecordedLater(Remark, frozen=True):
+    """This was recorded later in a job: step 0 here is another one of the job."""
+
+    first: int
+    """Step of the job."""
+    last: int
+
+
 class ScriptInterrupted(Remark, frozen=True):
     """The user ended the script after the recording was complete."""
 

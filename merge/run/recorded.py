@@ -19,6 +19,7 @@ from distprof.contract.problems import (
     FilesMissing,
     Problem,
     RanksMissing,
+    RecordedLater,
     RecordedLightly,
     ScriptInterrupted,
     ScriptProfiled,
@@ -32,7 +33,7 @@ from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.freed_memory import uncollected
 from distprof.merge.run.attempts import earlier_attempts
 from distprof.merge.run.first_failure import failed_first
-from distprof.merge.run.launches import check_one_run, joined, launch_in
+from distprof.merge.run.launches import Launch, check_one_run, joined, launch_in
 from distprof.merge.run.rank_folders import RankFolder, agreeing, names_in, rank_folders
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.steps_found import unsure
@@ -84,7 +85,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
                topology_source=(known.topology_source if known else None) or "unknown",
                ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems),
                remarks=(*earlier_attempts(paths, max(attempts)), *_lightly(ranks), *_profiled(ranks),
-                        *((ScriptInterrupted(),) if interrupted else ())),
+                        *_later(about, ranks), *((ScriptInterrupted(),) if interrupted else ())),
                summaries=summaries)
 
 
@@ -117,6 +118,12 @@ def _lightly(ranks: Sequence[RankJson]) -> Iterator[RecordedLightly]:
         counted = {part_of(one.coordinates) for one in full}
         yield RecordedLightly(full=tuple(one.rank for one in full), of=len(ranks),
                               parts_counted=all(part_of(one.coordinates) in counted for one in ranks))
+
+
+def _later(about: Launch | None, ranks: Sequence[RankJson]) -> Iterator[RecordedLater]:
+    num_steps = max((one.num_steps or 0 for one in ranks), default=0)
+    if about is not None and about.first_step and num_steps:
+        yield RecordedLater(first=about.first_step, last=about.first_step + num_steps - 1)
 
 
 def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:
