@@ -124,7 +124,7 @@ def _latest(run: Path) -> LatestStep:
     if latest is None:
         if any(folder.name.endswith(PARTIAL_SUFFIX) for folder in rank_folders(run)):
             raise DataError(f"the ranks of {run} still record their first steps",
-                            hint="wait until they have, which is in these first steps what you want to know as well")
+                            hint="try again in a moment: requests are taken once these are recorded")
         raise DataError(f"no rank of {run} notes its steps, so none would read a request",
                         hint="is it a job with --watch off or DISTPROF_WATCH=off, or one that has just begun?")
     if latest.age_s > max(WITHOUT_STEP_S, WITHOUT_STEPS * latest.step_s):
