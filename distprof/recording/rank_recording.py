@@ -144,9 +144,9 @@ class RankRecording:
         return KnownRank(place=place, topology=self._topology, params=self._params, ranks=self._ranks)
 
     @property
-    def run(self) -> Path:
-        """The run directory."""
-        return self._run
+    def is_complete(self) -> bool:
+        """True once its folder has its final name."""
+        return self._folder is not None and self._folder.is_complete
 
     def is_superfluous(self, *, tentative: bool) -> bool:
         """Whether this process, in which no step was found, is no rank: it only started ranks, say.

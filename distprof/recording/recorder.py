@@ -259,6 +259,12 @@ class Recorder:
         if self._beside is not None and not self._beside.join(seconds):
             return False
         self._beside = None
+        return self.lets_go()
+
+    def lets_go(self) -> bool:
+        """Whether its folder is complete: then nothing is in the way of the next, though its summary may not be there."""
+        if self._beside is not None and self._beside.is_alive() and not self._rank.is_complete:
+            return False
         self._passes.sessions.forget_events()
         self._stop_watching()
         return True

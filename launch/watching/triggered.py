@@ -65,9 +65,9 @@ def trigger(run: Path, steps: str, *, waits: bool, tell: Callable[[str], None]) 
         OutputError: The run belongs to somebody else, an earlier recording is not done, nothing can be written there,
             or no rank recorded anything.
     """
-    _check_running(run)
     if steps:
         StepPlan.only(steps)
+    _check_running(run)
     latest = _latest(run)
     request = ask(run, steps or usual_steps(latest.step_s), "asked", latest_step=latest.step, step_s=latest.step_s,
                   age_s=latest.age_s)

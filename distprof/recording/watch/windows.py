@@ -57,6 +57,8 @@ class LaterRecording(Protocol):
 
     def has_written(self, seconds: float = 0.0) -> bool: ...
 
+    def lets_go(self) -> bool: ...
+
     def end_by_signal(self, reason: str, on_main_thread: bool) -> Flush: ...  # noqa: FBT001 (a callback)
 
     def forget(self) -> None: ...
@@ -104,8 +106,8 @@ class Windows:
         self._waiting: LaterRecording | None = None
         """What is prepared for it."""
         self._running: LaterRecording | None = None
-        self._writing: LaterRecording | None = None
-        """A recording whose files are being written."""
+        self._writing: list[LaterRecording] = []
+        """Recordings whose files are being written."""
         self._is_off = False
 
     @property
@@ -135,8 +137,7 @@ class Windows:
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _look(self, step: int) -> None:
-        if self._writing is not None and self._writing.has_written():
-            self._writing = None
+        self._writing = [one for one in self._writing if not one.has_written()]
         began_ns = time.monotonic_ns()
         try:
             about = self._request_json.stat()
@@ -182,12 +183,12 @@ class Windows:
             return
         if step > first_step:
             self._miss(found, f"this rank has no step {first_step}")
-        elif self._writing is not None and not self._writing.has_written():
+        elif not all(one.lets_go() for one in self._writing):
             self._miss(found, "the files of the previous one were still being written")
         elif not found.is_ready():
             self._miss(found, "its folder could not be made in time")
         else:
-            self._writing, self._running, self._began_at = None, found, first_step
+            self._running, self._began_at = found, first_step
             self._note("window_began", str(self._last))
             self._watch.pause()
             found.start()
@@ -196,7 +197,7 @@ class Windows:
         self._note("window_missed", f"{self._last}: {why}")
         self._say(f"nothing is recorded in {WINDOWS}/{self._last:04d}: {why}")
         recording.give_up(why)
-        self._writing = self._writing or recording
+        self._writing.append(recording)
 
     # --- while one runs --------------------------------------------------------------------------------------------
 
@@ -233,7 +234,8 @@ class Windows:
     def _look_whether_over(self) -> None:
         over = self._running
         if over is not None and not over.recording:
-            self._writing, self._running = over, None
+            self._writing.append(over)
+            self._running = None
             self._note("window_ended", str(self._last))
             self._watch.resume(self._began_at + over.num_steps)
 
@@ -244,23 +246,27 @@ class Windows:
         self._is_off, self._first_step = True, None
         if self._waiting is not None:
             self._waiting.give_up("the script ended before its first step")
-            self._writing, self._waiting = self._writing or self._waiting, None
+            self._writing.append(self._waiting)
+            self._waiting = None
         if self._running is not None:
             self._running.close(error)
             self._look_whether_over()
-        if self._writing is not None:
-            self._writing.has_written(AT_THE_END_S)
-            self._writing = None
+        for one in self._writing:
+            one.has_written(AT_THE_END_S)
+        self._writing = []
 
     def end_by_signal(self, reason: str, *, on_main_thread: bool) -> Flush:
         """The same where a signal ends the process."""
-        one = self._running or self._writing
-        return Flush.DONE if one is None else one.end_by_signal(reason, on_main_thread)
+        for one in (*filter(None, [self._running]), *self._writing):
+            found = one.end_by_signal(reason, on_main_thread)
+            if found is not Flush.DONE:
+                return found
+        return Flush.DONE
 
     def forget(self) -> None:
         """In a forked child: the parent records."""
-        for one in (self._waiting, self._running, self._writing):
+        for one in (self._waiting, self._running, *self._writing):
             if one is not None:
                 one.forget()
-        self._waiting, self._running, self._writing = None, None, None
+        self._waiting, self._running, self._writing = None, None, []
         self._is_off, self._first_step = True, None
