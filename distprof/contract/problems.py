@@ -344,6 +344,14 @@ class RecordedLater(Remark, frozen=True):
     last: int
 
 
+class RecordedAgain(Remark, frozen=True):
+    """Steps were recorded later in the job as well, each time into a run directory of its own."""
+
+    num_runs: int
+    folder: str
+    """That holds them."""
+
+
 class ScriptInterrupted(Remark, frozen=True):
     """The user ended the script after the recording was complete."""
 

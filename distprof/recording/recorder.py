@@ -262,7 +262,7 @@ class Recorder:
         return self.lets_go()
 
     def lets_go(self) -> bool:
-        """Whether its folder is complete: then nothing is in the way of the next, though its summary may not be there."""
+        """Whether its folder is complete: then nothing is in the way of the next, even without its summary."""
         if self._beside is not None and self._beside.is_alive() and not self._rank.is_complete:
             return False
         self._passes.sessions.forget_events()

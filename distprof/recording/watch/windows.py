@@ -137,7 +137,7 @@ class Windows:
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _look(self, step: int) -> None:
-        self._writing = [one for one in self._writing if not one.has_written()]
+        self._writing = [one for one in self._writing if not (one.lets_go() and one.has_written())]
         began_ns = time.monotonic_ns()
         try:
             about = self._request_json.stat()

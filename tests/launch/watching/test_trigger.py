@@ -80,14 +80,14 @@ def test_all_ranks_record_the_same_steps_of_a_running_job(tmp_path):
             assert of_rank(folder, rank, "modules")["module_path"].to_list() == of_rank(
                 run, rank, "modules")["module_path"].to_list()
         comms = json.loads(called("comms", "--json", folder).stdout)
-        assert comms["matching"]["matched_ratio"] == 1
+        assert comms["coverage"]["matched_ratio"] == 1
     # the layer that was planted, with its line
     line = next(number for number, text in enumerate(SCRIPT.read_text().splitlines(), 1) if text.endswith("# slow"))
     named = explained(run, 1)
     assert [(one.rank, one.module, one.line) for one in named] == [(1, "1", f"triggered.py:{line}")]
     assert f"triggered.py:{line}" in called("findings", window_folder(run, 1)).stdout
     # what was recorded first says that there is more, and counts all steps
-    assert "windows/0001" in called("stats", run).stdout
+    assert f"3 runs in {run}/windows" in called("stats", run).stdout
     assert "is over" in called("trigger", run).stderr
 
 
