@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,12 @@ from distprof.recording.steps.step_thread import StepThread
 from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.unnoticed import is_traced, unnoticed
-from distprof.recording.watch.windows import Windows
-from distprof.recording.writing import PATIENCE_S, Writing
-from distprof.threads import UnseenThread, is_scarce
+from distprof.recording.watch.windows import LaterRecording, Windows
+from distprof.recording.writing import Writing
 from distprof.units import counted
 
-READY_S = 0.05
-"""How long a later recording may still prepare when its step comes."""
+MakesLater = Callable[[Path, StepPlan, KnownJob], LaterRecording]
+"""Makes a recording of the same job into another run directory, and prepares it."""
 
 
 class Recorder:
@@ -55,9 +54,10 @@ class Recorder:
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool,
                  every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None,
-                 known: KnownJob | None = None) -> None:
+                 known: KnownJob | None = None, make_later: MakesLater | None = None) -> None:
         self._tentative = tentative
         self._known = known
+        self._make_later = make_later
         self.recording = False
         """True from `start` until the last pass is done."""
         self._calls = known.calls if known else CallsWithoutGradient()
@@ -82,9 +82,8 @@ class Recorder:
         self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
-        self._watch = TerminationWatch(self.end_by_signal, self._hang.on_signal)
+        self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._written = known.written if known and known.signals_seen else self._watch.resume
-        self._beside: UnseenThread | None = None
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=self._complete,
@@ -104,7 +103,7 @@ class Recorder:
     def start(self) -> None:
         """Begins with the first step of the plan."""
         self.recording = True
-        self._guarded(self._start if self._known is None else self._start_prepared)()
+        self._guarded(self._start)()
         self._written()
 
     def step(self) -> None:
@@ -117,14 +116,13 @@ class Recorder:
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Marks everything inside as evaluation, even with gradients."""
-        self.evaluates(1)
+        self._evaluates(1)
         try:
             yield
         finally:
-            self.evaluates(-1)
+            self._evaluates(-1)
 
-    def evaluates(self, more: int) -> None:
-        """The script is inside of so many more evaluations, or fewer."""
+    def _evaluates(self, more: int) -> None:
         self._passes.phases.num_evaluations += more
         self._windows.evaluates(more)
 
@@ -151,7 +149,7 @@ class Recorder:
     def _start(self) -> None:
         expect_linux("record")
         import_torch("record")
-        forget = weakref.WeakMethod(self.forget)  # what is registered here stays for the life of the process
+        forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._watch.start()
         with self._writing.held():
@@ -164,110 +162,15 @@ class Recorder:
 
     # --- later in the job ------------------------------------------------------------------------------------------
 
-    def _window(self, number: int, first_step: int, plan: StepPlan, folder: Path) -> Recorder | None:
-        """A recording that begins in this step of the job; None where the profiler has not ended."""
-        if not self._passes.sessions.have_ended():
+    def _window(self, number: int, first_step: int, plan: StepPlan, folder: Path) -> LaterRecording | None:
+        """A recording that is to begin in a step of the job; None where the profiler has not ended."""
+        if self._make_later is None or not self._passes.sessions.have_ended():
             return None
-        known = KnownJob(
+        return self._make_later(folder, plan, KnownJob(
             rank=self._rank.later(number, first_step=first_step, plan=plan), finder=self._finder,
             modules=self._passes.modules, calls=self._calls, judge=self._judge, thread=self._thread,
             num_evaluations=self._passes.phases.num_evaluations, signals_seen=self._hang.stays,
-            written=self._watch.resume)
-        recorder = Recorder(folder, plan=plan, sizes={}, force=False, known=known)
-        recorder.prepare()
-        return recorder
-
-    def prepare(self) -> None:
-        """Does ahead of `start`, and as far as possible beside the script, what a later recording needs."""
-        with unnoticed():
-            self._walk.start()
-            self._passes.sessions.prepare()
-        if not is_scarce():
-            self._beside = UnseenThread(self._prepare)
-            self._beside.start()
-
-    def _prepare(self) -> None:
-        with suppress(Exception):  # `start` finds out
-            self._rank.open()
-            self._rank.clock.meet()
-
-    def is_ready(self) -> bool:
-        """Whether `prepare` is done."""
-        return self._beside is None or self._beside.join(READY_S)
-
-    def give_up(self, why: str) -> None:
-        """Records nothing after all."""
-        self._walk.stop()
-        before = self._beside
-        self._beside = UnseenThread(self._give_up, before, why)
-        self._beside.start()
-
-    def _give_up(self, before: UnseenThread | None, why: str) -> None:
-        with suppress(Exception):  # nobody waits for this
-            if before is not None:
-                before.join()
-            self._rank.open()
-            self._rank.fail(why)
-        self._rank.stop()
-
-    @property
-    def optimizers(self) -> OptimizerHooks:
-        """What the first recording tells of optimizers goes there."""
-        return self._optimizers
-
-    @property
-    def num_steps(self) -> int:
-        """Steps that have ended."""
-        return self._step.number
-
-    def _start_prepared(self) -> None:
-        if self._known is not None and not self._known.signals_seen:
-            self._watch.start()
-        self._beside = None
-        with self._writing.held():
-            self._optimizers.start()
-            self._compilations.start()
-            self._rank.open()
-            self._hang.start()
-            self._rank.clock.sample()  # all ranks come here between the same two steps
-            self._walk.begin_step()
-
-    def _finish_beside(self) -> None:
-        """All passes of a later recording are done: a thread writes them, and the script goes on."""
-        with self._writing.held():
-            if not self.recording:
-                return
-            self._remove()
-            self._compilations.stop()
-            self._rank.look_at_models(self._passes)
-        if is_scarce() or not self._passes.sessions.have_ended():
-            self._write_beside()
-            return
-        self._beside = UnseenThread(self._write_beside)
-        self._beside.start()
-
-    def _write_beside(self) -> None:
-        try:
-            with self._writing.beside():
-                self._write("complete", None)
-                give_back()
-        except Exception as error:  # noqa: BLE001 (the training job always survives us)
-            self._report(error, (partial(self._rank.fail, in_words(error)[0]), self._rank.stop))
-
-    def has_written(self, seconds: float = 0.0) -> bool:
-        """Whether a later recording has written everything, after so long at most; then nothing of it is left."""
-        if self._beside is not None and not self._beside.join(seconds):
-            return False
-        self._beside = None
-        return self.lets_go()
-
-    def lets_go(self) -> bool:
-        """Whether its folder is complete: then nothing is in the way of the next, even without its summary."""
-        if self._beside is not None and self._beside.is_alive() and not self._rank.is_complete:
-            return False
-        self._passes.sessions.forget_events()
-        self._stop_watching()
-        return True
+            written=self._watch.resume))
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -305,9 +208,6 @@ class Recorder:
 
     def _complete(self) -> None:
         """All passes are done, and the script goes on."""
-        if self._known is not None:
-            self._finish_beside()
-            return
         self._finish("complete", goes_on=self._later.are_wanted)
         self._later.start(self._step.number)
         self._passes.sessions.forget_events()
@@ -331,7 +231,7 @@ class Recorder:
         self._hang.complete(self._rank.complete)
         self._rank.stop()
 
-    def end_by_signal(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
+    def _on_termination(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
         """Called by a signal handler, or by a thread while the main thread hangs."""
         inside = self._windows.end_by_signal(reason, on_main_thread=on_main_thread)
         if inside is not Flush.DONE:
@@ -342,8 +242,6 @@ class Recorder:
             return Flush.SOON
         if not on_main_thread:
             self._hang.on_hanging()
-        if self._beside is not None:
-            self._beside.join(PATIENCE_S)
         try:
             with self._writing.at_the_end():
                 self._finish_early(reason, on_main_thread)
@@ -400,8 +298,7 @@ class Recorder:
                 continue
         error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold models and optimizers
 
-    def forget(self) -> None:
-        """In a forked child."""
+    def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
         self._later.forget()

@@ -31,7 +31,7 @@ PLAN = "wait=1,count=0,time=2,trace=0,arrivals=0"
 def looked_for_in_every_step(monkeypatch):
     monkeypatch.setattr(windows, "EVERY_NS", 0)
     monkeypatch.setattr(windows, "SHARE", 0)
-    monkeypatch.setattr("distprof.recording.recorder.READY_S", 60.0)
+    monkeypatch.setattr("distprof.recording.watch.later_recorder.READY_S", 60.0)
     for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
 
