@@ -82,6 +82,7 @@ class RankRecording:
         self._folder: RankFolder | None = None
         self._topology = known.topology if known else None
         self._params = known.params if known else ModuleParams()
+        self._checksums = known is None  # all parameters are read for them, which takes longer than steps may wait
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
         self._compilations = compilations
@@ -197,7 +198,7 @@ class RankRecording:
     def look_at_models(self, switch: PassSwitch) -> None:
         """Counts parameters of new models, between two steps: the script may drop them before the pass ends."""
         if self._params.lacks(switch.modules):
-            self._params.measure(switch.modules, self._known_topology, checksums=True)
+            self._params.measure(switch.modules, self._known_topology, checksums=self._checksums)
 
     def flush(self, switch: PassSwitch, *, status: Status, why: str | None = None, elsewhere: bool = False) -> None:
         """Writes all tables that are known by now, and rank.json.
@@ -213,7 +214,7 @@ class RankRecording:
             self._note_missed()
         self._job.learn(last=status != "recording")
         self.clock.pair()
-        self._params.measure(switch.modules, self._known_topology, checksums=not elsewhere)
+        self._params.measure(switch.modules, self._known_topology, checksums=self._checksums and not elsewhere)
         self._steps_found = self._find_steps(switch.modules)
         failure: Exception | None = None
         for write in self._writers(folder, switch, ended=status != "recording", elsewhere=elsewhere):

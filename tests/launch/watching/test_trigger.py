@@ -110,16 +110,16 @@ def test_a_job_without_a_watch_is_asked_nothing(tmp_path):
 @pytest.mark.stress
 def test_fifty_leave_memory_threads_files_hooks_and_step_time_as_before(tmp_path):
     with job(tmp_path, seconds=0.02) as (run, ranks):
-        time.sleep(20)
+        time.sleep(15)
         took = []
         for number in range(1, 51):
             began = time.monotonic()
             assert triggered(run, "--steps", "trace=3")["number"] == number
             took.append(time.monotonic() - began)
             assert ranks.poll() is None
-        time.sleep(20)
+        time.sleep(15)
     windows = [rank_json.read(window_folder(run, number) / "run.json", RunJson).first_step for number in range(1, 51)]
-    report = {"files after, s": [round(float(np.quantile(took, q)), 1) for q in (0.5, 0.95, 1)]}
+    report, held = {"files after, s": [round(float(np.quantile(took, q)), 1) for q in (0.5, 0.95, 1)]}, []
     for rank in (0, 1):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         first = [one for one in found["held"] if windows[1] < one["step"] < windows[4]][-1]
@@ -128,11 +128,14 @@ def test_fifty_leave_memory_threads_files_hooks_and_step_time_as_before(tmp_path
         before, after = steps_ms[60:windows[0] - 10], steps_ms[windows[-1] + 200:]
         stalls = [float(np.sum(steps_ms[step - 2:step + 5] - np.median(before))) for step in windows]
         report[f"rank {rank}"] = {
-            "step ms before": round(float(np.median(before)), 2), "after": round(float(np.median(after)), 2),
+            "step ms before, 10 and 50 %": [round(float(np.quantile(before, q)), 2) for q in (0.1, 0.5)],
+            "after": [round(float(np.quantile(after, q)), 2) for q in (0.1, 0.5)],
             "extra ms around a window, median and 90 %": [round(float(np.quantile(stalls, q)), 1) for q in (0.5, 0.9)],
             **{name: (first[name], last[name]) for name in first if name != "step"}}
+        held.append((first, last, np.quantile(before, 0.1), np.quantile(after, 0.1)))
+    print(json.dumps(report, indent=1))
+    for first, last, before, after in held:
         assert last["threads"] <= first["threads"] and last["hooks"] == first["hooks"]
         assert last["python_threads"] == first["python_threads"] and last["files"] <= first["files"]
         assert last["rss_bytes"] - first["rss_bytes"] < 12 << 20
-        assert np.median(after) < 1.05 * np.median(before)
-    print(json.dumps(report, indent=1))
+        assert after < 1.05 * before  # fast steps: other programs come and go meanwhile
