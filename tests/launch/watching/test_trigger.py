@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -89,6 +90,32 @@ def test_all_ranks_record_the_same_steps_of_a_running_job(tmp_path):
     # what was recorded first says that there is more, and counts all steps
     assert f"3 runs in {run}/windows" in called("stats", run).stdout
     assert "is over" in called("trigger", run).stderr
+
+
+@pytest.mark.job
+def test_a_job_that_is_stopped_inside_keeps_what_was_recorded(tmp_path):
+    with job(tmp_path) as (run, ranks):
+        asked = called("trigger", "--no-wait", "--steps", "time=1,trace=2,arrivals=5000", run)
+        assert asked.returncode == 0, asked.stderr
+        folder, until = window_folder(run, 1), time.monotonic() + PATIENCE_S
+        while not all(recorded(folder, rank) > 20 for rank in (0, 1)):
+            assert ranks.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        ranks.send_signal(signal.SIGTERM)
+        ranks.communicate(timeout=PATIENCE_S)
+    for rank in (0, 1):
+        found = next(folder.glob(f"rank{rank:05d}*"))
+        about = rank_json.read(found / "rank.json", RankJson)
+        assert about.num_steps is not None and about.num_steps > 20 and about.files["collectives.parquet"]
+        assert len(pl.read_parquet(found / "steps.parquet")) == about.num_steps
+        assert (about.status, found.name) == ("complete", f"rank{rank:05d}")  # arrivals may end at any step
+        assert (run / f"rank{rank:05d}" / "steps.parquet").is_file()
+    assert called("comms", folder).returncode == 0
+
+
+def recorded(folder: Path, rank: int) -> int:
+    """Steps of a rank by now."""
+    return sum(len(path.read_text().splitlines()) for path in folder.glob(f"rank{rank:05d}*/steps.ndjson"))
 
 
 @pytest.mark.job
