@@ -24,7 +24,7 @@ from distprof.terminal import relay, say, show
 if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
 
-ORDER = ("run", "watch", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
+ORDER = ("run", "watch", "trigger", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
          "critical-path", "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile",
          "reconcile", "doctor", "selftest")
 """Order of commands in the help; others follow by name."""

@@ -336,6 +336,22 @@ class RecordedLightly(Remark, frozen=True):
     part."""
 
 
+class RecordedLater(Remark, frozen=True):
+    """This was recorded later in a job: step 0 here is another one of the job."""
+
+    first: int
+    """Step of the job."""
+    last: int
+
+
+class RecordedAgain(Remark, frozen=True):
+    """Steps were recorded later in the job as well, each time into a run directory of its own."""
+
+    num_runs: int
+    folder: str
+    """That holds them."""
+
+
 class ScriptInterrupted(Remark, frozen=True):
     """The user ended the script after the recording was complete."""
 

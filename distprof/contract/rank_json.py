@@ -235,6 +235,8 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     """Equal on all launchers of a job, and in all its attempts; '' where they have nothing in common."""
     directory_id: str = ""
     """Random, of this directory: that of other hosts of the same run has another one."""
+    first_step: int = 0
+    """The step of the job that is step 0 here. Above 0 in what was recorded later in a job, see `windows/`."""
     directories: list[RanksDirectory] = []
     """Where all ranks of the job are recorded, as far as they told each other."""
 

@@ -5,6 +5,7 @@ The launcher's watcher writes it whole, every few seconds while the job runs and
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -15,6 +16,13 @@ STATE_JSON = "state.json"
 REQUEST_JSON = "request.json"
 WINDOWS = "windows"
 """A folder in a run directory: what was recorded later, each a run directory of its own: 0001, 0002, ..."""
+
+
+
+def window_folder(run: Path, number: int) -> Path:
+    """The run directory of the N-th recording that was made later in the job of a run."""
+    return run / WINDOWS / f"{number:04d}"
+
 
 FindingKind = Literal["slow_rank", "slow_host", "slow_link", "slow_group", "regression", "intermittent", "data_stall",
                       "memory_growth", "pauses", "stopped", "hang"]

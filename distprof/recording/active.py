@@ -13,6 +13,7 @@ from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.plan import StepPlan
 from distprof.recording.recorder import Recorder
 from distprof.recording.steps.every import StepEvery
+from distprof.recording.watch.later_recorder import later_recorder
 
 _active: list[Recorder] = []
 
@@ -49,7 +50,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = "", topics: s
     plan = asked_plan(steps, topics)
     every = StepEvery.requested(os.environ) if step_every is None else StepEvery.parse(step_every, where="step_every")
     chosen = ChosenRanks.requested(os.environ) if ranks is None else ChosenRanks.parse(ranks, where="ranks")
-    recorder = Recorder(Path(out), plan=plan, force=force, every=every, ranks=chosen,
+    recorder = Recorder(Path(out), plan=plan, force=force, every=every, ranks=chosen, make_later=later_recorder,
                         sizes={**requested(os.environ), **(sizes or {})})
     _active.append(recorder)
     try:
@@ -84,7 +85,7 @@ def begin(out: str, *, steps: str, topics: str, force: bool, tentative: bool) ->
         return None
     recorder = Recorder(Path(out), plan=asked_plan(steps, topics), force=force, sizes=requested(os.environ),
                         every=StepEvery.requested(os.environ), tentative=tentative,
-                        ranks=ChosenRanks.requested(os.environ))
+                        ranks=ChosenRanks.requested(os.environ), make_later=later_recorder)
     _active.append(recorder)
     recorder.start()
     return recorder

@@ -29,7 +29,7 @@ class PassSwitch:
     def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], judge: Callable[[Frame], None],
                  note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int],
                  folder: Callable[[], Path | None], are_work: Callable[[Site], bool],
-                 is_light: Callable[[], bool] = lambda: False) -> None:
+                 is_light: Callable[[], bool] = lambda: False, modules: ModuleMap | None = None) -> None:
         """Begins with no pass on.
 
         Args:
@@ -42,9 +42,10 @@ class PassSwitch:
             folder: Where files of this rank are now.
             are_work: Whether calls of a root without gradient are part of every step.
             is_light: Whether the rank is recorded lightly; asked once, when the first pass begins that measures.
+            modules: Those that are known already.
         """
         self._is_light, self._classes, self._decided = is_light, PASS_CLASSES, False
-        self.modules = ModuleMap()
+        self.modules = ModuleMap() if modules is None else modules
         self.scopes = ModuleScopes(self.modules, guard, before_root, judge=judge)
         self.phases = Phases(self.scopes)
         self.running: str | None = None

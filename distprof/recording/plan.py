@@ -61,6 +61,15 @@ class StepPlan:
         """True where no pass is wanted: then there is only the watch."""
         return self.steps == _ONE_WAIT
 
+    @classmethod
+    def only(cls, text: str) -> StepPlan:
+        """Parses `arrivals=8,trace=3`; passes that are not named have no steps.
+
+        Raises:
+            UsageError: A part is not `pass=number`, or no step would be recorded.
+        """
+        return cls(**{**dict.fromkeys(PASS_NAMES, 0), **parse_steps(text)})
+
     def also(self, name: str) -> StepPlan:
         """The plan with at least one step of a pass."""
         return StepPlan(**{**self.steps, name: self.steps.get(name, 0) or 1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.clock.client import ClockRecorder
 from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.compiling.compile_log import CompileLog
-from distprof.recording.job.membership import JobMembership
+from distprof.recording.job.membership import GivenPlace, JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
@@ -48,20 +48,31 @@ MOST_MODULES = 64
 """Modules of a rank that is recorded lightly: whole levels of the tree, the same on all such ranks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRank:
+    """What an earlier recording of the same process found out about the rank."""
+
+    place: GivenPlace
+    topology: Topology | None
+    params: ModuleParams
+    ranks: ChosenRanks | None
+
+
 class RankRecording:
     """The part of a run that one rank writes. The rank may be unknown until there is a process group."""
 
     def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool,
                  compilations: CompileLog, ranks: ChosenRanks | None = None,
-                 steps_found: Callable[[ModuleMap], StepsFound | None] = lambda _: None) -> None:
+                 steps_found: Callable[[ModuleMap], StepsFound | None] = lambda _: None,
+                 known: KnownRank | None = None) -> None:
         self._run = run
         self._sizes = sizes
         self._plan = plan
         self._planned: tuple[int, StepPlan] | None = None
         self._force = force
-        self._ranks = ranks
+        self._ranks = known.ranks if known else ranks
         self._light = False
-        self._job = JobMembership(run)
+        self._job = JobMembership(run, known.place if known else None)
         self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
         self.failure: RankFailure | None = None
         """What ended the script."""
@@ -69,14 +80,15 @@ class RankRecording:
         """Whether collectives were labelled until it did."""
         self._has_last_calls = False
         self._folder: RankFolder | None = None
-        self._topology: Topology | None = None
-        self._params = ModuleParams()
+        self._topology = known.topology if known else None
+        self._params = known.params if known else ModuleParams()
+        self._checksums = known is None  # all parameters are read for them, which takes longer than steps may wait
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
         self._compilations = compilations
         self._find_steps = steps_found
         self._steps_found: StepsFound | None = None
-        self.clock = ClockRecorder()
+        self.clock = ClockRecorder(known.place.key if known else "")
         self._helper = Helper()
 
     @property
@@ -127,6 +139,16 @@ class RankRecording:
         if self._job.is_known():
             self._claim()
 
+    def later(self, number: int, *, first_step: int, plan: StepPlan) -> KnownRank:
+        """What a recording goes on with that begins in a step of the job, for the N-th time."""
+        place = self._job.later(number, first_step=first_step, plan=str(plan))
+        return KnownRank(place=place, topology=self._topology, params=self._params, ranks=self._ranks)
+
+    @property
+    def is_complete(self) -> bool:
+        """True once its folder has its final name."""
+        return self._folder is not None and self._folder.is_complete
+
     def is_superfluous(self, *, tentative: bool) -> bool:
         """Whether this process, in which no step was found, is no rank: it only started ranks, say.
 
@@ -176,7 +198,7 @@ class RankRecording:
     def look_at_models(self, switch: PassSwitch) -> None:
         """Counts parameters of new models, between two steps: the script may drop them before the pass ends."""
         if self._params.lacks(switch.modules):
-            self._params.measure(switch.modules, self._known_topology, checksums=True)
+            self._params.measure(switch.modules, self._known_topology, checksums=self._checksums)
 
     def flush(self, switch: PassSwitch, *, status: Status, why: str | None = None, elsewhere: bool = False) -> None:
         """Writes all tables that are known by now, and rank.json.
@@ -192,7 +214,7 @@ class RankRecording:
             self._note_missed()
         self._job.learn(last=status != "recording")
         self.clock.pair()
-        self._params.measure(switch.modules, self._known_topology, checksums=not elsewhere)
+        self._params.measure(switch.modules, self._known_topology, checksums=self._checksums and not elsewhere)
         self._steps_found = self._find_steps(switch.modules)
         failure: Exception | None = None
         for write in self._writers(folder, switch, ended=status != "recording", elsewhere=elsewhere):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
+from distprof.recording.known_job import KnownJob
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
@@ -39,8 +41,12 @@ from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.unnoticed import is_traced, unnoticed
 from distprof.recording.watch.rank_watch import RankWatch
+from distprof.recording.watch.windows import LaterRecording, Windows
 from distprof.recording.writing import Writing
 from distprof.units import counted
+
+MakesLater = Callable[[Path, StepPlan, KnownJob], LaterRecording]
+"""Makes a recording of the same job into another run directory, and prepares it."""
 
 
 class Recorder:
@@ -48,39 +54,47 @@ class Recorder:
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool,
                  every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None,
-                 watches: bool = True) -> None:
+                 known: KnownJob | None = None, make_later: MakesLater | None = None) -> None:
         self._tentative = tentative
+        self._known = known
+        self._make_later = make_later
         self.recording = False
         """True from `start` until the last pass is done."""
-        calls = CallsWithoutGradient()
-        self._step = CurrentStep(calls)
-        self._finder = StepFinder(every, lambda: self._step.number)
+        self._calls = known.calls if known else CallsWithoutGradient()
+        self._step = CurrentStep(self._calls)
+        self._finder = known.finder if known else StepFinder(every, lambda: self._step.number)
         self._compilations = CompileLog(step=lambda: self._step.number if self.recording else None,
                                         find=lambda module: self._passes.modules.find(module),
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
-                                   compilations=self._compilations, ranks=ranks)
+                                   compilations=self._compilations, ranks=ranks, known=known.rank if known else None)
+        self._judge = known.judge if known else EvaluationJudge(
+            lambda: self._finder.is_training, lambda: self._step.number, self._calls, lambda: self._walk.evaluates)
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
-            tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
-                                                        calls, lambda: self._walk.evaluates).judge,
-            are_work=calls.are_work,
+            tags=self._rank.tags, judge=self._judge.judge, are_work=self._calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
-            is_light=self._rank.is_light)
-        self.later = RankWatch(self._finder, self._passes, self._rank, wanted=watches)
+            is_light=self._rank.is_light, modules=known.modules if known else None)
+        self.later = RankWatch(self._finder, self._passes, self._rank, wanted=known is None)
         """Notes the steps behind the last pass."""
-        self._thread = StepThread(self._rank.note)
+        self._windows = self.later.windows = Windows(
+            run, lambda: self._rank.rank_folder, self.later, prepare=self._window, say=self._rank.say)
+        self._thread = known.thread if known else StepThread(self._rank.note)
         self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
+        self._written = known.written if known and known.signals_seen else self._watch.resume
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=self._complete,
-            written=self._watch.resume, thread=self._thread)
+            written=self._written, thread=self._thread, writes_between=known is None)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
                                           is_recording=lambda: self.recording and not self._thread.is_other,
-                                          later=self.later)
+                                          later=self._windows, is_told=known is not None)
+        if known:
+            self._hang.stays = False  # the first recording goes on watching
+            self._passes.phases.num_evaluations = known.num_evaluations
 
     @property
     def plan(self) -> StepPlan:
@@ -91,24 +105,27 @@ class Recorder:
         """Begins with the first step of the plan."""
         self.recording = True
         self._guarded(self._start)()
-        self._watch.resume()
+        self._written()
 
     def step(self) -> None:
         """Ends a step explicitly; from then on, optimizer steps do not."""
         if self.recording:
             self._guarded(self._walk.explicit_step)()
         else:
-            self.later.explicit_step()
+            self._windows.explicit_step()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Marks everything inside as evaluation, even with gradients."""
-        phases = self._passes.phases
-        phases.num_evaluations += 1
+        self._evaluates(1)
         try:
             yield
         finally:
-            phases.num_evaluations -= 1
+            self._evaluates(-1)
+
+    def _evaluates(self, more: int) -> None:
+        self._passes.phases.num_evaluations += more
+        self._windows.evaluates(more)
 
     def close(self, error: BaseException | None = None) -> None:
         """Writes what has been recorded, and stops recording.
@@ -116,6 +133,7 @@ class Recorder:
         Args:
             error: What ended the script; None: it ran to its end.
         """
+        self._windows.close(error)
         failure = failure_of(error)
         self.later.stop(failure.what if failure is not None else "")
         if error is not None:
@@ -143,6 +161,18 @@ class Recorder:
             self._hang.start()
             self._walk.begin_step()
 
+    # --- later in the job ------------------------------------------------------------------------------------------
+
+    def _window(self, number: int, first_step: int, plan: StepPlan, folder: Path) -> LaterRecording | None:
+        """A recording that is to begin in a step of the job; None where the profiler has not ended."""
+        if self._make_later is None or not self._passes.sessions.have_ended():
+            return None
+        return self._make_later(folder, plan, KnownJob(
+            rank=self._rank.later(number, first_step=first_step, plan=plan), finder=self._finder,
+            modules=self._passes.modules, calls=self._calls, judge=self._judge, thread=self._thread,
+            num_evaluations=self._passes.phases.num_evaluations, signals_seen=self._hang.stays,
+            written=self._watch.resume))
+
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _close(self, error: BaseException | None) -> None:
@@ -158,7 +188,7 @@ class Recorder:
         failure = in_a_line(error) if error is not None else None
         reason = failure or "the script ended"
         status, why = self._outcome(reason, failure)
-        if not self._step.number:
+        if not self._step.number and self._known is None:
             why = f"{reason} and no step was found: {self._no_step_found()}"
         self._rank.labels_last_calls = self._rank.failure is not None and self._passes.current.labels_collectives
         self._rank.clock.sample(last=True)
@@ -189,18 +219,24 @@ class Recorder:
             if not self.recording:
                 return
             self._remove(goes_on=goes_on)
-            self._step.device_times.settle()
-            self._rank.flush(self._passes, status=status, why=why)
-            self._walk.stop()  # a session may have ended since
-            self._hang.complete(self._rank.complete)
-            self._rank.stop()
+            self._write(status, why)
         if self._hang.stays:  # until the script ends
             self._watch.resume()
         else:
             self._stop_watching()  # a SIGTERM until here waited for the files
 
+    def _write(self, status: Status, why: str | None) -> None:
+        self._step.device_times.settle()
+        self._rank.flush(self._passes, status=status, why=why)
+        self._walk.stop()  # a session may have ended since
+        self._hang.complete(self._rank.complete)
+        self._rank.stop()
+
     def _on_termination(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
         """Called by a signal handler, or by a thread while the main thread hangs."""
+        inside = self._windows.end_by_signal(reason, on_main_thread=on_main_thread)
+        if inside is not Flush.DONE:
+            return inside
         if on_main_thread and self._writing.now:
             return Flush.LATER  # the signal interrupted a write, which has to end first
         if on_main_thread and self.recording and self._passes.current.in_operator():
@@ -250,12 +286,15 @@ class Recorder:
 
     def _fail(self, error: Exception) -> None:
         self.recording = False
+        self._report(error, (self._remove, self._compilations.stop, partial(self._rank.fail, in_words(error)[0]),
+                             self._rank.stop, self._stop_watching, self._watch.resume))
+
+    def _report(self, error: Exception, undoing: Sequence[Callable[[], object]]) -> None:
         what, hint = in_words(error)
         self._rank.say(f"recording stopped, training continues: {what}{f'  hint: {hint}' if hint else ''}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, self._compilations.stop, lambda: self._rank.fail(what), self._rank.stop,
-                     self._stop_watching, self._watch.resume):
+        for undo in undoing:
             try:
                 undo()
             except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)
@@ -266,6 +305,7 @@ class Recorder:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
         self.later.forget()
+        self._windows.forget()
         self._rank.forget()
         self._compilations.forget()
 

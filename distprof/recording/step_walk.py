@@ -29,7 +29,8 @@ class StepWalk:
 
     def __init__(self, rank: RankRecording, passes: PassSwitch, step: CurrentStep, finder: StepFinder, *,
                  writing: Writing, hang: HangWatch, guard: Guard, is_recording: Callable[[], bool],
-                 complete: Callable[[], None], written: Callable[[], None], thread: StepThread) -> None:
+                 complete: Callable[[], None], written: Callable[[], None], thread: StepThread,
+                 writes_between: bool = True) -> None:
         """Prepares.
 
         Args:
@@ -44,6 +45,7 @@ class StepWalk:
             complete: Called at the end of the last step.
             written: Called whenever writing is over.
             thread: Whose steps these are.
+            writes_between: Whether tables are written where a pass ends, which takes a second at first.
         """
         self._rank = rank
         self._passes = passes
@@ -55,6 +57,7 @@ class StepWalk:
         self._complete = complete
         self._written = written
         self._thread = thread
+        self._writes_between = writes_between
         self._profiler = ForeignProfiler(self._make_way, guard(self._resume))
         self._paused = guard(self._pause)
         self._listening = False
@@ -220,6 +223,8 @@ class StepWalk:
             self._complete()
         elif following != running:
             self._passes.switch(None)
+            if not self._writes_between:
+                return
             self._rank.flush(self._passes, status="complete" if self.has_enough else "recording")
         else:
             self._rank.look_at_models(self._passes)

@@ -29,6 +29,12 @@ class Writing:
             self.now = outer
 
     @contextmanager
+    def beside(self) -> Iterator[None]:
+        """For a thread that writes while the script goes on: a SIGTERM need not wait for the main thread."""
+        with self._lock:
+            yield
+
+    @contextmanager
     def at_the_end(self) -> Iterator[None]:
         """Waits for a write that goes on, a while.
 

@@ -26,6 +26,8 @@ class Launch:
     failed_rank: int | None = None
     failed_with: int | None = None
     failed_ns: int | None = None
+    first_step: int = 0
+    """Step of the job that is step 0 here."""
     directories: tuple[RanksDirectory, ...] = ()
     """Where the ranks of all hosts are recorded, as far as the job knew."""
 
@@ -48,7 +50,7 @@ def launch_in(path: Path, problems: list[Problem]) -> Launch | None:
         return None
     return Launch(run_id=found.run_id, world_size=found.world_size, interrupted=found.interrupted,
                   failed_rank=found.failed_rank, failed_with=found.failed_with, failed_ns=found.failed_ns,
-                  directories=tuple(found.directories))
+                  first_step=found.first_step, directories=tuple(found.directories))
 
 
 def check_one_run(paths: Sequence[Path], launches: Sequence[Launch | None]) -> None:
@@ -92,7 +94,8 @@ def joined(launches: Iterable[Launch | None]) -> Launch | None:
     places = {one.identity: one for launch in known for one in launch.directories}
     return Launch(run_id=known[0].run_id, world_size=max(one.world_size or 0 for one in known) or None,
                   interrupted=any(one.interrupted for one in known), failed_rank=first.failed_rank,
-                  failed_with=first.failed_with, failed_ns=first.failed_ns, directories=tuple(places.values()))
+                  failed_with=first.failed_with, failed_ns=first.failed_ns,
+                  first_step=known[0].first_step, directories=tuple(places.values()))
 
 
 def _identity_in(path: Path) -> str:

@@ -11,6 +11,7 @@ from distprof.contract.paths import (
     EXECUTION_TRACE_JSON,
     PARTIAL_SUFFIX,
     PLAIN_EXECUTION_TRACE_JSON,
+    RUN_JSON,
     STEP_LINES,
     TRACE_JSON,
 )
@@ -19,6 +20,8 @@ from distprof.contract.problems import (
     FilesMissing,
     Problem,
     RanksMissing,
+    RecordedAgain,
+    RecordedLater,
     RecordedLightly,
     ScriptInterrupted,
     ScriptProfiled,
@@ -27,18 +30,19 @@ from distprof.contract.problems import (
 )
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import STEPS
+from distprof.contract.watch_state import WINDOWS
 from distprof.errors import DataError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.freed_memory import uncollected
 from distprof.merge.run.attempts import earlier_attempts
 from distprof.merge.run.first_failure import failed_first
-from distprof.merge.run.launches import check_one_run, joined, launch_in
+from distprof.merge.run.launches import Launch, check_one_run, joined, launch_in
 from distprof.merge.run.rank_folders import RankFolder, agreeing, names_in, rank_folders
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.steps_found import unsure
 from distprof.merge.run.summaries.summaries import JOINED, MANY_RANKS, Summaries, read_summaries
 from distprof.merge.scan.trace_file import TraceFile
-from distprof.storage.places import real
+from distprof.storage.places import real, remote
 from distprof.summaries.host_file import files_of
 
 
@@ -84,7 +88,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
                topology_source=(known.topology_source if known else None) or "unknown",
                ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems),
                remarks=(*earlier_attempts(paths, max(attempts)), *_lightly(ranks), *_profiled(ranks),
-                        *((ScriptInterrupted(),) if interrupted else ())),
+                        *_later(about, ranks), *_again(paths[0]), *((ScriptInterrupted(),) if interrupted else ())),
                summaries=summaries)
 
 
@@ -117,6 +121,18 @@ def _lightly(ranks: Sequence[RankJson]) -> Iterator[RecordedLightly]:
         counted = {part_of(one.coordinates) for one in full}
         yield RecordedLightly(full=tuple(one.rank for one in full), of=len(ranks),
                               parts_counted=all(part_of(one.coordinates) in counted for one in ranks))
+
+
+def _later(about: Launch | None, ranks: Sequence[RankJson]) -> Iterator[RecordedLater]:
+    num_steps = max((one.num_steps or 0 for one in ranks), default=0)
+    if about is not None and about.first_step and num_steps:
+        yield RecordedLater(first=about.first_step, last=about.first_step + num_steps - 1)
+
+
+def _again(path: Path) -> Iterator[RecordedAgain]:
+    found = list((path / WINDOWS).glob(f"[0-9]*/{RUN_JSON}")) if remote(path) is None else []
+    if found:
+        yield RecordedAgain(num_runs=len(found), folder=str(path / WINDOWS))
 
 
 def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:

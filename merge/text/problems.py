@@ -118,6 +118,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.RecordedLightly: "{full:number} of {of} ranks recorded fully ({full:spans}), the others lightly: timelines, "
                            "operators and counts cover only the former, and late ranks are judged by steps without a "
                            "timeline{parts_counted:uncounted}",
+    codes.RecordedLater: "recorded later in a job: step 0 here is step {first} of the job, the last one {last}",
+    codes.RecordedAgain: "more was recorded later in the job: {num_runs:# run} in {folder}",
     codes.ScriptInterrupted: "the script was interrupted after the recording was complete",
     codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: distprof recorded "
                           "nothing there, and those events are as without distprof",

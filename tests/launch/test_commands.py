@@ -8,7 +8,7 @@ import pytest
 from distprof.launch import commands
 from distprof.launch.cli import group, main
 
-NAMES = ("run", "watch", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
+NAMES = ("run", "watch", "trigger", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
          "critical-path", "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile",
          "reconcile", "doctor", "selftest")
 

@@ -45,7 +45,9 @@ class Address:
 class ClockRecorder:
     """Compares clocks between steps; nothing it does can raise, hang or outlive `stop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str = "") -> None:
+        """Begins without a peer; `key` is that of `open_store`."""
+        self._key = key
         self.pairs = [_pair()]
         self.samples: list[ClockSample] = []
         self.note: str | None = None
@@ -139,7 +141,7 @@ class ClockRecorder:
 
     def _seek(self, place: Place, identity: Identity, until: float) -> None:
         try:
-            store = open_store()
+            store = open_store(self._key)
             if self._responder is not None and not self._published:
                 address = Address(host=identity.host, boot_id=identity.boot_id, port=self._responder.port,
                                   token=self._responder.token, names=[*own_addresses(store), identity.host])

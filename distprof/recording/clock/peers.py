@@ -60,11 +60,11 @@ class Place:
         return self.world_size > self.local_world_size
 
 
-def open_store() -> Any:
-    """The store of the default group, under a prefix of our own."""
+def open_store(key: str = "") -> Any:
+    """The store of the default group, under a prefix of our own; `key` keeps a recording apart from others."""
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-    return PrefixStore(PREFIX, _get_default_store())
+    return PrefixStore(f"{PREFIX}/{key}" if key else PREFIX, _get_default_store())
 
 
 def store_hosts(store: Any) -> list[str]:

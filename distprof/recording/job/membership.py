@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec.structs import replace as replace_fields
 
+from distprof.contract.rank_json import RunJson
+from distprof.contract.watch_state import WINDOWS, window_folder
 from distprof.process.identity import Identity, in_process_group
 from distprof.process.launchers import local_rank, number
 from distprof.recording.job.attempts import attempt_of, note_world_size, set_aside
@@ -20,29 +23,43 @@ LAST_LOOK_S = 0.3
 """The other ranks have told long ago where this one has recorded all its steps."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPlace:
+    """The place of a recording that is made later in a job: nothing has to be agreed on."""
+
+    identity: Identity
+    launch: RunJson
+    """What its run.json is to hold."""
+    key: str
+    """Equal on all ranks, different in other recordings of the job."""
+
+
 class JobMembership:
     """One rank, and the run directory it records into."""
 
-    def __init__(self, run: Path) -> None:
-        self.identity = Identity.read()
+    def __init__(self, run: Path, given: GivenPlace | None = None) -> None:
+        """Begins without a run; `given` says all that the ranks would have to find out."""
+        self.identity = Identity.read() if given is None else given.identity
         """As far as it is known by now."""
         self.run_id = ""
         """'' until `enter`."""
         self._run = run
-        self._store = JobStore()
-        self._has_learned = False
-        self._elastic = "TORCHELASTIC_RESTART_COUNT" in os.environ
+        self._given = given
+        self._store = JobStore("" if given is None else given.key)
+        self._has_learned = given is not None
+        self._elastic = given is None and "TORCHELASTIC_RESTART_COUNT" in os.environ
         self._restarts = self.identity.attempt
         """As torchrun counts them, which all ranks of an attempt know."""
 
     def look(self) -> None:
         """Reads the identity anew: the process may have entered a process group."""
-        self.identity = Identity.read()
+        if self._given is None:
+            self.identity = Identity.read()
 
     def is_known(self) -> bool:
         """Whether rank and run are known, so that the folder of the rank can be made."""
         self.look()
-        return in_process_group() or _is_of_one_launcher(os.environ)
+        return self._given is not None or in_process_group() or _is_of_one_launcher(os.environ)
 
     def enter(self, *, plan: str, sizes: Mapping[str, int], force: bool) -> None:
         """Agrees with the other ranks on the run, and makes its directory where nobody did; after `look`.
@@ -50,6 +67,10 @@ class JobMembership:
         Raises:
             OutputError: Another run is there and `force` is False, or it cannot be written.
         """
+        if self._given is not None:
+            self.run_id = self._given.launch.run_id
+            claim(self._run, self._given.launch, made_as=None, force=False)
+            return
         made_as, key = os.environ.get("DISTPROF_RUN_ID"), launch_key_of(os.environ)
         self.run_id = self._agreed_id(made_as, key)
         launch = this_launch(run_id=self.run_id, plan=plan, sizes=sizes, key=key, world_size=self.identity.world_size)
@@ -58,6 +79,24 @@ class JobMembership:
         if not self.identity.rank:
             note_world_size(self._run, self.identity.world_size, may_shrink=bool(self.identity.attempt))
         self._tell()
+
+    def later(self, number: int, *, first_step: int, plan: str) -> GivenPlace:
+        """The place of what is recorded later in this job, for the N-th time.
+
+        Args:
+            number: From 1.
+            first_step: The step of the job in which it begins.
+            plan: Steps of each pass.
+        """
+        about, own = about_run(self._run), self.identity
+        if about is None:
+            about = this_launch(run_id=self.run_id, plan=plan, sizes={}, world_size=own.world_size)
+        launch = replace_fields(
+            about, run_id=f"{self.run_id}.{number}", steps=plan, first_step=first_step, start_ns=time.time_ns(),
+            end_ns=None, exit_code=None, world_size=own.world_size, directory_id=f"{about.directory_id}.{number}",
+            directories=[replace_fields(one, identity=f"{one.identity}.{number}",
+                                        path=str(window_folder(Path(one.path), number))) for one in about.directories])
+        return GivenPlace(identity=own, launch=launch, key=f"{WINDOWS}/{self._restarts}/{number}")
 
     def learn(self, *, last: bool) -> None:
         """Takes over what the other ranks have told by now; the first rank of a directory writes where all are.

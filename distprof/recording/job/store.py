@@ -42,8 +42,9 @@ class RankPlace:
 class JobStore:
     """The store as one recording uses it."""
 
-    def __init__(self) -> None:
-        self._number = next(_numbers)
+    def __init__(self, key: str = "") -> None:
+        """Numbers the recording, unless `key` says which it is on all ranks: some may have missed one."""
+        self._number = key or str(next(_numbers))
         self.places: list[RankPlace] = []
         """Of all ranks, once they have told; in the order of ranks."""
         self._hurried = threading.Event()

@@ -38,7 +38,7 @@ class OptimizerHooks:
     """Watches optimizers, between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
-                 stepped: Callable[[Optimizer, bool], None], later: Later) -> None:
+                 stepped: Callable[[Optimizer, bool], None], later: Later, is_told: bool = False) -> None:
         """Prepares.
 
         Args:
@@ -47,9 +47,11 @@ class OptimizerHooks:
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
             later: Told of steps once nothing else is to be watched.
+            is_told: Nothing is put anywhere: what happens is told by `before` and `behind`, from hooks of another one.
         """
         self._passes = passes
         self._guard = guard
+        self._is_told = is_told
         self._is_recording = is_recording
         self._stepped, self._later = stepped, later
         self._guarded_after = guard(self._after)
@@ -65,6 +67,8 @@ class OptimizerHooks:
 
     def start(self) -> None:
         """Begins to watch."""
+        if self._is_told:
+            return
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._behind),
@@ -83,6 +87,19 @@ class OptimizerHooks:
             self._skipped.stop()
         if not (goes_on and self._replayed.holds_some):
             self._replayed.stop()
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step; gives other arguments, or None."""
+        return self._before(optimizer, args, kwargs)
+
+    def behind(self, optimizer: Optimizer, *, called: bool, skipped: bool) -> None:
+        """It stepped; arguments as of `Later.after_optimizer`."""
+        if called:
+            self._guarded_after(optimizer)
+        elif skipped:
+            self._guarded_skipped(optimizer)
+        else:
+            self._guarded_replayed(optimizer)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.autograd.profiler import record_function
@@ -18,9 +20,13 @@ from torch.autograd.profiler import record_function
 from distprof.process.live_objects import live_instances
 
 
-def close_open_slices() -> None:
-    """Ends the slices that are open; for those that are over, or end later, that does nothing."""
-    records = [one.record for one in live_instances(record_function)]
+def close_open_slices(find: Callable[[type], list[Any]] = live_instances) -> None:
+    """Ends the slices that are open; for those that are over, or end later, that does nothing.
+
+    Args:
+        find: Finds the instances of a class, at least those that may be open.
+    """
+    records = [one.record for one in find(record_function)]
     with torch._C.DisableTorchFunctionSubclass():
         for record in records:
             if record is not None:  # made, and not entered

@@ -17,6 +17,7 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity
 
+from distprof.process.live_objects import YoungObjects
 from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.tracing.foreign_profiler import our_session
 from distprof.recording.tracing.open_slices import close_open_slices
@@ -52,6 +53,8 @@ class ProfilerSessions:
         self._local = threading.local()
         self._thread = 0
         """On which the session began: torch ends the process that ends it on another one."""
+        self._are_closed = False
+        self._young = YoungObjects()
         self.ended_ns = 0
         """When the script had the processor last in the session that ended last, since the epoch; 0 before."""
 
@@ -64,9 +67,20 @@ class ProfilerSessions:
         left = self._left_open()
         return f"the previous profiler session ended inside {left}" if left else None
 
+    def prepare(self) -> None:
+        """Closes slices of earlier sessions ahead of `begin`: it takes as long as looking through all objects.
+
+        Whoever calls this calls `make_way` where a session of the script begins meanwhile.
+        """
+        close_open_slices()
+        self._are_closed = True
+
     def begin(self, profile: Any) -> None:
         """Begins a session, where there is no reason against it."""
-        close_open_slices()
+        if not self._are_closed:
+            close_open_slices()
+        self._are_closed = False
+        self._young = YoungObjects()
         self._thread = threading.get_ident()
         if self._thread != threading.main_thread().ident:
             self._local.end = AtEndOfThread(lambda: self._thread_ends(profile))
@@ -81,7 +95,7 @@ class ProfilerSessions:
         if not self._is_of_this_thread():
             return False
         self.ended_ns = time.time_ns()
-        close_open_slices()
+        close_open_slices(self._young.instances)
         ended = self.has_ended(profile)
         if not ended:
             profile.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
@@ -114,6 +128,7 @@ class ProfilerSessions:
 
     def make_way(self) -> None:
         """Ends a session that has not ended: a process can have one, and the script begins its own."""
+        self._are_closed = False
         if self._ending is not None and not self.has_ended(self._ending) and self._is_of_this_thread():
             self._end()
 

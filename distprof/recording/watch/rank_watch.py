@@ -36,6 +36,10 @@ RARE = 0.5
 class Looks(Protocol):
     """What looks at the end of each row whether to record a window."""
 
+    @property
+    def is_pending(self) -> bool:
+        """True while a window waits for its step: then rows end with every step."""
+
     def look(self, step: int) -> None:
         """Called when this step has ended, on its thread. It may call `RankWatch.pause`."""
 
@@ -185,7 +189,7 @@ class RankWatch:
         if self._phases.is_evaluated or self._passes.phases.num_evaluations:
             self._on_evaluation()
         self.step += 1
-        if self._row.is_due:
+        if self._row.is_due or (self.windows is not None and self.windows.is_pending):
             with unnoticed():
                 self._on_due()
         if self.is_on:

@@ -58,7 +58,7 @@ class Ranks:
         self.store = HashStore()
         self.all: list[ClockRecorder] = []
         monkeypatch.setattr(clock, "in_process_group", lambda: True)
-        monkeypatch.setattr(clock, "open_store", lambda: PrefixStore(PREFIX, self.store))
+        monkeypatch.setattr(clock, "open_store", lambda *_: PrefixStore(PREFIX, self.store))
 
     def rank(self, number: int, *, host: str) -> ClockRecorder:
         """One of 8 ranks, 4 on a host."""

@@ -1,0 +1,272 @@
+"""Recordings later in a job, each a run directory of its own: all ranks begin one in the step that a request names.
+
+A request is a file that the launcher or `distprof trigger` writes. Between two steps a rank looks whether it changed,
+at most every `EVERY_NS`, and until the step has come before every step. Nothing else is there meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from torch.optim import Optimizer
+
+from distprof.contract.paths import PARTIAL_SUFFIX
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
+from distprof.errors import DistprofError
+from distprof.files import read_small
+from distprof.recording.plan import StepPlan
+from distprof.recording.steps.optimizer_hooks import Later, OptimizerHooks
+from distprof.recording.termination import Flush
+
+EVERY_NS = 200_000_000
+"""Between two looks."""
+SHARE = 1000
+"""Where looking takes long, as on a busy file server, it is done so seldom that it takes this part of the time."""
+LONGEST_NS = 2_000_000_000
+"""But no more seldom than that."""
+AT_THE_END_S = 60.0
+"""How long the end of the script waits for files that are being written."""
+
+
+class LaterRecording(Protocol):
+    """What runs for a request."""
+
+    recording: bool
+
+    @property
+    def num_steps(self) -> int: ...
+
+    def is_ready(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def give_up(self, why: str) -> None: ...
+
+    @property
+    def optimizers(self) -> OptimizerHooks: ...
+
+    def step(self) -> None: ...
+
+    def evaluates(self, more: int) -> None: ...
+
+    def close(self, error: BaseException | None = None) -> None: ...
+
+    def has_written(self, seconds: float = 0.0) -> bool: ...
+
+    def lets_go(self) -> bool: ...
+
+    def end_by_signal(self, reason: str, on_main_thread: bool) -> Flush: ...  # noqa: FBT001 (a callback)
+
+    def forget(self) -> None: ...
+
+
+class Watch(Later, Protocol):
+    """What notes the steps while none is recorded."""
+
+    def explicit_step(self) -> None:
+        """The script says that a step ended."""
+
+    def pause(self) -> None:
+        """The next steps are recorded."""
+
+    def resume(self, first_step: int) -> None:
+        """They are over, and this one begins."""
+
+    def note(self, kind: str, text: str = "") -> None:
+        """Something happened between two steps."""
+
+
+class Windows:
+    """The requests of a rank, and the recording that runs for one of them. Nothing here raises."""
+
+    def __init__(self, run: Path, folder: Callable[[], Path | None], watch: Watch, *,
+                 prepare: Callable[[int, int, StepPlan, Path], LaterRecording | None],
+                 say: Callable[[str], None]) -> None:
+        """Begins without a request.
+
+        Args:
+            run: The run directory.
+            folder: That of the rank.
+            watch: Told of what happens in the script while nothing is recorded.
+            prepare: Makes a recording: its number, the step of the job, its plan, and its run directory. None where
+                that is not possible now.
+            say: Says a line.
+        """
+        self._request_json = run / WATCH / REQUEST_JSON
+        self._run, self._folder, self._watch = run, folder, watch
+        self._prepare, self._say, self._note = prepare, say, watch.note
+        self._next_ns, self._seen, self._last = 0, (0, 0, 0), 0
+        self._first_step: int | None = None
+        """Of the request that waits for its step."""
+        self._began_at = 0
+        self._waiting: LaterRecording | None = None
+        """What is prepared for it."""
+        self._running: LaterRecording | None = None
+        self._writing: list[LaterRecording] = []
+        """Recordings whose files are being written."""
+        self._is_off = False
+
+    @property
+    def is_pending(self) -> bool:
+        """True while a request waits for its step: `look` is to be called before every step."""
+        return self._first_step is not None
+
+    def look(self, step: int) -> None:
+        """Looks for a request, and begins what was requested.
+
+        Called between two steps.
+
+        Args:
+            step: The number of the one that ended.
+        """
+        if self._first_step is None and (self._is_off or time.monotonic_ns() < self._next_ns):
+            return
+        try:
+            if self._first_step is None:
+                self._look(step + 1)
+            if self._first_step is not None and step + 1 >= self._first_step:
+                self._meet(step + 1, self._first_step)
+        except Exception as error:  # noqa: BLE001 (the training job always survives us)
+            self._is_off, self._first_step = True, None
+            self._say(f"nothing is recorded later in this job: {type(error).__name__}: {error}")
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _look(self, step: int) -> None:
+        self._writing = [one for one in self._writing if not (one.lets_go() and one.has_written())]
+        began_ns = time.monotonic_ns()
+        try:
+            about = self._request_json.stat()
+        except OSError:
+            about = None
+        took_ns = time.monotonic_ns() - began_ns
+        self._next_ns = began_ns + min(max(EVERY_NS, SHARE * took_ns), LONGEST_NS)
+        if about is not None and (seen := (about.st_mtime_ns, about.st_ino, about.st_size)) != self._seen:
+            self._seen = seen
+            self._read(about.st_uid, step)
+
+    def _read(self, owner: int, step: int) -> None:
+        """Takes over a request that is new, and from the user who runs this job."""
+        try:
+            own = self._folder()
+            request = msgspec.json.decode(read_small(self._request_json), type=WindowRequest)
+            if own is None or request.number <= self._last or own.stat().st_uid != owner:
+                return
+            self._last = request.number
+            if not self._is_done(request.number, own.name.removesuffix(PARTIAL_SUFFIX)):
+                self._take(request, StepPlan.only(request.steps), step)
+        except (OSError, msgspec.MsgspecError, DistprofError) as error:
+            self._say(f"a request to record later in this job cannot be read: {error}")
+
+    def _is_done(self, number: int, rank: str) -> bool:
+        """Whether a request is that of an earlier attempt of the job."""
+        folder = window_folder(self._run, number)
+        return (folder / rank).exists() or (folder / f"{rank}{PARTIAL_SUFFIX}").exists()
+
+    def _take(self, request: WindowRequest, plan: StepPlan, step: int) -> None:
+        found = self._prepare(request.number, request.first_step, plan, window_folder(self._run, request.number))
+        if found is None:
+            self._note("window_missed", f"{request.number}: the previous profiler session has not ended")
+        elif step > request.first_step:
+            self._miss(found, f"it was to begin in step {request.first_step}, and this rank was in step {step} already")
+        else:
+            self._waiting, self._first_step = found, request.first_step
+
+    def _meet(self, step: int, first_step: int) -> None:
+        """The step of the request has come, or is over."""
+        found, self._waiting, self._first_step = self._waiting, None, None
+        if found is None:
+            return
+        if step > first_step:
+            self._miss(found, f"this rank has no step {first_step}")
+        elif not all(one.lets_go() for one in self._writing):
+            self._miss(found, "the files of the previous one were still being written")
+        elif not found.is_ready():
+            self._miss(found, "its folder could not be made in time")
+        else:
+            self._running, self._began_at = found, first_step
+            self._note("window_began", str(self._last))
+            self._watch.pause()
+            found.start()
+
+    def _miss(self, recording: LaterRecording, why: str) -> None:
+        self._note("window_missed", f"{self._last}: {why}")
+        self._say(f"nothing is recorded in {WINDOWS}/{self._last:04d}: {why}")
+        recording.give_up(why)
+        self._writing.append(recording)
+
+    # --- while one runs --------------------------------------------------------------------------------------------
+
+    def evaluates(self, more: int) -> None:
+        """The script is inside of so many more evaluations, or fewer."""
+        for one in (self._waiting, self._running):
+            if one is not None:
+                one.evaluates(more)
+
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """As of `Later`."""
+        if self._running is not None and self._running.recording:
+            return self._running.optimizers.before(optimizer, args, kwargs)
+        return self._watch.before_optimizer(optimizer, args, kwargs)
+
+    def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
+        """As of `Later`."""
+        self._look_whether_over()  # it may have failed since
+        if self._running is None:
+            self._watch.after_optimizer(optimizer, called=called, skipped=skipped)
+            return
+        self._running.optimizers.behind(optimizer, called=called, skipped=skipped)
+        self._look_whether_over()
+
+    def explicit_step(self) -> None:
+        """The script says that a step ended."""
+        self._look_whether_over()
+        if self._running is None:
+            self._watch.explicit_step()
+            return
+        self._running.step()
+        self._look_whether_over()
+
+    def _look_whether_over(self) -> None:
+        over = self._running
+        if over is not None and not over.recording:
+            self._writing.append(over)
+            self._running = None
+            self._note("window_ended", str(self._last))
+            self._watch.resume(self._began_at + over.num_steps)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def close(self, error: BaseException | None) -> None:
+        """The script ends: what was recorded by now is written."""
+        self._is_off, self._first_step = True, None
+        if self._waiting is not None:
+            self._waiting.give_up("the script ended before its first step")
+            self._writing.append(self._waiting)
+            self._waiting = None
+        if self._running is not None:
+            self._running.close(error)
+            self._look_whether_over()
+        for one in self._writing:
+            one.has_written(AT_THE_END_S)
+        self._writing = []
+
+    def end_by_signal(self, reason: str, *, on_main_thread: bool) -> Flush:
+        """The same where a signal ends the process."""
+        for one in (*filter(None, [self._running]), *self._writing):
+            found = one.end_by_signal(reason, on_main_thread)
+            if found is not Flush.DONE:
+                return found
+        return Flush.DONE
+
+    def forget(self) -> None:
+        """In a forked child: the parent records."""
+        for one in (self._waiting, self._running, *self._writing):
+            if one is not None:
+                one.forget()
+        self._waiting, self._running, self._writing = None, None, []
+        self._is_off, self._first_step = True, None

@@ -1,0 +1,40 @@
+"""`distprof trigger`: record some steps of a job that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.launch.completion import run_directories
+from distprof.launch.options import JSON, PLACE
+from distprof.terminal import say, show
+
+
+@click.command()
+@click.argument("run", type=PLACE, shell_complete=run_directories)
+@click.option("--steps", default="", metavar="PASS=N,...",
+              help="Steps of each pass, as of run --steps; other passes get none.  [default: trace=3,arrivals=20, "
+                   "fewer if steps are long]")
+@click.option("--wait/--no-wait", "waits", default=True, show_default=True,
+              help="Wait until all ranks have written their files.")
+@JSON
+def trigger(run: Path, *, steps: str, waits: bool, as_json: bool) -> None:
+    """Record some steps of a running job now.
+
+    All ranks record the same steps, into RUN/windows/0001, then 0002 and so on. Each is a run directory, which every
+    command reads. RUN is the directory of a job that runs with distprof, seen from any host, as the user of the job.
+    """
+    from distprof.ending import ended_by_signals
+    from distprof.launch.watching.triggered import lines_of
+    from distprof.launch.watching.triggered import trigger as trigger_now
+
+    with ended_by_signals():
+        found = trigger_now(run, steps, waits=waits, tell=say)
+    if as_json:
+        import json
+
+        show(json.dumps(found.document(), indent=1))
+        return
+    for line in lines_of(found):
+        show(line)

@@ -1,0 +1,223 @@
+"""Requests to the ranks of a running job to record once more, and what became of them.
+
+A request is `watch/request.json` of the run directory. All ranks record from the step on that it names, into
+`windows/0001` and so on: see `distprof/recording/watch/windows.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from distprof.contract import rank_json
+from distprof.contract.passes import ARRIVALS, TRACE
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
+from distprof.errors import DataError, OutputError
+from distprof.files import json_text, read_small, told, write_whole
+from distprof.recording.plan import StepPlan
+
+NEWS_S = 5.0
+"""What a rank notes is in its files by then."""
+LEAD_S, SHARED_LEAD_S = 2.0, 5.0
+"""Time in which all ranks read a request; on several hosts, whose file server may tell them of it seconds later."""
+LEAD_STEPS = 3
+TRACED, ARRIVING = 3, 20
+"""Steps that are recorded if nobody says how many: enough for the timeline, and to rule out chance."""
+WINDOW_S = 10.0
+"""Where steps are long, no more than fit into that, but at least `FEWEST`."""
+FEWEST = 4
+EVERY_S = 600.0
+"""Between two requests that nobody asked for, by default."""
+GIVEN_UP_S = 300.0
+"""Without a change in the folders of a recording, its ranks are taken to be gone."""
+LOCK = ".requesting"
+LOCK_S = 10.0
+"""Who holds it longer was killed."""
+
+
+def usual_steps(step_s: float) -> str:
+    """A plan that tells who is late, and where in the script, for steps of this length."""
+    number = min(max(int(WINDOW_S / step_s), FEWEST), ARRIVING)
+    return f"{TRACE}={TRACED},{ARRIVALS}={number}"
+
+
+def ask(run: Path, steps: str, why: str, *, latest_step: int, step_s: float, age_s: float = NEWS_S) -> WindowRequest:
+    """Asks all ranks of a job to record.
+
+    Args:
+        run: The run directory.
+        steps: A plan; passes that it does not name have no steps.
+        why: `asked`, or the id of a finding.
+        latest_step: A step that had ended.
+        step_s: How long a step takes, in seconds.
+        age_s: How long ago that may have been.
+
+    Returns:
+        The request, of which the ranks know by now, or will in time.
+
+    Raises:
+        UsageError: `steps` is no plan.
+        OutputError: An earlier request is not done yet, or nothing can be written there.
+    """
+    plan = StepPlan.only(steps)
+    lead_s = age_s + (SHARED_LEAD_S if len(_about(run).hosts) > 1 else LEAD_S)
+    first_step = latest_step + 1 + max(math.ceil(lead_s / step_s), LEAD_STEPS)
+    with told(run / WATCH), _alone(run):
+        before = latest_request(run)
+        if before is not None and not finished(run, before.number):
+            raise OutputError(f"{window_folder(run, before.number)} is still being recorded",
+                              hint="wait until it is done: two at once would disturb each other")
+        request = WindowRequest(number=_next_number(run, before), first_step=first_step, steps=_named(plan), why=why,
+                                stacks=before.stacks if before is not None else 0)
+        write_whole(run / WATCH / REQUEST_JSON, lambda path: path.write_bytes(json_text(request)))
+    return request
+
+
+def _named(plan: StepPlan) -> str:
+    return ",".join(f"{name}={number}" for name, number in plan.steps.items() if number)
+
+
+def _next_number(run: Path, before: WindowRequest | None) -> int:
+    found = [int(folder.name) for folder in (run / WINDOWS).glob("[0-9]*") if folder.name.isdecimal()]
+    return max([0, *found, *([before.number] if before is not None else [])]) + 1
+
+
+@contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """One at a time, on all hosts: making a folder is atomic everywhere."""
+    (run / WATCH).mkdir(exist_ok=True)
+    lock, until = run / WATCH / LOCK, time.monotonic() + LOCK_S
+    while True:
+        try:
+            lock.mkdir()
+            break
+        except FileExistsError:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.rmdir()
+
+
+def latest_request(run: Path) -> WindowRequest | None:
+    """The last request that was made; None where there is none that can be read."""
+    try:
+        return msgspec.json.decode(read_small(run / WATCH / REQUEST_JSON), type=WindowRequest)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class RequestPolicy:
+    """When the watch looks closer by itself: once for a finding, seldom, and never twice at the same time.
+
+    Args:
+        run: The run directory. What was requested before counts.
+        every_s: Seconds between two requests.
+    """
+
+    def __init__(self, run: Path, every_s: float = EVERY_S) -> None:
+        self._run, self._every_s = run, every_s
+        before = latest_request(run)
+        self._done = {before.why} if before is not None else set[str]()
+        self._last_s = -math.inf if before is None else _requested_s(run)
+
+    def allows(self, finding: str) -> bool:
+        """Whether the ranks may be asked now because of a finding."""
+        if finding in self._done or time.time() - self._last_s < self._every_s:
+            return False
+        before = latest_request(self._run)
+        return before is None or finished(self._run, before.number)
+
+    def asked(self, finding: str) -> None:
+        """They were."""
+        self._done.add(finding)
+        self._last_s = time.time()
+
+
+def _requested_s(run: Path) -> float:
+    try:
+        return (run / WATCH / REQUEST_JSON).stat().st_mtime
+    except OSError:
+        return -math.inf
+
+
+# --- what became of one ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowProgress:
+    """How far the ranks are with a recording."""
+
+    of: int
+    """Ranks of the job."""
+    read: int = 0
+    """That know of the request."""
+    written: tuple[int, ...] = ()
+    """That have written everything."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Those that recorded nothing, and why."""
+
+    @property
+    def is_over(self) -> bool:
+        """True once no more files come."""
+        return len(self.written) + len(self.failed) >= self.of
+
+
+def progress(run: Path, number: int) -> WindowProgress:
+    """How far the ranks of a job are with the N-th recording."""
+    folder, written, failed, read = window_folder(run, number), list[int](), dict[int, str](), 0
+    for one in sorted(folder.glob("rank[0-9]*")):
+        read += 1
+        rank = int(one.name.removeprefix("rank").removesuffix(PARTIAL_SUFFIX))
+        if not one.name.endswith(PARTIAL_SUFFIX):
+            written.append(rank)
+        elif (why := _why_failed(one)) is not None:
+            failed[rank] = why
+    return WindowProgress(of=_world_size(run), read=read, written=tuple(written), failed=failed)
+
+
+def finished(run: Path, number: int) -> bool:
+    """Whether all ranks have written the N-th recording, as far as they will: also where the job is over, or a rank
+    has noted many more steps without having read the request.
+    """
+    return progress(run, number).is_over or _about(run).end_ns is not None or _is_given_up(run, number)
+
+
+def _is_given_up(run: Path, number: int) -> bool:
+    """Whether it should have been over long ago: a rank was killed, or has not read the request."""
+    try:
+        age_s = time.time() - max(path.stat().st_mtime for path in (
+            run / WATCH / REQUEST_JSON, *window_folder(run, number).glob("rank*/*")))
+    except OSError:
+        return True
+    return age_s > GIVEN_UP_S
+
+
+def _why_failed(folder: Path) -> str | None:
+    try:
+        about = rank_json.read(folder / RANK_JSON, RankJson)
+    except DataError:
+        return None  # it is about to be written
+    return about.why or "no reason is known" if about.status == "failed" else None
+
+
+def _world_size(run: Path) -> int:
+    """Ranks that record into this directory: run.json says it, or their folders do."""
+    about = _about(run)
+    here = sum(1 for _ in run.glob("rank[0-9]*"))
+    return here if about.directories or about.world_size is None else about.world_size
+
+
+def _about(run: Path) -> RunJson:
+    return rank_json.read(run / RUN_JSON, RunJson)

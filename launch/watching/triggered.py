@@ -1,0 +1,182 @@
+"""Body of `distprof trigger`: asks the ranks of a running job to record, and waits for their files."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from distprof.contract import rank_json
+from distprof.contract.paths import PARTIAL_SUFFIX, RUN_JSON
+from distprof.contract.rank_json import RunJson
+from distprof.contract.watch_state import WindowRequest, window_folder
+from distprof.errors import DataError, OutputError
+from distprof.launch.watching.latest_step import LatestStep, latest_step, rank_folders
+from distprof.launch.watching.requests import WindowProgress, ask, progress, usual_steps
+from distprof.recording.plan import StepPlan
+from distprof.storage.places import remote
+from distprof.terminal import quoted
+from distprof.units import counted, spans
+
+LOOK_AGAIN_S = 0.1
+WITHOUT_STEP_S = 15.0
+"""Without a step for longer, and longer than `WITHOUT_STEPS` of them, a job stands still."""
+WITHOUT_STEPS = 20
+READ_S = 15.0
+"""In which ranks read a request, however slow their file server is."""
+WRITE_S = 60.0
+"""In which they write what they recorded."""
+SLOWER = 4
+"""Steps that are recorded may take so many times as long as the fastest others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triggered:
+    """What became of a request."""
+
+    request: WindowRequest
+    folder: Path
+    done: WindowProgress
+    """As far as it was waited for."""
+
+    def document(self) -> dict[str, Any]:
+        """The answer of `--json`."""
+        return {"number": self.request.number, "first_step": self.request.first_step, "steps": self.request.steps,
+                "run": os.fspath(self.folder), "complete": self.done.is_over and not self.done.failed,
+                **asdict(self.done)}
+
+
+def trigger(run: Path, steps: str, *, waits: bool, tell: Callable[[str], None]) -> Triggered:
+    """Asks the ranks of a job to record now.
+
+    Args:
+        run: The run directory.
+        steps: A plan; '' for the usual one.
+        waits: Whether to wait until the ranks have written their files.
+        tell: Takes a line about how far they are.
+
+    Raises:
+        DataError: There is no such run, its job is over, or nothing reads requests.
+        UsageError: `steps` is no plan.
+        OutputError: The run belongs to somebody else, an earlier recording is not done, nothing can be written there,
+            or no rank recorded anything.
+    """
+    if steps:
+        StepPlan.only(steps)
+    _check_running(run)
+    latest = _latest(run)
+    request = ask(run, steps or usual_steps(latest.step_s), "asked", latest_step=latest.step, step_s=latest.step_s,
+                  age_s=latest.age_s)
+    folder = window_folder(run, request.number)
+    in_s = (request.first_step - latest.now) * latest.step_s
+    tell(f"recording {request.steps} from step {request.first_step} on, in about {in_s:.0f} s, to {folder}")
+    if not waits:
+        return Triggered(request=request, folder=folder, done=progress(run, request.number))
+    done = _waited(run, request, latest, in_s, tell)
+    if not done.written:
+        raise OutputError(f"no rank recorded anything in {folder}: {_why(done)}", hint="try again")
+    return Triggered(request=request, folder=folder, done=done)
+
+
+def _check_running(run: Path) -> None:
+    """Looks whether a run is that of a job that goes on, and of this user.
+
+    Raises:
+        DataError: There is none, or it is over.
+        OutputError: It is somebody else's.
+    """
+    if remote(run) is not None:
+        raise DataError(f"{run} is no directory of this machine, and its ranks do not look there",
+                        hint="run this on a host of the job, with the directory that its ranks write to")
+    if not (run / RUN_JSON).is_file():
+        raise DataError(f"{run} is not a run directory: it has no {RUN_JSON}",
+                        hint="distprof run prints where it records")
+    about = rank_json.read(run / RUN_JSON, RunJson)
+    if about.first_step:
+        raise DataError(f"{run} was recorded later in a job, and is none itself", hint=f"distprof trigger "
+                        f"{quoted(run.absolute().parent.parent)}")
+    if about.end_ns is not None:
+        raise DataError(f"the job of {run} is over", hint=f"distprof findings {quoted(run)} shows what was recorded")
+    owner = run.stat().st_uid
+    if owner != os.geteuid():
+        raise OutputError(f"{run} belongs to {_name(owner)}, whose ranks take no requests of {_name(os.geteuid())}",
+                          hint=f"run it as {_name(owner)}")
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def _latest(run: Path) -> LatestStep:
+    """Where the job is.
+
+    Raises:
+        DataError: Nothing tells, so nothing would read a request either.
+    """
+    latest = latest_step(run)
+    if latest is None:
+        if any(folder.name.endswith(PARTIAL_SUFFIX) for folder in rank_folders(run)):
+            raise DataError(f"the ranks of {run} still record their first steps",
+                            hint="try again in a moment: requests are taken once these are recorded")
+        raise DataError(f"no rank of {run} notes its steps, so none would read a request",
+                        hint="is it a job with --watch off or DISTPROF_WATCH=off, or one that has just begun?")
+    if latest.age_s > max(WITHOUT_STEP_S, WITHOUT_STEPS * latest.step_s):
+        raise DataError(f"no step of {run} has ended for {latest.age_s:.0f} s: its job has ended or stands still",
+                        hint=f"distprof comms {quoted(run)} shows ranks that hang")
+    return latest
+
+
+def _waited(run: Path, request: WindowRequest, latest: LatestStep, in_s: float,
+            tell: Callable[[str], None]) -> WindowProgress:
+    """How far the ranks came until no more files are to be expected."""
+    num_steps = StepPlan.only(request.steps).num_steps
+    recorded_by = time.monotonic() + in_s + SLOWER * num_steps * latest.step_s + READ_S
+    until, said = recorded_by + WRITE_S, ""
+    while True:
+        found, now = progress(run, request.number), time.monotonic()
+        is_over = _is_over(run)  # after the look, so that nothing is written behind it
+        text = _progress(found)
+        if text != said:
+            said = text
+            tell(text)
+        if found.is_over or is_over or now > until or (now > recorded_by and not found.read):
+            return found
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _is_over(run: Path) -> bool:
+    return rank_json.read(run / RUN_JSON, RunJson).end_ns is not None
+
+
+def _progress(found: WindowProgress) -> str:
+    if found.written:
+        return f"{len(found.written)} of {counted(found.of, 'rank')} written"
+    return f"{found.read} of {counted(found.of, 'rank')} ready"
+
+
+def _why(found: WindowProgress) -> str:
+    """Why ranks recorded nothing."""
+    if found.failed:
+        return next(iter(found.failed.values()))
+    return "they did not read the request, or the job ended" if not found.read else "the job ended, or stands still"
+
+
+def lines_of(found: Triggered) -> list[str]:
+    """The answer for people: where the files are, and which commands come next."""
+    done, where = found.done, quoted(found.folder)
+    if not done.written:
+        return [where]
+    last = found.request.first_step + StepPlan.only(found.request.steps).num_steps - 1
+    text = f"{found.folder}: {len(done.written)} of {counted(done.of, 'rank')} recorded steps " \
+           f"{found.request.first_step}-{last}"
+    lacking = sorted(set(range(done.of)) - set(done.written))
+    missing = [f"missing: {spans(lacking)}, {_why(done)}"] if lacking and len(done.written) < done.of else []
+    return [text, *missing, f"    distprof findings {where}", f"    distprof report {where}",
+            f"    distprof comms {where}"]
