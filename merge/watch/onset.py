@@ -12,6 +12,11 @@ from distprof.merge.watch.view import View
 
 AROUND = 3.0
 """Times the slack of an estimate, on both sides."""
+OUTSIDE = 4
+"""Rows at both ends that are not searched: they show the levels."""
+AT_END = 2
+"""Rows from an end of the search."""
+SEARCHES = 6
 LEVEL = 96
 """Rows from which the levels before and after are taken."""
 
@@ -19,31 +24,44 @@ LEVEL = 96
 def refined(view: View, begin: float, slack: float, place: int | None) -> tuple[float, float]:
     """The step of a change near `begin`, and how many steps a row has there.
 
+    Where it is found at an end of the rows that are searched, it may lie beyond: the search goes on from there.
+
     Args:
         view: Of the job.
         begin: About where it is.
         slack: It is within so many steps.
         place: Of the rank that changed; None where all did.
     """
+    for _ in range(SEARCHES):
+        found, size, is_at_end = _searched(view, begin, slack, place)
+        if not is_at_end or found == begin:
+            break
+        begin, slack = found, 2 * slack
+    return found, size
+
+
+def _searched(view: View, begin: float, slack: float, place: int | None) -> tuple[float, float, bool]:
+    """The same within the slack, and whether that is at an end of it."""
     grid = view.grid
-    if len(grid.first) < 4 or begin + AROUND * slack < grid.first[0]:
-        return begin, slack
-    low = int(np.searchsorted(grid.first, begin - AROUND * slack))
-    high = int(np.searchsorted(grid.first, begin + AROUND * slack, side="right"))
+    if len(grid.first) < 2 * OUTSIDE or begin + AROUND * slack < grid.first[0]:
+        return begin, slack, False
+    low = max(int(np.searchsorted(grid.first, begin - AROUND * slack)), OUTSIDE)
+    high = min(int(np.searchsorted(grid.first, begin + AROUND * slack, side="right")), len(grid.first) - OUTSIDE)
+    if high <= low:
+        return begin, slack, False
     signals = signals_of(view, place, max(low - LEVEL, 0), min(high + LEVEL, len(grid.first)))
     inside = slice(low - max(low - LEVEL, 0), high - max(low - LEVEL, 0))
     middle = (inside.start + inside.stop) // 2
-    if inside.start < 4 or len(signals) - inside.stop < 4:
-        return begin, slack
     for _ in range(2):
         gap = 0 if _ else (inside.stop - inside.start) // 2
-        before, after = _level(signals[:max(middle - gap, 4)][-LEVEL:]), _level(signals[min(
-            middle + gap, len(signals) - 4):][:LEVEL])
+        before, after = _level(signals[:max(middle - gap, OUTSIDE)][-LEVEL:]), _level(signals[min(
+            middle + gap, len(signals) - OUTSIDE):][:LEVEL])
         sigma = _sigma(signals)
         middle = inside.start + shifts.turning_point(signals[inside], before, after, sigma)
+    is_at_end = not inside.start + AT_END < middle < inside.stop - AT_END
     at = max(low - LEVEL, 0) + middle
     at = min(at, len(grid.first) - 1)
-    return _inside_row(view, at, signals, middle, before, after, sigma), float(grid.count[at])
+    return _inside_row(view, at, signals, middle, before, after, sigma), float(grid.count[at]), is_at_end
 
 
 def _inside_row(view: View, at: int, signals: Any, middle: int, before: Any, after: Any, sigma: Any) -> float:
