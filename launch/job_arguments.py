@@ -108,6 +108,9 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--on-finding", default=None, metavar="CMD|URL",
                        help="run this command with each new finding as JSON on its standard input, or POST it to this "
                             "URL; again when the finding ends")
+    group.add_argument("--window-every", default=None, metavar="MINUTES",
+                       help="least time between two recordings that the watch asks for to find module and line of what "
+                            "it noticed; off: it never does (default: 10)")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

@@ -95,7 +95,7 @@ class Note(msgspec.Struct, kw_only=True):
     time_ns: int
     step: int
     kind: str
-    """window_began, window_ended, window_missed, evaluation, checkpoint, thinned, ended."""
+    """window_asked, window_began, window_ended, window_missed, evaluation, checkpoint, thinned, ended."""
     text: str = ""
 
 

@@ -42,7 +42,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """What is told: JSON on standard input, or in the body of a POST."""
 
     event: str
-    """new or ended."""
+    """new; explained, where a recording told module and line since; or ended."""
     run: str
     """The run directory."""
     run_id: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from distprof.storage.places import remote
 
 NAME = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 OPENED_EVERY = 5
+LOCAL_EVERY_S = 5.0
+"""Between two looks for ranks of this machine, which may be restarted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,3 +136,39 @@ class RankFolders:
                 return [(entry.name, entry.inode()) for entry in entries]
         except OSError:  # the directory was removed
             return []
+
+
+class LocalRanks:
+    """Processes of the ranks on this machine.
+
+    Args:
+        run: The run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._due_s = run, 0.0
+        self._boot_id = _boot_id()
+        self._pids: dict[int, int] = {}
+        self.about: RankJson | None = None
+        """One of them."""
+
+    def __call__(self) -> dict[int, int]:
+        """Process by rank, as of a few seconds ago."""
+        if time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + LOCAL_EVERY_S
+            here = [about for about in self._every() if about.boot_id == self._boot_id and about.pid > 0]
+            self._pids = {about.rank: about.pid for about in sorted(here, key=lambda one: one.attempt)}
+            self.about = here[0] if here else self.about
+        return self._pids
+
+    def _every(self) -> Iterator[RankJson]:
+        for path in self._run.glob(f"rank*/{RANK_JSON}"):
+            with suppress(DataError, OSError):  # it is about to be written, or was renamed
+                yield rank_json.read(path, RankJson)
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

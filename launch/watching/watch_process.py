@@ -15,6 +15,7 @@ import msgspec
 
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, UsageError
+from distprof.launch.watching.closer_look import every_s
 from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_target
 from distprof.terminal import quoted, say
 
@@ -124,20 +125,22 @@ class Wanted:
 
     metrics: str | None
     on_finding: str | None
+    window_every_s: float | None = None
 
     def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
         """The same of a run directory."""
         return WatchOrder(directory=os.fspath(run.absolute()), run_id=run_id, is_alone=is_alone, metrics=self.metrics,
-                          on_finding=self.on_finding)
+                          on_finding=self.on_finding, window_every_s=self.window_every_s)
 
 
-def wanted(*, metrics: str | None, on_finding: str | None, is_on: bool) -> Wanted | None:
+def wanted(*, metrics: str | None, on_finding: str | None, is_on: bool,
+           window_every: str | None = None) -> Wanted | None:
     """Checks the flags before the job begins; None where nothing is to be watched.
 
     Raises:
         UsageError: One of them is wrong, needs a package that is missing, or makes no sense without a watch.
     """
-    flags = {"--metrics": metrics, "--on-finding": on_finding}
+    flags = {"--metrics": metrics, "--on-finding": on_finding, "--window-every": window_every}
     given = [name for name, value in flags.items() if value is not None]
     if given and not is_on:
         raise UsageError(f"{given[0]} needs the watch", hint="leave out --watch off (DISTPROF_WATCH=off)")
@@ -147,4 +150,5 @@ def wanted(*, metrics: str | None, on_finding: str | None, is_on: bool) -> Wante
             raise UsageError("--metrics needs the package prometheus-client", hint="pip install 'distprof[metrics]'")
     if on_finding is not None:
         check_target(on_finding)
-    return Wanted(metrics=metrics, on_finding=on_finding) if is_on else None
+    window_every_s = every_s(window_every)
+    return Wanted(metrics=metrics, on_finding=on_finding, window_every_s=window_every_s) if is_on else None

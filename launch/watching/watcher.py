@@ -25,6 +25,7 @@ from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, 
 
 if TYPE_CHECKING:
     from distprof.launch.watching.alerts import Alerts
+    from distprof.launch.watching.explanations import Explanations
     from distprof.launch.watching.metrics import MetricsServer
     from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
 
@@ -134,13 +135,22 @@ class Watcher:
 
             self._alerts = Alerts(order.on_finding, lambda line: tell("say", line))
         self._job: WatchedJob | None = None
+        self._explanations: Explanations | None = None
+        self._seen_s: dict[str, float] = {}
+        """When findings were seen first."""
         self._ended: dict[str, bool] = {}
         """Findings that were told, and whether it was told that they ended."""
+        self._explained_ids = set[str]()
+        """Those of which module and line were told."""
         self._num_said = 0
         self._state: WatchState | None = None
 
     def look(self, *, running: bool = True) -> None:
         """Reads, notices, writes and tells what is new."""
+        if self._explanations is None and any(self._run.glob("rank*/watch-*.bin")):
+            self._explain()
+        if self._explanations is not None:
+            self._explanations.begin()
         if not self._claim.holds():
             self._job = None
             self._show(_last_state(self._run))
@@ -152,10 +162,27 @@ class Watcher:
         if not self._job.is_seen:
             return
         state = self._job.state(self._order.run_id, running=running)
+        certain = self._explained(state, running=running)
         self._show(state)
         self._write(state)
         for finding in state.findings:
-            self._tell(finding)
+            if finding.id in certain:
+                self._tell(finding)
+
+    def _explain(self) -> None:
+        """Large things are imported once a rank wrote something."""
+        from distprof.launch.watching.explanations import Explanations
+
+        self._explanations = Explanations(self._run, self._order.window_every_s)
+
+    def _explained(self, state: WatchState, *, running: bool) -> set[str]:
+        """Adds to the findings what else is known of them; gives the ids of those that may be told."""
+        from distprof.launch.watching.explanations import certain_findings
+
+        certain = certain_findings(state.findings, self._seen_s, running=running)
+        if self._explanations is not None:
+            self._explanations.add(state, certain, running=running)
+        return {*certain, *(one.id for one in state.findings if one.kind == "hang")}
 
     def write_again(self) -> None:
         """Writes what was known at the last look: there is no time for another one yet."""
@@ -173,6 +200,8 @@ class Watcher:
 
     def release(self) -> None:
         """Lets the watcher of another host go on."""
+        if self._explanations is not None:
+            self._explanations.stop()
         self._claim.release()
 
     def _begin(self) -> bool:
@@ -198,7 +227,10 @@ class Watcher:
 
     def _tell(self, finding: WatchFinding) -> None:
         is_new, has_ended = finding.id not in self._ended, finding.until_step is not None
-        if is_new and finding.kind != "pauses":  # every job has some; the end sums them up
+        is_explained = finding.window is not None and finding.id not in self._explained_ids
+        if is_explained:
+            self._explained_ids.add(finding.id)
+        if (is_new or is_explained) and finding.kind != "pauses":  # every job has some; the end sums them up
             self._num_said += 1
             if self._num_said <= MOST_SAID:
                 tell("say", finding.text)
@@ -206,6 +238,8 @@ class Watcher:
                 tell("say", "there are more findings, which distprof watch shows")
         if is_new:
             self._alert("new", finding)
+        elif is_explained:
+            self._alert("explained", finding)
         if has_ended and not self._ended.get(finding.id, False):
             self._alert("ended", finding)
         self._ended[finding.id] = has_ended

@@ -30,6 +30,8 @@ class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """`PORT` or `HOST:PORT`."""
     on_finding: str | None = None
     """A command or a URL."""
+    window_every_s: float | None = None
+    """Seconds between two recordings that the watch asks for by itself; None: as usual."""
     otlp: str | None = None
     """The endpoint of a collector."""
 

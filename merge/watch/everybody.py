@@ -70,13 +70,13 @@ def compared(series: Series, begin: float, end: float | None) -> tuple[Any, Any]
 
 
 def who_grew(view: View, growth: Growth) -> tuple[str, list[int]] | None:
-    """`all`, or `rank` with its place; None where that is not certain (yet)."""
-    size = growth.after_ns - growth.before_ns
-    if len(view.ranks) == 1:
+    """`all`, or `rank` with its place; None where that is not certain (yet).
+
+    Where no communication is sampled, steps that grew are all that there is to see.
+    """
+    size, series = growth.after_ns - growth.before_ns, view.sampled_own
+    if len(view.ranks) == 1 or series is None:
         return "all", []
-    series = view.sampled_own
-    if series is None:
-        return None
     grown, error = compared(series, growth.begin, growth.end)
     if not np.isfinite(error).all():
         return None

@@ -16,6 +16,7 @@ from distprof.merge.watch.late_ranks import TOGETHER_NS
 from distprof.merge.watch.long_steps import LongSteps
 from distprof.merge.watch.memory import growing
 from distprof.merge.watch.now_and_then import intermittent, long_steps, split
+from distprof.merge.watch.own_work import OwnWork
 from distprof.merge.watch.pieces import Piece, RankReader
 from distprof.merge.watch.rank_states import LastRows, waiting
 from distprof.merge.watch.register import Register
@@ -45,6 +46,7 @@ class JobWatch:
         self._grid, self._sampled, self._long = Grid(), SampledSteps(), LongSteps()
         self._last: dict[int, LastRows] = {}
         self._register = Register()
+        self._own_work: dict[int, OwnWork] = {}
         self._unseen = 0
         for rank, host in sorted(hosts.items()):
             self.add_rank(rank, host)
@@ -63,10 +65,13 @@ class JobWatch:
         """What `RankReader.new` gave."""
         if rank not in self._last:
             self.add_rank(rank, "")
+        own = self._own_work.setdefault(rank, OwnWork())
+        own.add(piece.notes)
+        self._last[rank].add(piece.columns, piece.notes)
+        piece = own.without(piece)
         self._grid.add(rank, piece.columns)
         self._sampled.add(rank, piece.samples)
         self._long.add(rank, piece.columns, piece.notes)
-        self._last[rank].add(piece.columns, piece.notes)
 
     def findings(self) -> list[WatchFinding]:
         """Everything that was noticed, in the order in which it was; ids stay, the rest is as of now."""

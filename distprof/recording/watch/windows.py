@@ -168,6 +168,7 @@ class Windows:
         return (folder / rank).exists() or (folder / f"{rank}{PARTIAL_SUFFIX}").exists()
 
     def _take(self, request: WindowRequest, plan: StepPlan, step: int) -> None:
+        self._note("window_asked", str(request.number))
         found = self._prepare(request.number, request.first_step, plan, window_folder(self._run, request.number))
         if found is None:
             self._note("window_missed", f"{request.number}: the previous profiler session has not ended")
