@@ -22,8 +22,8 @@ EVERY_NS = 1_400_000_000
 """So often a step is sampled, where that costs little."""
 LEAST_SPARSE = 3
 """Of long steps 1 in 8 is."""
-MOST_COST = 0.003
-"""Part of the time of a job that labels may take."""
+MOST_COST, MOST_COST_NS = 0.003, 100_000
+"""Part of the time of a job that labels may take, and time per step."""
 MOST_CALLS = 64
 FIRST_COST_NS = 3_000_000
 """Of labels in a step, before it was measured."""
@@ -72,7 +72,7 @@ class SampledSteps:
 
     def _exponent(self) -> int:
         by_time = max(LEAST_SPARSE, round(math.log2(max(1.0, EVERY_NS / self._step_ns))))
-        by_cost = math.ceil(math.log2(max(1.0, self._cost_ns / (MOST_COST * self._step_ns))))
+        by_cost = math.ceil(math.log2(max(1.0, self._cost_ns / min(MOST_COST * self._step_ns, MOST_COST_NS))))
         return min(max(by_time, by_cost), MOST_SPARSE)
 
     @property
