@@ -125,8 +125,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     watching = None if watched is None else WatchProcess(watched.of(directory, run_id, is_alone=is_one_node(args)))
     with nullcontext() if args.no_progress else progress_shown(directory, known):
         code, failed = _launch(_with_worker(args), directory)
-    finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge, after_merge=after_merge,
-           uploaded_to=None if target is None else str(target),
+    finish(directory, started, code, failed, merges=not args.no_merge, is_alone=is_one_node(args),
+           after_merge=after_merge, uploaded_to=None if target is None else str(target),
            job_lines=watching.finish() if watching is not None else ())
     if sending is not None:
         sending.finish()

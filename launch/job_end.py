@@ -19,16 +19,19 @@ from distprof.errors import DataError
 from distprof.launch.final_merge import final_merge
 from distprof.launch.next_commands import next_commands
 from distprof.recording.job.claim import about_run, locked
+from distprof.recording.run_directory import MERGING
 from distprof.terminal import quoted, quoted_all, say
 from distprof.units import counted, spans
 
+OTHERS_S, LOOK_S = 30.0, 0.2
+"""How long the launcher of a host waits for the ranks of the others, and how often it looks."""
 AfterMerge = Callable[[Path], None]
 """Takes the run directory once it is merged."""
 
 
 def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool,
            after_merge: AfterMerge | None = None, uploaded_to: str | None = None,
-           job_lines: Sequence[str] = ()) -> None:
+           job_lines: Sequence[str] = (), is_alone: bool = True) -> None:
     """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
 
     Args:
@@ -42,6 +45,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
             either.
         uploaded_to: The URL to which all hosts of the job upload their ranks; None: they stay where they are.
         job_lines: What was noticed in all steps of the job; said after the answer.
+        is_alone: False where launchers of other hosts end as well: the first one that finds all ranks merges them.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
@@ -53,7 +57,9 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     others = [one for one in about.directories if one.identity != about.directory_id]
     if (not closed and not cut) or (after_merge is not None and code):
         say(done, *_indented(job_lines))
-    elif merges and (interrupted or not code) and not others:
+    elif merges and (interrupted or not code) and not others and not is_alone and uploaded_to is None:
+        _merge_once(directory, started, done, after_merge, job_lines)
+    elif merges and (interrupted or not code) and not others and is_alone:
         say(f"{done}{' The script was interrupted after that.' if interrupted else ''} "
             f"Merging{' (skip with --no-merge)' if after_merge is None else ''}")
         _merge(directory, after_merge, job_lines)
@@ -78,6 +84,31 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
         following += [f"distprof {name} {quoted(directory)}" for name in shows]
     first = f"The other ranks: {where}. Next, once you have copied those here:" if others else "Next:"
     say(f"{done} {first}", *_indented(following))
+
+
+def _merge_once(directory: Path, started: RunJson, done: str, after_merge: AfterMerge | None,
+                job_lines: Sequence[str]) -> None:
+    """Merges where all hosts record into one directory, unless the launcher of another host does."""
+    until = time.monotonic() + OTHERS_S
+    while not _is_whole(directory, started):
+        if time.monotonic() > until:
+            missing = "ranks of other hosts are not complete yet"
+            say(f"{done} Not merged: {missing}. Next:", *_indented([f"distprof merge {quoted(directory)}", *job_lines]))
+            return
+        time.sleep(LOOK_S)
+    merging = directory / MERGING
+    try:
+        merging.mkdir()
+    except OSError:
+        say(f"{done} Another host merges them.", *_indented(job_lines))
+        return
+    try:
+        say("all ranks of all hosts recorded. Merging (skip with --no-merge)")
+        _merge(directory, after_merge, job_lines)
+    finally:
+        with suppress(OSError):
+            if not (directory / MERGED).is_dir():
+                merging.rmdir()  # another launcher may still try
 
 
 def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
+from distprof.contract.conditions import HOSTS
 from distprof.contract.job_command import job_command
 from distprof.contract.paths import (
     MERGED,
@@ -42,6 +43,8 @@ from distprof.system import opened_at
 WATCH = "DISTPROF_WATCH"
 NO_ARGV = "DISTPROF_NO_ARGV"
 """A variable: where it is set, run.json holds no arguments."""
+MERGING = ".merging"
+"""A folder in a run directory once a launcher merges what several hosts recorded there."""
 LOCK = ".claim"
 """A folder in a run directory while somebody makes it: making a folder is atomic on every file system."""
 
@@ -117,7 +120,7 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"{directory} has files but no {RUN_JSON}: not a run",
                           hint="--force replaces only runs; choose another --out")
     for path in others:
-        ours = (path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES, WATCH_FOLDER, WINDOWS)
+        ours = (path.name in (MERGED, MERGING, f".{MERGED}.tmp", SUMMARIES, HOSTS, WATCH_FOLDER, WINDOWS)
                 or path.name.startswith(("rank", "attempt")))
         if path.is_dir() and ours:
             shutil.rmtree(path)
