@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.contract.written_state import read_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
-from distprof.launch.watching.state_file import read_state, write_state
+from distprof.launch.watching.state_file import write_state
 from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address
 
 if TYPE_CHECKING:
