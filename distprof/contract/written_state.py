@@ -1,10 +1,12 @@
-"""Reads `watch/state.json`, as the watcher of a job wrote it last."""
+"""`watch/state.json` as the watcher of a job wrote it last, and what `summary.json` keeps of it."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,6 +18,8 @@ FORMAT = 1
 """The newest that this version reads."""
 FRESH_S = 10.0
 """A running job's state is written every 2 s: one that is older has lost its watcher."""
+KEPT = ("num_steps", "first_watched", "elapsed_ns", "step_ns", "findings", "notes")
+"""Fields of `WatchState` that say something of the job as a whole."""
 
 
 def read_state(run: Path) -> WatchState | None:
@@ -55,3 +59,15 @@ def decoded(content: bytes, place: str) -> WatchState:
 def is_fresh(state: WatchState) -> bool:
     """Whether it is the last word: of a job that is over, or of a watcher that is there."""
     return not state.running or abs(time.time_ns() - state.time_ns) < FRESH_S * 1e9
+
+
+def data_of(state: WatchState | None) -> dict[str, Any] | None:
+    """`KEPT` as plain data, for `summary.json`."""
+    return None if state is None else {name: msgspec.to_builtins(getattr(state, name)) for name in KEPT}
+
+
+def state_of(data: Mapping[str, Any] | None) -> WatchState | None:
+    """The other way round; without ranks."""
+    return None if data is None else msgspec.convert(
+        {"format": FORMAT, "run_id": "", "time_ns": 0, "running": False, "world_size": 0, "ranks": [], **data},
+        WatchState)
