@@ -33,7 +33,7 @@ def watch_findings(summary: Mapping[str, Any], where: str) -> Iterator[Finding]:
         yield Finding(
             severity=_severity(one), text=sentence(one), section=SECTION, id=one.id,
             rank=one.ranks[0] if len(one.ranks) == 1 else None, step=one.onset_step, module=one.module,
-            detail=f"Of {job_line(state)}", action=ACTIONS.get(one.kind), next=f"distprof watch --once {where}")
+            detail=f"Whole job: {job_line(state)}", action=ACTIONS.get(one.kind), next=f"distprof watch --once {where}")
     if len(order) > SHOWN:
         yield Finding(severity="note", text=f"{counted(len(order) - SHOWN, 'more finding')} about the whole job",
                       section=SECTION, next=f"distprof watch --once {where}")

@@ -1,5 +1,5 @@
 // The whole job: the step time of all ranks over time or steps, with findings, later recordings and pauses.
-const JOB = { height: 300, top: 34, bottom: 22, right: 12, tallest: .99, room: 1.25 };
+const JOB = { height: 300, top: 34, bottom: 22, right: 12, above: 8, tallest: .99, room: 1.25 };
 const SERIES = { step: "time of a step", data: "before the first forward call", forward: "forward", backward: "backward (including waits)",
   optimizer: "optimizer" };
 
@@ -7,7 +7,7 @@ function wholeJob(job) {
   const state = { from: 0, to: 1, by: "time", series: "step", full: false, rank: null, near: null, chosen: -1 };
   const canvas = el("canvas"), holder = el("div", {}, canvas), ranks = job.ranks.map(String);
   const { figure: view, say } = chart(holder, "Step time over the whole job",
-    "Point at a time for its steps and the nearest rank, or move with the arrow keys; zoom with + and -, drag to move.");
+    "Point at a time for its steps and the nearest rank, or move with the arrow keys; zoom with + and -, drag to move. Lines above the top go on.");
   let laid = null;
   const redraw = () => { laid = paintJob(canvas, holder.clientWidth || 600, job, state); };
   function move(from, wide = state.to - state.from) {
@@ -55,9 +55,9 @@ function wholeJob(job) {
   return [job.sentence ? el("p", {}, `${job.sentence}.`) : null,
     el("div", { class: "controls" }, series.label, rank.label, by.label, full.label, button("zoom in to the job", "+", () => zoom(.5)),
       button("zoom out of the job", "\u2212", () => zoom(2)), button("show the whole job", "whole job", () => move(0, 1))),
-    legend([["median of the ranks", "var(--compute)"], ["from the fastest to the slowest rank", "var(--low)"], ["longest single steps", "var(--other)"],
-      ...job.late_ranks.length ? [["rank with a finding", "var(--hot)"]] : [], ["chosen rank", "var(--data)"],
-      ...job.windows.length ? [["recorded later", "var(--faint)"]] : [], ...job.pauses.length ? [["evaluation or checkpoint", "var(--moving)"]] : []]), view,
+    legend([["median of the ranks", "var(--compute)"], ["from the fastest to the slowest rank", "color-mix(in srgb, var(--compute) 30%, var(--card))"], ["longest single steps", "var(--other)"],
+      ...job.late_ranks.length ? [["rank with a finding, while it lasts", "var(--hot)"]] : [], ["chosen rank", "var(--data)"],
+      ...job.windows.length ? [["recorded later", "color-mix(in srgb, var(--note) 18%, var(--card))"]] : [], ...job.pauses.length ? [["evaluation or checkpoint", "var(--moving)"]] : []]), view,
     jobFindings(job.findings, show), jobNumbers(job)].filter(Boolean);
 }
 
@@ -95,9 +95,9 @@ function paintJob(canvas, width, job, state) {
   canvas.style.height = `${JOB.height}px`;
   paint.scale(ratio, ratio);
   paint.font = "12px system-ui, sans-serif";
-  const colours = Object.fromEntries(["compute", "low", "other", "hot", "data", "faint", "moving", "bad", "soft", "line", "ink", "card"].map(name => [name, painted(name)]));
+  const colours = Object.fromEntries(["compute", "other", "hot", "data", "note", "moving", "bad", "soft", "line", "ink", "card"].map(name => [name, painted(name)]));
   const wide = width - LABEL - JOB.right, floor = JOB.height - JOB.bottom, most = tallest(job, band, state);
-  const x = part => LABEL + (part - state.from) / (state.to - state.from) * wide, y = value => floor - Math.min(value / most, 1) * (floor - JOB.top);
+  const x = part => LABEL + (part - state.from) / (state.to - state.from) * wide, y = value => value > most ? JOB.top - JOB.above : floor - value / most * (floor - JOB.top);
   const seen = [...axis.left.keys()].filter(index => axis.right[index] >= state.from && axis.left[index] <= state.to);
   jobTicks(paint, { job, axis, state, x, y, width, floor, most, colours });
   paint.save();
@@ -108,18 +108,26 @@ function paintJob(canvas, width, job, state) {
     paint.lineTo(back ? two : one, at); paint.lineTo(back ? one : two, at); } };
   paint.fillStyle = colours.other;
   if (band.longest) for (const index of seen) if (band.longest[index] > band.to[index]) paint.fillRect(x((axis.left[index] + axis.right[index]) / 2) - .5, y(band.longest[index]), 1, y(band.to[index]) - y(band.longest[index]));
-  paint.fillStyle = colours.low;
+  paint.fillStyle = colours.compute;
+  paint.globalAlpha = .3;
   paint.beginPath(); stairs(band.to); stairs(band.from, true); paint.closePath(); paint.fill();
-  const line = (values, colour, thick) => { if (!values) return; paint.strokeStyle = colour; paint.lineWidth = thick; paint.beginPath(); let on = false, end = null;
-    for (const index of seen) { if (values[index] === null) { on = false; continue; } const one = x(axis.left[index]), at = y(values[index]);
+  paint.globalAlpha = 1;
+  const line = (values, colour, thick, inside = () => true) => { if (!values) return; paint.strokeStyle = colour; paint.lineWidth = thick; paint.beginPath(); let on = false, end = null;
+    for (const index of seen) { if (values[index] === null || !inside(index)) { on = false; continue; } const one = x(axis.left[index]), at = y(values[index]);
       if (on && one - end < 2) paint.lineTo(one, at); else paint.moveTo(one, at); end = x(axis.right[index]); paint.lineTo(end, at); on = true; } paint.stroke(); };
   line(band.median, colours.compute, 1.5);
-  if (state.rank === null) for (const rank of job.late_ranks) line(job.of_rank[rank]?.[state.series], colours.hot, 1.25);
+  if (state.rank === null) for (const rank of job.late_ranks) line(job.of_rank[rank]?.[state.series], colours.hot, 1.5, isLate(job, rank));
   for (const rank of [state.near, state.rank]) if (rank !== null) line(job.of_rank[rank][state.series], colours.data, rank === state.rank ? 2 : 1.25);
   jobMarks(paint, { job, axis, x, floor, colours, state });
   paint.restore();
   const at = pixel => { const part = state.from + (pixel - LABEL) / wide * (state.to - state.from); let a = 0, b = axis.left.length; while (b - a > 1) { const middle = a + b >> 1; if (axis.left[middle] <= part) a = middle; else b = middle; } return a; };
   return { at, y, band, of: axis.of, index: axis.index, part: index => (axis.left[index] + axis.right[index]) / 2 };
+}
+
+/** Whether a finding about a rank covers a point. */
+function isLate(job, rank) {
+  const mine = job.findings.filter(finding => finding.ranks.includes(rank)), { first_step: first, last_step: last } = job.points;
+  return index => mine.some(({ step, until_step: until }) => last[index] >= step && (until === null || first[index] <= until));
 }
 
 /** The value at the top: above it are the few longest steps, unless these are asked for. */
@@ -136,7 +144,7 @@ function jobTicks(paint, { job, axis, state, x, y, width, floor, most, colours }
   paint.lineWidth = 1;
   paint.textAlign = "right";
   for (const value of [0, most / 2, most]) { paint.beginPath(); paint.moveTo(LABEL, y(value)); paint.lineTo(width - JOB.right, y(value)); paint.stroke(); paint.fillText(shown(value * job.unit_ns, "ns"), LABEL - 4, y(value) + 4); }
-  const scale = state.by === "time" ? 1e9 : 1, [from, to] = [state.from, state.to].map(part => part * axis.whole / scale), rough = (to - from) / Math.max(2, width / 120);
+  const scale = state.by === "time" ? 1e9 : 1, [from, to] = [state.from, state.to].map(part => part * axis.whole / scale), rough = (to - from) / Math.max(2, width / 100);
   const unit = 10 ** Math.floor(Math.log10(rough || 1)), sizes = state.by === "time" && rough > 5 ? [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400] : [1, 2, 5, 10].map(times => times * unit);
   const each = sizes.find(size => size >= rough) ?? Math.ceil(rough / 86400) * 86400, begin = state.by === "time" ? 0 : axis.zero;
   paint.textAlign = "left";
@@ -149,8 +157,10 @@ function jobTicks(paint, { job, axis, state, x, y, width, floor, most, colours }
 }
 
 function jobWindows(paint, { job, axis, x, floor, colours }) {
-  paint.fillStyle = colours.faint;
+  paint.fillStyle = colours.note;
+  paint.globalAlpha = .18;
   for (const { step, until_step: until } of job.windows) { const left = x(axis.of(step)); paint.fillRect(left, JOB.top, Math.max(x(axis.of(until ?? step)) - left, 4), floor - JOB.top); }
+  paint.globalAlpha = 1;
   paint.fillStyle = colours.moving;
   for (const { step } of job.pauses) paint.fillRect(x(axis.of(step)) - 1, floor - 7, 2, 7);
 }
