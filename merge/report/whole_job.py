@@ -24,6 +24,7 @@ IN_PROCESSES = 8 << 20
 DIGITS = 1000
 """A usual step is at least so many units: numbers of a picture need no more digits, and take less room."""
 MOST_PAUSES = 200
+UNSEEN = "nobody has looked yet for slow ranks in these steps: `distprof watch --once` does"
 PAUSES = ("evaluation", "checkpoint")
 
 
@@ -82,7 +83,7 @@ def _document(at: Points, lines: Sequence[RankLine], state: WatchState | None) -
     unit = _unit(float(np.median(known))) if len(known) else 1
     findings = state.findings if state is not None else []
     return {
-        "sentence": None if state is None else job_line(state),
+        "sentence": UNSEEN if state is None else job_line(state),
         "unit_ns": unit, "origin_ns": at.origin_ns, "rows_per_point": at.rows,
         "points": {
             "first_step": at.first_step.tolist(), "last_step": at.last_step.tolist(),

@@ -38,9 +38,9 @@ function wholeJob(job) {
   canvas.addEventListener("pointerleave", () => { state.near = null; redraw(); });
   whenResized(holder, redraw);
   const set = key => value => { state[key] = value; redraw(); };
-  const series = choice("of", Object.keys(SERIES).filter(key => key === "step" || ranks.some(each => job.of_rank[each][key])).map(key => [key, SERIES[key]]), set("series"));
+  const series = choice("part", Object.keys(SERIES).filter(key => key === "step" || ranks.some(each => job.of_rank[each][key])).map(key => [key, SERIES[key]]), set("series"));
   const rank = choice("rank", [["", job.late_ranks.length ? "those with findings" : "none"], ...ranks.map(each => [each, `rank ${each}`])], value => set("rank")(value || null));
-  const by = choice("by", [["time", "time"], ["steps", "steps"]], value => { Object.assign(state, { by: value, from: 0, to: 1 }); redraw(); });
+  const by = choice("across", [["time", "time"], ["steps", "steps"]], value => { Object.assign(state, { by: value, from: 0, to: 1 }); redraw(); });
   const full = choice("up to", [["", "usual steps"], ["yes", "the longest step"]], value => set("full")(value === "yes"));
   const show = finding => {
     state.series = series.select.value = [...series.select.options].some(each => each.value === finding.phase) ? finding.phase : "step";
@@ -52,13 +52,13 @@ function wholeJob(job) {
     pick(laid.index(finding.step));
   };
   const button = (label, text, press) => el("button", { type: "button", "aria-label": label, click: press }, text);
-  return [job.sentence ? el("p", {}, `${job.sentence}.`) : null,
+  return [el("p", {}, sentence(`${job.sentence[0].toUpperCase()}${job.sentence.slice(1)}.`)),
     el("div", { class: "controls" }, series.label, rank.label, by.label, full.label, button("zoom in to the job", "+", () => zoom(.5)),
       button("zoom out of the job", "\u2212", () => zoom(2)), button("show the whole job", "whole job", () => move(0, 1))),
     legend([["median of the ranks", "var(--compute)"], ["from the fastest to the slowest rank", "color-mix(in srgb, var(--compute) 30%, var(--card))"], ["longest single steps", "var(--other)"],
       ...job.late_ranks.length ? [["rank with a finding, while it lasts", "var(--hot)"]] : [], ["chosen rank", "var(--data)"],
       ...job.windows.length ? [["recorded later", "color-mix(in srgb, var(--note) 18%, var(--card))"]] : [], ...job.pauses.length ? [["evaluation or checkpoint", "var(--moving)"]] : []]), view,
-    jobFindings(job.findings, show), jobNumbers(job)].filter(Boolean);
+    jobFindings(job.findings, show), jobNumbers(job)].flat().filter(Boolean);
 }
 
 const jobFindings = (findings, show) => findings.length ? el("ol", { class: "marked" }, findings.map(finding => el("li", {}, sentence(finding.text), " ",
