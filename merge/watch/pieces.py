@@ -80,9 +80,10 @@ class RankReader:
             begin = self._read.get(key, 0)
             file.seek(begin)
             content = file.read()
-        found, end = [], 0
-        for end, *frame in packed_frames(content):  # noqa: B007 (the last one is needed)
-            found.append((frame[0], frame[1]))
+        found: list[tuple[Frame, PackedRows]] = []
+        end = 0
+        for end, frame, rows in packed_frames(content):  # noqa: B007 (the last one is needed)
+            found.append((frame, rows))
         self._read[key] = begin + end
         is_thinned = any(note.kind == "thinned" for frame, _ in found[:1] for note in frame.notes)
         return [] if was_there and is_new and is_thinned else found
