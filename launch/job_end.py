@@ -124,6 +124,7 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
         return
     merged = directory / MERGED
     opened = f"; open its {TRACE_JSON} in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
+    job_lines = () if set(job_lines[:1]) <= set(answer) else job_lines  # the answer has them
     lines = () if after_merge is not None else (*_indented([*answer, *job_lines]), "Next:",
                                                 *_indented(next_commands(directory)))
     say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)

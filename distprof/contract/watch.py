@@ -126,7 +126,7 @@ def sparseness(steps: list[int]) -> int:
                  if all(is_sampled(step, exponent) for step in steps)), 0)
 
 
-class _PackedRows(StepRows, kw_only=True, array_like=True):
+class PackedRows(StepRows, kw_only=True, array_like=True):
     """Rows as they are written, without the names of their columns; new ones follow behind the last."""
 
 
@@ -137,7 +137,7 @@ class _PackedStep(SampledStep, kw_only=True, array_like=True):
 class _Packed(Frame, kw_only=True, omit_defaults=True):
     """A frame as it is written."""
 
-    rows: _PackedRows = msgspec.field(default_factory=_PackedRows)
+    rows: PackedRows = msgspec.field(default_factory=PackedRows)
     samples: list[_PackedStep] = []  # type: ignore[assignment]  # it is never read as a Frame
     groups: list[tuple[str, str]] = []  # type: ignore[assignment]  # thousands of ranks in each frame would be too much
 
@@ -166,14 +166,24 @@ def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
 
     Bytes behind the last place that is yielded may be the begin of a frame that is still being written.
     """
+    for end, frame, rows in packed_frames(content):
+        try:
+            yield end, msgspec.structs.replace(frame, rows=_unpacked(rows))
+        except OverflowError:
+            continue
+
+
+def packed_frames(content: bytes) -> Iterator[tuple[int, Frame, PackedRows]]:
+    """The same with rows as they are written, for who unpacks many frames at once."""
     for end, body in contents(MARK, content):
         try:
             packed = msgspec.msgpack.decode(body, type=_Packed)
-            frame = Frame(rows=_unpacked(packed.rows), samples=_thousands(packed), notes=packed.notes,
+            frame = Frame(samples=_thousands(packed), notes=packed.notes,
                           groups=[(name, list(ranks_of(ranks))) for name, ranks in packed.groups], names=packed.names)
         except (msgspec.MsgspecError, OverflowError):
             continue
-        yield end, frame
+        if len({len(getattr(packed.rows, name)) for name in StepRows.__struct_fields__}) == 1:
+            yield end, frame, packed.rows
 
 
 def _thousandths(samples: list[SampledStep]) -> list[_PackedStep]:
@@ -199,7 +209,7 @@ def _thousands(frame: _Packed) -> list[SampledStep]:
         for one in frame.samples]
 
 
-def _packed(rows: StepRows) -> _PackedRows:
+def _packed(rows: StepRows) -> PackedRows:
     """Rows in their units; what the other columns tell is left out, which halves what they take."""
     columns = {name: _scaled(rows, name) for name in StepRows.__struct_fields__}
     rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
@@ -208,11 +218,11 @@ def _packed(rows: StepRows) -> _PackedRows:
     spans = columns["span_ns"]
     columns |= {name: _differences(columns[name]) for name in GROWING}
     columns["end_ns"] = [value - span for value, span in zip(columns["end_ns"], spans, strict=True)]
-    return _PackedRows(**columns)
+    return PackedRows(**columns)
 
 
 def _scaled(rows: StepRows, name: str) -> list[int]:
-    unit = _unit(name)
+    unit = unit_of(name)
     return [value // unit if value >= 0 else UNKNOWN for value in getattr(rows, name)]
 
 
@@ -235,18 +245,17 @@ def _unfolded(value: int) -> int:
 
 def _unpacked(rows: StepRows) -> StepRows:
     columns: dict[str, list[int]] = {name: getattr(rows, name) for name in StepRows.__struct_fields__}
-    if len({len(values) for values in columns.values()}) > 1:
-        raise msgspec.ValidationError("columns of different lengths")
     columns["end_ns"] = [value + span for value, span in zip(columns["end_ns"], columns["span_ns"], strict=True)]
     columns |= {name: list(accumulate(columns[name])) for name in GROWING}
     rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
     columns["backward_ns"] = [_unfolded(value) + _rest(*rest) if value >= 0 else UNKNOWN
                               for value, rest in zip(columns["backward_ns"], rests, strict=True)]
-    return StepRows(**{name: [value * _unit(name) if value >= 0 else UNKNOWN for value in values]
+    return StepRows(**{name: [value * unit_of(name) if value >= 0 else UNKNOWN for value in values]
                        for name, values in columns.items()})
 
 
-def _unit(name: str) -> int:
+def unit_of(name: str) -> int:
+    """By which a column was divided."""
     return 1000 if name in TIMES else 1024 if name in IN_KIB else 1
 
 

@@ -1,21 +1,11 @@
-"""`watch/state.json` of a run directory: written whole, never synced, and read by who looks at a job."""
+"""`watch/state.json` of a run directory: written whole, never synced; `distprof.contract.written_state` reads it."""
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
-import msgspec
-
 from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState
-from distprof.errors import DataError, FormatError
-from distprof.files import MOST_LINES_BYTES, json_text, read_small, write_whole
-
-FORMAT = 1
-"""The newest that this version reads."""
-FRESH_S = 10.0
-"""A running job's state is written every 2 s: one that is older has lost its watcher."""
+from distprof.files import json_text, write_whole
 
 
 def write_state(run: Path, state: WatchState) -> None:
@@ -37,42 +27,3 @@ def write_unsynced(run: Path, name: str, content: bytes) -> None:
     if not folder.is_dir():
         folder.mkdir()  # without parents: the run directory may be gone
     write_whole(folder / name, lambda temporary: temporary.write_bytes(content), syncs=False)
-
-
-def read_state(run: Path) -> WatchState | None:
-    """What the watcher wrote last; None where there is nothing.
-
-    Raises:
-        DataError: It cannot be read.
-        FormatError: It is of a newer distprof.
-    """
-    path = run / WATCH / STATE_JSON
-    try:
-        content = read_small(path, MOST_LINES_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    return decoded(content, os.fspath(path) if isinstance(path, os.PathLike) else str(path))
-
-
-def decoded(content: bytes, place: str) -> WatchState:
-    """A state from its JSON.
-
-    Raises:
-        DataError: It is damaged.
-        FormatError: It is of a newer distprof.
-    """
-    try:
-        about = msgspec.json.decode(content)
-        if isinstance(about, dict) and isinstance(about.get("format"), int) and about["format"] > FORMAT:
-            raise FormatError(f"{place} has format {about['format']}, and this distprof reads up to {FORMAT}",
-                              hint="pip install --upgrade distprof")
-        return msgspec.convert(about, WatchState)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DataError(f"{place} is damaged: {error}") from error
-
-
-def is_fresh(state: WatchState) -> bool:
-    """Whether it is the last word: of a job that is over, or of a watcher that is there."""
-    return not state.running or abs(time.time_ns() - state.time_ns) < FRESH_S * 1e9

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.contract.written_state import read_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
-from distprof.launch.watching.state_file import read_state, write_state
+from distprof.launch.watching.state_file import write_state
 from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ SHARE = 0.05
 """Of a processor that looking may take before it happens less often."""
 LOW_PRIORITY = 10
 """On a machine that is busy with the job a tenth of a processor is left; with 19, not enough to be in time."""
-MOST_SAID, MOST_AT_END = 20, 4
+MOST_SAID = 20
 """Findings that are said while the job runs, and at its end."""
 PATIENCE_S = 5.0
 """For `--on-finding` after the job."""
@@ -196,7 +197,9 @@ class Watcher:
         if self._alerts is not None and not self._alerts.finish(PATIENCE_S):
             tell("say", "--on-finding did not take all findings in time")
         self.release()
-        return _job_lines(self._state) if self._state is not None else []
+        from distprof.merge.text.watch import end_lines
+
+        return end_lines(self._state)
 
     def release(self) -> None:
         """Lets the watcher of another host go on."""
@@ -251,19 +254,6 @@ class Watcher:
 
         self._alerts.tell(Alert(event=event, run=self._order.directory, run_id=self._order.run_id, text=finding.text,
                                 finding=finding))
-
-
-def _job_lines(state: WatchState) -> list[str]:
-    """The whole job in a few lines; none where no step was watched."""
-    from distprof.merge.text.watch import job_lines
-
-    if not state.num_steps:
-        return []
-    first, *findings = job_lines(state)
-    if len(findings) == 1:
-        return [f"{first}; {findings[0].strip()}"]
-    more = len(findings) - MOST_AT_END
-    return [first, *findings[:MOST_AT_END], *([f"  and {more} more, which distprof watch shows"] if more > 0 else [])]
 
 
 def _serve(metrics: str | None) -> MetricsServer | None:

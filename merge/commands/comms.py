@@ -23,6 +23,7 @@ from distprof.merge.text.problems import show_problems
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings
 from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.watch.known_state import known_state
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 
@@ -78,7 +79,7 @@ def comms(path: Path, *more: Path, choice: Choice, view: View, strict: bool = Fa
 def _render(found: Findings, view: View, paths: Sequence[Path]) -> str:
     page = Page()
     if view.is_summary:
-        summarise(found, page)
+        summarise(found, page, known_state(found.run))
     if view.slowest is not None:
         list_slowest(found.collectives, view.slowest, found.clock, page)
         page.line()

@@ -13,6 +13,7 @@ from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of, unseen
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.documents.comms_json import culprit_data
+from distprof.merge.text.watch import is_slow_later, watched_of
 
 
 def blame(sources: Sources) -> dict[str, Any]:
@@ -40,7 +41,8 @@ def blame(sources: Sources) -> dict[str, Any]:
         "lines": [line.strip() for line in culprit_lines(
             analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
             basis=analysis.basis, missing=found.run.missing, usual=found.step_time,
-            slow_groups=analysis.slow_groups)] if known else [
+            slow_groups=analysis.slow_groups,
+            slow_later=is_slow_later(watched_of(sources.summary)))] if known else [
             "late ranks are not judged: the collectives have no steps"]}
 
 

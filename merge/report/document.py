@@ -25,6 +25,7 @@ from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import MEASURED, Given, Sources
 from distprof.merge.report.steps import heat_map, step_parts
 from distprof.merge.report.waits import script_lines, waits
+from distprof.merge.report.whole_job import whole_job
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import mfu
 from distprof.merge.text.steps import step_line
@@ -36,7 +37,7 @@ from distprof.units import counted
 FORMAT = 1
 """Of the document."""
 SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
-    "step_parts": step_parts, "heat_map": heat_map, "collectives": collectives,
+    "whole_job": whole_job, "step_parts": step_parts, "heat_map": heat_map, "collectives": collectives,
     "collective_kinds": lambda sources, _: _kinds(sources), "bandwidths": lambda sources, _: _bandwidths(sources),
     "blame": lambda sources, _: blame(sources), "hang": lambda sources, _: hang(sources), "clock": clock,
     "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: _pipeline(sources),

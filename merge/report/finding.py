@@ -28,3 +28,5 @@ class Finding:
     """The command that shows more."""
     view: str | None = None
     """The command that opens the trace there."""
+    id: str | None = None
+    """Of a finding of the watch."""

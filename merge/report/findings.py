@@ -29,12 +29,14 @@ from distprof.merge.report.resource_findings import (
     memory_imbalance,
 )
 from distprof.merge.report.sources import Sources
+from distprof.merge.report.watch_findings import watch_findings
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
 from distprof.merge.text.phrases import full_sentence, left_together, step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, bubble, mfu
 from distprof.merge.text.steps import change_line
+from distprof.merge.text.watch import is_slow_later, watched_of
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, si
 
@@ -82,6 +84,8 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
              for one in look(facts)]
     if _has_steps(facts):
         found += [*data_loading(document, facts.where), *device_idle(document, facts.where)]
+    if sources.is_recorded:
+        found += watch_findings(sources.summary, facts.where)
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
               *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
               *_clock(facts), *_partial(facts)]
@@ -164,7 +168,8 @@ def _late(facts: Facts) -> Iterator[Finding]:
                       next=f"distprof comms {_look_at(facts, step)} {facts.where}")
     if not certain and blame["lines"] and facts.sources.run.world_size > 1:
         first, *more = blame["lines"]
-        good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
+        good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps) and (
+            not is_slow_later(watched_of(facts.sources.summary)))
         yield Finding(severity="good" if good else "note", text=first, detail="\n".join(more) or None,
                       section="blame")
 

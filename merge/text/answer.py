@@ -11,8 +11,10 @@ from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
 from distprof.merge.text.steps import change_line, steps_words
+from distprof.merge.text.watch import end_lines, is_slow_later, watched_of
 from distprof.merge.totals.step_time import step_time_of
 
+MOST = 10
 LATE = 4
 """Lines on late ranks; `distprof comms` has all."""
 MISSING = 2
@@ -20,7 +22,7 @@ MISSING = 2
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
-    """Ten lines at most.
+    """Ten lines, and one or two more of a job that is watched, slow and incomplete.
 
     Args:
         summary: `summary.json` of a run that distprof recorded.
@@ -30,7 +32,9 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"{mesh(summary)}{fully}: {', '.join(rates(summary))}"]
     if summary["step"]["time_ns"] is not None:
         lines.append(mfu(summary["step"], at_least=bool(summary["uncounted_ops"])))
-    return [*lines, *_communication(summary), *change_line(summary), *_missing(summary)]
+    lines += _communication(summary)
+    last = [*change_line(summary), *_missing(summary)]
+    return [*lines, *end_lines(watched_of(summary), max(MOST - 1 - len(lines) - len(last), 1)), *last]
 
 UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",
           "exposed communication unknown: no kernel of a device communicates, as with gloo")
@@ -47,7 +51,8 @@ def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
     if found["pipeline"] is not None:
         yield bubble(found["pipeline"])
     lines = list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"], num_causes=1,
-                                  usual=step_time_of(summary["step"])))
+                                  usual=step_time_of(summary["step"]),
+                                  slow_later=is_slow_later(watched_of(summary))))
     yield from lines[:LATE] if len(lines) <= LATE else (*lines[:LATE - 1], "  distprof comms says more about it")
 
 

@@ -16,6 +16,7 @@ from distprof.merge.text.communication.device_steps import idle_words
 from distprof.merge.text.phrases import clock_line, step_time_words
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import change_line, evaluation_line, step_line, steps_words
+from distprof.merge.text.watch import end_lines, is_slow_later, watched_of
 from distprof.merge.totals.step_time import step_time_of
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
@@ -231,17 +232,18 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
 
 
 def _communication(summary: Mapping[str, Any], page: Page) -> None:
-    found = summary["communication"]
+    found, job = summary["communication"], end_lines(watched_of(summary))
     if found is None:
+        for line in (*job, "") if job else ():
+            page.line(line)
         return
     _on_devices(found, page)
     if found["pipeline"] is not None:
         page.line(bubble(found["pipeline"]))
     late = lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"],
-                            usual=step_time_of(summary["step"]))
-    for line in (*late, *exact_hint(found["blind"], summary.get("read", {}).get("summaries", 0))):
+                            usual=step_time_of(summary["step"]), slow_later=is_slow_later(watched_of(summary)))
+    for line in (*late, *exact_hint(found["blind"], summary.get("read", {}).get("summaries", 0)), *job, ""):
         page.line(line)
-    page.line()
 
 
 def _on_devices(found: Mapping[str, Any] | None, page: Page) -> None:

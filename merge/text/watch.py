@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.contract.written_state import state_of
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import counted, percent, size
 
 _PHASES = {"data": "before the first forward call"}
+MOST_AT_END = 4
+"""Findings that are listed below an answer."""
+SLOW = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
+"""Findings about some ranks that hold up the others."""
 RARELY = 0.05
 """Share of steps below which their number is not given as a share."""
 
@@ -38,6 +44,27 @@ def job_lines(state: WatchState) -> list[str]:
     if not any(one.kind != "pauses" for one in order) and state.num_steps:
         lines.insert(0, "  no rank became slow, and no step time grew")
     return [job_line(state), *lines, *(f"  {note}" for note in state.notes)]
+
+
+def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
+    """The whole job in a few lines; none where no step was watched."""
+    if state is None or not state.num_steps:
+        return []
+    first, *findings = job_lines(state)
+    if len(findings) == 1:
+        return [f"{first}; {findings[0].strip()}"]
+    more = len(findings) - most
+    return [first, *findings[:most], *([f"  and {more} more, which distprof watch shows"] if more > 0 else [])]
+
+
+def watched_of(summary: Mapping[str, Any]) -> WatchState | None:
+    """The watch of the whole job, without its ranks, from `summary.json`; None where nobody has looked."""
+    return state_of((summary.get("steps") or {}).get("watched"))
+
+
+def is_slow_later(state: WatchState | None) -> bool:
+    """Whether some ranks held up others in the whole job, whatever the recorded steps show."""
+    return state is not None and any(one.kind in SLOW for one in state.findings)
 
 
 def sentence(one: WatchFinding) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.contract.watch_state import WatchState
+from distprof.contract.written_state import data_of
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.step_time import LIGHT, settled
+from distprof.merge.watch.known_state import known_state
 from distprof.merge.watch.pieces import Columns, RankReader
 from distprof.merge.watch.step_ends import old_columns
 
@@ -22,6 +26,8 @@ MATERIAL = 1.2
 """Smallest ratio of the medians before and behind it."""
 BESIDE = 3
 """Steps by which a change may be found beside the end of the last pass that is due to it."""
+LOOKED_NS = 20e9
+"""A watch that is shorter may see too little to say that nothing has changed."""
 AHEAD = 0.1
 """Part of a device's step by which that of the host differs where the host runs ahead."""
 
@@ -65,6 +71,27 @@ def job_steps(run: Run, steps: pl.DataFrame) -> JobSteps:
     return JobSteps(num_recorded=recorded, num_run=max(int(_ends(columns)[-1]) for columns in later),
                     later_ns=_median(each, weights) if tells else None,
                     change=_change(light, numbers, each) if tells else None)
+
+
+def steps_data(run: Run, steps: pl.DataFrame) -> dict[str, Any]:
+    """`steps` of `summary.json`: `JobSteps`, and what the watch of the whole job noticed.
+
+    Args:
+        run: What was recorded.
+        steps: Its `STEPS`.
+    """
+    found, state = job_steps(run, steps), known_state(run)
+    change = None if _replaces(state, found.change) else found.change
+    return {**asdict(found), "change": None if change is None else asdict(change), "watched": data_of(state)}
+
+
+def _replaces(state: WatchState | None, change: StepChange | None) -> bool:
+    """Whether the watch, which looks closer, would have seen the change: it began in a watched step."""
+    if state is None or state.first_watched is None or change is None:
+        return False
+    if any(one.kind != "pauses" for one in state.findings):
+        return True
+    return change.step > state.first_watched + BESIDE and (state.elapsed_ns or 0) >= LOOKED_NS
 
 
 def _ends(columns: Columns) -> np.ndarray:

@@ -19,7 +19,7 @@ from distprof.merge.levels.all_tables import are_few
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import described
 from distprof.merge.totals.evaluation import evaluation, steps_found
-from distprof.merge.totals.later_steps import job_steps
+from distprof.merge.totals.later_steps import steps_data
 from distprof.merge.totals.mfu import utilisation
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE, OperatorSums
 from distprof.merge.totals.pipeline import pipeline_of
@@ -64,7 +64,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         "evaluation": evaluation(tables),
         "slowest_rank": _slowest(ranks),
         "passes": passes_of(tables.steps),
-        "steps": asdict(job_steps(run, tables.steps)),
+        "steps": steps_data(run, tables.steps),
         "communication": communicated,
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,

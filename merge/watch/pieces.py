@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from distprof.contract.watch import Frame, Note, SampledStep, StepRows, frames
+from distprof.contract.watch import (
+    GROWING,
+    PARTS,
+    UNKNOWN,
+    Frame,
+    Note,
+    PackedRows,
+    SampledStep,
+    StepRows,
+    packed_frames,
+    unit_of,
+)
 
 Columns = dict[str, npt.NDArray[np.int64]]
 PATTERN = "watch-[0-9]*.bin"
+LARGEST = 1 << 53
+"""Of what is written: times in microseconds, sizes in KiB."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +64,7 @@ class RankReader:
 
     def new(self) -> Piece:
         """What was appended since the last call."""
-        found: list[Frame] = []
+        found: list[tuple[Frame, PackedRows]] = []
         for path in sorted(self.folder.glob(PATTERN)):
             try:
                 found += self._new_of(path) if path.is_file() else []  # to open a pipe might wait for ever
@@ -58,7 +72,7 @@ class RankReader:
                 continue
         return piece_of(found)
 
-    def _new_of(self, path: Path) -> list[Frame]:
+    def _new_of(self, path: Path) -> list[tuple[Frame, PackedRows]]:
         with path.open("rb") as file:
             key = path.name, path.stat().st_ino
             was_there = any(name == path.name for name, _ in self._read)
@@ -66,24 +80,51 @@ class RankReader:
             begin = self._read.get(key, 0)
             file.seek(begin)
             content = file.read()
-        found, end = [], 0
-        for end, frame in frames(content):  # noqa: B007 (the last one is needed)
-            found.append(frame)
+        found: list[tuple[Frame, PackedRows]] = []
+        end = 0
+        for end, frame, rows in packed_frames(content):  # noqa: B007 (the last one is needed)
+            found.append((frame, rows))
         self._read[key] = begin + end
-        is_thinned = any(note.kind == "thinned" for frame in found[:1] for note in frame.notes)
+        is_thinned = any(note.kind == "thinned" for frame, _ in found[:1] for note in frame.notes)
         return [] if was_there and is_new and is_thinned else found
 
 
-def piece_of(found: Iterable[Frame]) -> Piece:
-    """Frames, joined; steps that are there twice count once."""
+def piece_of(found: Iterable[tuple[Frame, PackedRows]]) -> Piece:
+    """Frames, joined; steps that are there twice count once.
+
+    Args:
+        found: As `packed_frames` gives them.
+    """
     every = list(found)
-    columns = {name: np.array([value for frame in every for value in getattr(frame.rows, name)], np.int64)
-               for name in StepRows.__struct_fields__}
+    columns = _unpacked([rows for _, rows in every])
     order = np.argsort(columns["first_step"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     ends = np.maximum.accumulate(np.append(0, columns["first_step"] + columns["num_steps"]))[:-1]
     fresh = columns["first_step"] >= ends
-    samples = [Sample(step=step, groups=frame.groups, names=frame.names) for frame in every for step in frame.samples]
+    samples = [Sample(step=step, groups=frame.groups, names=frame.names) for frame, _ in every
+               for step in frame.samples]
     return Piece(columns={name: values[fresh] for name, values in columns.items()},
                  samples=sorted(samples, key=lambda one: one.step.step),
-                 notes=[note for frame in every for note in frame.notes])
+                 notes=[note for frame, _ in every for note in frame.notes])
+
+
+def _unpacked(every: list[PackedRows]) -> Columns:
+    """Rows of many frames at once, which takes a fifth of the time of `frames`; damaged ones are left out."""
+    fitting = [rows for rows in every if not _is_too_large(rows)]
+    sizes = np.array([len(rows.first_step) for rows in fitting], np.int64)
+    columns = {name: np.fromiter(chain.from_iterable(getattr(rows, name) for rows in fitting), np.int64)
+               for name in StepRows.__struct_fields__}
+    columns["end_ns"] = columns["end_ns"] + columns["span_ns"]
+    for name in GROWING:
+        total = np.append(0, np.cumsum(columns[name]))
+        columns[name] = total[1:] - np.repeat(total[np.cumsum(sizes) - sizes], sizes)
+    parts = sum((np.maximum(columns[name], 0) for name in PARTS), np.zeros(int(sizes.sum()), np.int64))
+    folded = columns["backward_ns"]
+    unfolded = np.where(folded & 1, -(folded + 1 >> 1), folded >> 1) + np.maximum(columns["span_ns"] - parts, 0)
+    columns["backward_ns"] = np.where(folded >= 0, unfolded, UNKNOWN)
+    return {name: np.where(values >= 0, values * unit_of(name), UNKNOWN) for name, values in columns.items()}
+
+
+def _is_too_large(rows: PackedRows) -> bool:
+    """Whether a number of a damaged frame, or what it adds up to, does not fit 64 bits."""
+    return any(max(map(abs, getattr(rows, name)), default=0) > LARGEST for name in StepRows.__struct_fields__)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distprof.contract.watch_state import RankState, WatchFinding, WatchState
-from distprof.launch.watching.state_file import FORMAT
+from distprof.contract.written_state import FORMAT
 
 MS = 1e6
 

@@ -13,6 +13,7 @@ SECTIONS = (
     "totals",
     "step",
     "communication",
+    "whole_job",
     "step_parts",
     "heat_map",
     "collectives",

@@ -24,7 +24,8 @@ Document = Mapping[str, Any]
 Kind = Callable[[float], str]
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("format", "dom", "table", "bars", "heat_map", "lanes", "flame", "scatter", "curves", "views", "main")
+SCRIPTS = ("format", "dom", "table", "bars", "heat_map", "lanes", "flame", "scatter", "curves", "whole_job", "views",
+           "main")
 """In the order in which they are put together; the last one draws."""
 SEVERITIES = {"bad": "problem", "warn": "warning", "note": "note", "good": "fine"}
 MOST_HOSTS = 3

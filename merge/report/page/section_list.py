@@ -42,6 +42,13 @@ SECTIONS = (
         template="sections/blame.html",
     ),
     Section(
+        id="whole_job",
+        title="Whole job",
+        about="Step time of all ranks in the steps that were not recorded, and what was noticed in them.",
+        needs=("whole_job",),
+        view="whole_job",
+    ),
+    Section(
         id="steps",
         title="Steps",
         about="Where each rank spends the time of a step.",

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem, RankFailed, Unfinished
+from distprof.contract.watch_state import WatchState
 from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.clock.recorded_clock import hosts_of
@@ -19,6 +20,7 @@ from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.communication.timeline import collective_line, gigabytes
 from distprof.merge.text.phrases import clock_line, known_to, left_together, rank_list, some, step_time_words
 from distprof.merge.text.problems import sentence, sentences
+from distprof.merge.text.watch import end_lines, is_slow_later
 from distprof.merge.totals.findings import Findings
 from distprof.merge.totals.step_time import StepTime, parts_of_step
 from distprof.reporters.page import Page
@@ -31,8 +33,14 @@ MOST_RANKS = 16
 HEADER = ("step in ms", "step", *PARTS, "overlapped comm.")
 
 
-def summarise(found: Findings, page: Page) -> None:
-    """Prints all sections."""
+def summarise(found: Findings, page: Page, whole_job: WatchState | None = None) -> None:
+    """Prints all sections.
+
+    Args:
+        found: What was found in the recorded steps.
+        page: Where to.
+        whole_job: What the watch noticed in all steps; None where nobody has looked.
+    """
     page.line(_head(found))
     for line in dead_lines(found.run.problems):
         page.line(line, style="bold red")
@@ -52,12 +60,15 @@ def summarise(found: Findings, page: Page) -> None:
     if found.analysis is not None:
         if found.devices.steps.is_empty() or not found.analysis.breakdown.is_empty():
             _steps(found, page)
-        _culprits(found, found.analysis, page)
+        _culprits(found, found.analysis, page, whole_job)
     elif found.communication is not None:
         for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks],
-                                     missing=found.run.missing, usual=found.step_time):
+                                     missing=found.run.missing, usual=found.step_time,
+                                     slow_later=is_slow_later(whole_job)):
             page.line(line)
         page.line()
+    for line in (*end_lines(whole_job), "") if whole_job is not None else ():
+        page.line(line)
     for line in doubts(found):
         page.line(line)
 
@@ -178,12 +189,13 @@ def _part(ns: float | None, whole: float | None) -> str:
     return f"{ns / 1e6:.2f} {100 * ns / whole:4.1f} %"
 
 
-def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
+def _culprits(found: Findings, analysis: Analysis, page: Page, whole_job: WatchState | None) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
                                   shifting=analysis.shifting, basis=analysis.basis, missing=found.run.missing,
-                                  usual=found.step_time, slow_groups=analysis.slow_groups):
+                                  usual=found.step_time, slow_groups=analysis.slow_groups,
+                                  slow_later=is_slow_later(whole_job)):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
         for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
             page.line(line)

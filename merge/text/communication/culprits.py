@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +26,8 @@ CAUSES = 3
 """Causes of a culprit that are listed."""
 HOSTS = 3
 """With too few processors that have a line each."""
+NONE_NAMED = re.compile("^No straggler( named)?(?=:)")
+"""How lines begin that may mislead where somebody is slow in other steps."""
 LITTLE = 0.005
 """Of a step; less than this is nothing."""
 UNKNOWN = "cause unknown: these steps have no timeline"
@@ -46,7 +49,8 @@ _UNSEEN: Mapping[Blind, str] = {
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
                   crowded: Sequence[CrowdedHost] = (), shifting: ShiftingLateness | None = None,
                   basis: Basis | None = None, num_causes: int = CAUSES, missing: Sequence[int] = (),
-                  usual: StepTime | None = None, slow_groups: Sequence[SlowGroup] = ()) -> Iterator[str]:
+                  usual: StepTime | None = None, slow_groups: Sequence[SlowGroup] = (),
+                  slow_later: bool = False) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
 
     Args:
@@ -60,9 +64,11 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         missing: Ranks of the job that are not there.
         usual: The step time, of which gains are parts; None: as measured.
         slow_groups: Groups that move data more slowly than others.
+        slow_later: Whether the watch of the whole job found somebody slow in other steps than those looked at here.
     """
-    yield from _late(culprits, ranks, blind, crowded=crowded, shifting=shifting, basis=basis, num_causes=num_causes,
-                     missing=missing, usual=usual)
+    for line in _late(culprits, ranks, blind, crowded=crowded, shifting=shifting, basis=basis, num_causes=num_causes,
+                      missing=missing, usual=usual):
+        yield NONE_NAMED.sub(r"\g<0> in the recorded steps", line) if slow_later else line
     for one in slow_groups:
         yield from slow_group_lines(one)
 
@@ -199,14 +205,15 @@ def exact_hint(blind: Blind | None, num_summaries: int) -> Iterator[str]:
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
                      missing: Sequence[int] = (), num_causes: int = CAUSES,
-                     usual: StepTime | None = None) -> Iterator[str]:
+                     usual: StepTime | None = None, slow_later: bool = False) -> Iterator[str]:
     """The same from `communication`, `ranks` and `missing_ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          shifting=msgspec.convert(communication.get("shifting"), ShiftingLateness | None),
                          basis=msgspec.convert(communication.get("basis"), Basis | None),
                          num_causes=num_causes, missing=missing, usual=usual,
-                         slow_groups=msgspec.convert(communication.get("slow_groups", []), list[SlowGroup]))
+                         slow_groups=msgspec.convert(communication.get("slow_groups", []), list[SlowGroup]),
+                         slow_later=slow_later)
 
 
 def _doubt(one: Culprit) -> Iterator[str]:

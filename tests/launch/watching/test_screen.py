@@ -9,7 +9,7 @@ import pytest
 
 from distprof.launch.watching.rank_table import late_by, sparkline, worst_first
 from distprof.launch.watching.screen import plain_screen, rows_left
-from distprof.launch.watching.watcher import _job_lines
+from distprof.merge.text.watch import end_lines
 from distprof.terminal import Shown
 from support.made_up_states import MS, job_state, rank_state, slow_rank
 
@@ -110,14 +110,14 @@ def test_noise_is_flat():
 
 
 def test_one_finding_is_on_the_line_of_the_job():
-    assert _job_lines(job_state(first_watched=0)) == [
+    assert end_lines(job_state(first_watched=0)) == [
         "7,000 steps in 3 min 20 s, 20.0 ms per step; "
         "rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; forward"]
-    assert _job_lines(job_state(num_steps=0)) == []
+    assert end_lines(job_state(num_steps=0)) == []
 
 
 def test_lines_at_the_end_begin_with_what_cost_most():
-    lines = _job_lines(job_state(findings=[slow_rank(rank, cost_ns=rank * 1e9) for rank in range(6)]))
+    lines = end_lines(job_state(findings=[slow_rank(rank, cost_ns=rank * 1e9) for rank in range(6)]))
     assert lines[0].startswith("6,962 steps in 3 min 20 s")
     assert [line.split()[1] for line in lines[1:-1]] == ["5", "4", "3", "2"]
     assert lines[-1] == "  and 2 more, which distprof watch shows"

@@ -5,9 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from distprof.contract.watch import UNKNOWN, Frame, Note, SampledStep, StepRows, encoded
+from distprof.contract.watch import (
+    UNKNOWN,
+    Frame,
+    Note,
+    PackedRows,
+    SampledStep,
+    StepRows,
+    encoded,
+    frames,
+    packed_frames,
+)
 from distprof.merge.watch.pieces import RankReader, piece_of
 
 
@@ -24,6 +35,27 @@ def sample(step: int) -> SampledStep:
     """A step without calls."""
     return SampledStep(step=step, start_ns=1, span_ns=2, num_calls=0, group=[], op=[], arrived_ns=[], took_ns=[],
                        blocked_ns=[])
+
+
+def as_written(*every: Frame) -> list[tuple[Frame, PackedRows]]:
+    """Frames as they are read."""
+    return [(frame, packed) for one in every for _, frame, packed in packed_frames(encoded(one))]
+
+
+def test_many_frames_at_once_are_what_each_one_is(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    content, first = b"", 0
+    for size in (0, 1, 15, 3, 40):
+        columns = {name: draw.integers(-1, 9, size) * 1000 * 1024 for name in StepRows.__struct_fields__}
+        columns |= {"first_step": first + np.arange(size), "num_steps": np.ones(size, int)}
+        columns |= {name: np.maximum(columns[name], 0) for name in ("end_ns", "span_ns", "longest_step")}
+        known = {name: np.where(values < 0, UNKNOWN, values).tolist() for name, values in columns.items()}
+        content, first = content + encoded(Frame(rows=StepRows(**known))), first + size
+    (tmp_path / "watch-000.bin").write_bytes(content)
+    found = RankReader(tmp_path).new().columns
+    for name in StepRows.__struct_fields__:
+        each = [value for _, frame in frames(content) for value in getattr(frame.rows, name)]
+        assert found[name].tolist() == each, name
 
 
 def test_nothing_is_there_yet(tmp_path: Path) -> None:
@@ -75,12 +107,12 @@ def test_files_are_read_in_their_order_and_another_file_of_that_name_from_its_be
 
 
 def test_steps_that_are_there_twice_count_once() -> None:
-    piece = piece_of([Frame(rows=rows(0, 3)), Frame(rows=rows(10, 3))])
+    piece = piece_of(as_written(Frame(rows=rows(0, 3)), Frame(rows=rows(10, 3))))
     assert piece.columns["first_step"].tolist() == [0, 10, 20, 30]
 
 
 def test_samples_come_by_step_with_their_groups() -> None:
     late = Frame(samples=[sample(34)], groups=[("a", [0, 1])], names=["all_reduce"])
     early = Frame(samples=[sample(13)], groups=[("b", [0])])
-    piece = piece_of([late, early])
+    piece = piece_of(as_written(late, early))
     assert [(one.step.step, one.groups) for one in piece.samples] == [(13, [("b", [0])]), (34, [("a", [0, 1])])]

@@ -1,5 +1,6 @@
 // One function a section: what of the document it shows, in which charts and tables.
 const VIEWS = {
+  whole_job: page => wholeJob(page.whole_job),
   steps: page => [...page.step_parts ? stepParts(page.step_parts) : [], ...page.heat_map ? heatMap(page.heat_map) : []],
   collectives: page => [...page.collectives.steps.length ? swimLanes(page.collectives, page.step_parts?.steps) : [],
     ...page.collective_kinds?.length ? [el("h3", {}, "By operation and group"), collectiveKinds(page.collective_kinds)] : []],

@@ -34,7 +34,7 @@ def test_it_is_drawn_and_nothing_sticks_out(opened: Any, kind: str, size: str, s
     page = opened(made, viewport=SIZES[size], color_scheme=scheme).page
     assert page.locator("text=could not be drawn").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size]["width"]
-    assert page.locator("section").count() == (14 if made["totals"] else 4)
+    assert page.locator("section").count() == (15 if made["totals"] else 4)
 
 
 def test_a_long_path_does_not_stick_out(opened: Any) -> None:
@@ -116,6 +116,47 @@ def test_collectives_are_read_by_keyboard(opened: Any) -> None:
     page.get_by_label("step", exact=True).select_option("1")
     page.keyboard.press("Tab")
     assert "Point at a call" in lanes.locator("figcaption").inner_text()
+
+
+def test_the_whole_job_is_read_by_keyboard_and_findings_lead_there(opened: Any) -> None:
+    page = opened(document(), viewport=WIDE).page
+    chart = page.locator("#whole_job figure")
+    chart.locator("[tabindex]").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    said = chart.locator("figcaption")
+    assert said.inner_text().startswith("steps 64 to 83, 0.4 s after the first: time of a step 10.00 ms")
+    assert "longest step 90.00 ms" in said.inner_text() and said.inner_text().endswith("; checkpoint")
+    page.get_by_role("button", name="show: rank 1").click()
+    assert page.get_by_label("rank", exact=True).input_value() == "1"
+    assert page.get_by_label("part", exact=True).input_value() == "forward"
+    assert "steps 84 to 103" in said.inner_text() and "rank 1: 8.00 ms" in said.inner_text()
+    page.get_by_label("across", exact=True).select_option("steps")
+    chart.locator("[tabindex]").first.focus()
+    for key in ("+", "-", "0", "ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert "rank 0: 3.00 ms" in said.inner_text()
+    box = chart.locator("canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 80)
+    assert "steps 104 to 123" in said.inner_text() and "recorded in window 1" in said.inner_text()
+
+
+def test_a_whole_job_of_a_million_steps_and_64_ranks_is_drawn(opened: Any) -> None:
+    made, size = document(), 2000
+    job = made["whole_job"]
+    line = [2_000 + place % 97 for place in range(size)]
+    job |= {"unit_ns": 10_000, "ranks": list(range(64)), "of_rank": {str(rank): dict.fromkeys(
+        ("step", "longest", "data", "forward", "backward", "optimizer"), line) for rank in range(64)}}
+    steps = [500 * place for place in range(size)]
+    job["points"] = {"first_step": steps, "last_step": [step + 499 for step in steps],
+                     "begin_ns": [step * 20_000_000 for step in steps],
+                     "end_ns": [(step + 500) * 20_000_000 for step in steps],
+                     **dict.fromkeys(("low", "from", "median", "to", "longest"), line)}
+    assert len(render.page(made)) < 5_000_000
+    page = opened(made, viewport=WIDE).page
+    page.locator("#whole_job figure [tabindex]").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "steps 0 to 499" in page.locator("#whole_job figcaption").inner_text()
 
 
 def test_the_heat_map_is_read_by_keyboard(opened: Any) -> None:
