@@ -108,6 +108,9 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--on-finding", default=None, metavar="CMD|URL",
                        help="run this command with each new finding as JSON on its standard input, or POST it to this "
                             "URL; again when the finding ends")
+    group.add_argument("--otlp", default=None, metavar="URL",
+                       help="send the same metrics, and findings as log events, to the OpenTelemetry collector at this "
+                            "URL, like http://localhost:4318 (OTLP over HTTP); needs pip install 'distprof[otlp]'")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

@@ -15,7 +15,7 @@ import msgspec
 
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, UsageError
-from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_target
+from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_collector, check_target
 from distprof.terminal import quoted, say
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
@@ -124,27 +124,41 @@ class Wanted:
 
     metrics: str | None
     on_finding: str | None
+    otlp: str | None
 
     def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
         """The same of a run directory."""
         return WatchOrder(directory=os.fspath(run.absolute()), run_id=run_id, is_alone=is_alone, metrics=self.metrics,
-                          on_finding=self.on_finding)
+                          on_finding=self.on_finding, otlp=self.otlp)
 
 
-def wanted(*, metrics: str | None, on_finding: str | None, is_on: bool) -> Wanted | None:
+def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: str | None = None,
+           is_on: bool) -> Wanted | None:
     """Checks the flags before the job begins; None where nothing is to be watched.
 
     Raises:
         UsageError: One of them is wrong, needs a package that is missing, or makes no sense without a watch.
     """
-    flags = {"--metrics": metrics, "--on-finding": on_finding}
+    flags = {"--metrics": metrics, "--on-finding": on_finding, "--otlp": otlp}
     given = [name for name, value in flags.items() if value is not None]
     if given and not is_on:
         raise UsageError(f"{given[0]} needs the watch", hint="leave out --watch off (DISTPROF_WATCH=off)")
     if metrics is not None:
         address(metrics, "--metrics")
-        if find_spec("prometheus_client") is None:
-            raise UsageError("--metrics needs the package prometheus-client", hint="pip install 'distprof[metrics]'")
+        _expect("prometheus_client", "--metrics", "prometheus-client", "metrics")
     if on_finding is not None:
         check_target(on_finding)
-    return Wanted(metrics=metrics, on_finding=on_finding) if is_on else None
+    if otlp is not None:
+        check_collector(otlp)
+        _expect("opentelemetry.exporter.otlp.proto.http", "--otlp", "opentelemetry-exporter-otlp-proto-http", "otlp")
+        _expect("opentelemetry.sdk.metrics", "--otlp", "opentelemetry-sdk", "otlp")
+    return Wanted(metrics=metrics, on_finding=on_finding, otlp=otlp) if is_on else None
+
+
+def _expect(module: str, flag: str, package: str, extra: str) -> None:
+    try:
+        found = find_spec(module)
+    except ImportError:  # a package around it is missing
+        found = None
+    if found is None:
+        raise UsageError(f"{flag} needs the package {package}", hint=f"pip install 'distprof[{extra}]'")

@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, 
 if TYPE_CHECKING:
     from distprof.launch.watching.alerts import Alerts
     from distprof.launch.watching.metrics import MetricsServer
+    from distprof.launch.watching.otlp import Collector
     from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
 
 EVERY_S, LONGEST_S = 1.0, 5.0
@@ -39,7 +40,7 @@ LOW_PRIORITY = 10
 MOST_SAID, MOST_AT_END = 20, 4
 """Findings that are said while the job runs, and at its end."""
 PATIENCE_S = 5.0
-"""For `--on-finding` after the job."""
+"""For `--on-finding`, and for `--otlp`, after the job."""
 
 
 def main(engine: MakesEngine | None = None) -> None:
@@ -133,6 +134,11 @@ class Watcher:
             from distprof.launch.watching.alerts import Alerts
 
             self._alerts = Alerts(order.on_finding, lambda line: tell("say", line))
+        self._collector: Collector | None = None
+        if order.otlp is not None:
+            from distprof.launch.watching.otlp import Collector
+
+            self._collector = Collector(order.otlp, self._run, order.run_id, lambda line: tell("say", line))
         self._job: WatchedJob | None = None
         self._ended: dict[str, bool] = {}
         """Findings that were told, and whether it was told that they ended."""
@@ -153,6 +159,8 @@ class Watcher:
             return
         state = self._job.state(self._order.run_id, running=running)
         self._show(state)
+        if self._collector is not None:
+            self._collector.show(state)
         self._write(state)
         for finding in state.findings:
             self._tell(finding)
@@ -168,6 +176,8 @@ class Watcher:
         self.look(running=False)
         if self._alerts is not None and not self._alerts.finish(PATIENCE_S):
             tell("say", "--on-finding did not take all findings in time")
+        if self._collector is not None and not self._collector.finish(PATIENCE_S):
+            tell("say", "--otlp did not take the last metrics in time")
         self.release()
         return _job_lines(self._state) if self._state is not None else []
 
@@ -210,7 +220,9 @@ class Watcher:
             self._alert("ended", finding)
         self._ended[finding.id] = has_ended
 
-    def _alert(self, event: str, finding: WatchFinding) -> None:
+    def _alert(self, event: Literal["new", "ended"], finding: WatchFinding) -> None:
+        if self._collector is not None:
+            self._collector.tell(event, finding)
         if self._alerts is None:
             return
         from distprof.launch.watching.alerts import Alert
