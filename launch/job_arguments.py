@@ -111,6 +111,9 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--otlp", default=None, metavar="URL",
                        help="send the same metrics, and findings as log events, to the OpenTelemetry collector at this "
                             "URL, like http://localhost:4318 (OTLP over HTTP); needs pip install 'distprof[otlp]'")
+    group.add_argument("--log-to", choices=("tensorboard",), default=None,
+                       help="also write the metrics, and findings as texts, as an event file to watch/tensorboard/ in "
+                            "the run directory; needs pip install 'distprof[tensorboard]'")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

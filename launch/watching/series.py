@@ -1,4 +1,4 @@
-"""What is known of a job as series of numbers: one table, from which `--metrics` and `--otlp` tell.
+"""What is known of a job as series of numbers: one table, from which `--metrics`, `--otlp` and `--log-to` tell.
 
 Names and units are OpenTelemetry's (UCUM). Prometheus has the same names by the rules of both: dots become underscores,
 and the unit a suffix.

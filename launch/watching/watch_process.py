@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -125,21 +126,23 @@ class Wanted:
     metrics: str | None
     on_finding: str | None
     otlp: str | None
+    log_to: Literal["tensorboard"] | None
 
     def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
         """The same of a run directory."""
         return WatchOrder(directory=os.fspath(run.absolute()), run_id=run_id, is_alone=is_alone, metrics=self.metrics,
-                          on_finding=self.on_finding, otlp=self.otlp)
+                          on_finding=self.on_finding, otlp=self.otlp,
+                          log_to=self.log_to)
 
 
 def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: str | None = None,
-           is_on: bool) -> Wanted | None:
+           log_to: Literal["tensorboard"] | None = None, is_on: bool) -> Wanted | None:
     """Checks the flags before the job begins; None where nothing is to be watched.
 
     Raises:
         UsageError: One of them is wrong, needs a package that is missing, or makes no sense without a watch.
     """
-    flags = {"--metrics": metrics, "--on-finding": on_finding, "--otlp": otlp}
+    flags = {"--metrics": metrics, "--on-finding": on_finding, "--otlp": otlp, "--log-to": log_to}
     given = [name for name, value in flags.items() if value is not None]
     if given and not is_on:
         raise UsageError(f"{given[0]} needs the watch", hint="leave out --watch off (DISTPROF_WATCH=off)")
@@ -152,7 +155,9 @@ def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: s
         check_collector(otlp)
         _expect("opentelemetry.exporter.otlp.proto.http", "--otlp", "opentelemetry-exporter-otlp-proto-http", "otlp")
         _expect("opentelemetry.sdk.metrics", "--otlp", "opentelemetry-sdk", "otlp")
-    return Wanted(metrics=metrics, on_finding=on_finding, otlp=otlp) if is_on else None
+    if log_to is not None:
+        _expect("tensorboard.summary", "--log-to tensorboard", "tensorboard", "tensorboard")
+    return Wanted(metrics=metrics, on_finding=on_finding, otlp=otlp, log_to=log_to) if is_on else None
 
 
 def _expect(module: str, flag: str, package: str, extra: str) -> None:

@@ -25,6 +25,7 @@ from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, 
 
 if TYPE_CHECKING:
     from distprof.launch.watching.alerts import Alerts
+    from distprof.launch.watching.event_file import EventFile
     from distprof.launch.watching.metrics import MetricsServer
     from distprof.launch.watching.otlp import Collector
     from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
@@ -139,6 +140,11 @@ class Watcher:
             from distprof.launch.watching.otlp import Collector
 
             self._collector = Collector(order.otlp, self._run, order.run_id, lambda line: tell("say", line))
+        self._events: EventFile | None = None
+        if order.log_to is not None:
+            from distprof.launch.watching.event_file import EventFile
+
+            self._events = EventFile(self._run, lambda line: tell("say", line))
         self._job: WatchedJob | None = None
         self._ended: dict[str, bool] = {}
         """Findings that were told, and whether it was told that they ended."""
@@ -161,6 +167,8 @@ class Watcher:
         self._show(state)
         if self._collector is not None:
             self._collector.show(state)
+        if self._events is not None:
+            self._events.show(state, at_end=not running)
         self._write(state)
         for finding in state.findings:
             self._tell(finding)
@@ -223,6 +231,8 @@ class Watcher:
     def _alert(self, event: Literal["new", "ended"], finding: WatchFinding) -> None:
         if self._collector is not None:
             self._collector.tell(event, finding)
+        if self._events is not None:
+            self._events.tell(event, finding)
         if self._alerts is None:
             return
         from distprof.launch.watching.alerts import Alert

@@ -35,6 +35,8 @@ class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A command or a URL."""
     otlp: str | None = None
     """The URL of a collector, without `/v1/metrics`."""
+    log_to: Literal["tensorboard"] | None = None
+    """What else is written."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

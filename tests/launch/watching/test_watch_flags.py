@@ -49,7 +49,8 @@ def test_a_wrong_collector_shows_no_password():
     assert "verysecret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("flags", [{"metrics": "9464"}, {"on_finding": "true"}, {"otlp": "http://host:4318"}])
+@pytest.mark.parametrize("flags", [{"metrics": "9464"}, {"on_finding": "true"}, {"otlp": "http://host:4318"},
+                                   {"log_to": "tensorboard"}])
 def test_without_a_watch_there_is_nothing_to_tell(flags):
     with pytest.raises(UsageError, match="needs the watch"):
         wanted(**({"metrics": None, "on_finding": None} | flags), is_on=False)
@@ -66,6 +67,9 @@ def test_a_package_that_is_missing_is_named_before_the_job_begins(monkeypatch):
     monkeypatch.setattr(watch_process, "find_spec", lambda name: None if "opentelemetry" in name else find_spec(name))
     with pytest.raises(UsageError, match="needs the package opentelemetry-exporter-otlp-proto-http  hint: pip install"):
         wanted(otlp="http://host:4318", is_on=True)
+    monkeypatch.setattr(watch_process, "find_spec", lambda name: None if "tensorboard" in name else find_spec(name))
+    with pytest.raises(UsageError, match="needs the package tensorboard  hint: pip install"):
+        wanted(log_to="tensorboard", is_on=True)
 
 
 @pytest.mark.long
@@ -85,6 +89,6 @@ def test_the_address_of_a_webhook_is_stored_nowhere(words):
 
 
 def test_flags_of_the_watch_are_no_part_of_the_job():
-    words = ["--metrics", "9464", "--on-finding=true", "--otlp", "http://h:1", "--nproc-per-node", "4",
-             "train.py", "--metrics"]
+    words = ["--metrics", "9464", "--on-finding=true", "--otlp", "http://h:1", "--log-to=tensorboard",
+             "--nproc-per-node", "4", "train.py", "--metrics"]
     assert job_command(["distprof", "run", *words]) == ["--nproc-per-node", "4", "train.py", "--metrics"]
