@@ -16,8 +16,8 @@ _WHOLE = frozenset((
     "pw", "pwd", "sig", "signature", "tokens"))
 _ENDS = ("key", "token", "auth")
 _WITHIN = ("password", "passwd", "passphrase", "secret", "credential")
-_FLAGS = frozenset(("--on-finding",))
-"""Whose values are secret as a whole: whoever knows the address of a webhook may post there."""
+_FLAGS = frozenset(("--on-finding", "--otlp"))
+"""Whose values are secret as a whole: whoever knows the address of a webhook, or of some collectors, may post there."""
 _QUANTITIES = frozenset((
     "batch", "count", "dim", "head", "heads", "hidden", "len", "length", "max", "min", "n", "num", "per", "size",
     "total", "tokens", "keys"))

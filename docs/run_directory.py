@@ -42,6 +42,7 @@ generates this page from `distprof/contract/`, where `rank_json.py` has all fiel
         stuck.json                only for a rank that hangs, or was asked: its collectives and stacks, see below
       hosts/host-4f00/            what a host said once a second while the job was watched: conditions-000.bin, ...
       summaries/host-4f00.bin     a few KB for each rank of a host: see [thousands of ranks](levels.md)
+      watch/tensorboard/          only with `run --log-to tensorboard`: metrics and findings of the job
       watch/request.json          what `distprof trigger`, or the watch, asks the ranks to record: number, step, passes
       windows/0001/               what they recorded then: a run directory of its own; 0002 and so on
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted

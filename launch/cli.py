@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from distprof.launch.guarded import Outcome
 
 ORDER = ("run", "watch", "trigger", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
-         "critical-path", "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile",
-         "reconcile", "doctor", "selftest")
+         "critical-path", "whatif", "ops", "memory", "waits", "mcp", "export", "split", "upload", "count",
+         "profile", "reconcile", "doctor", "selftest")
 """Order of commands in the help; others follow by name."""
 RECORDING = ("run", "demo", "bench", "selftest")
 """Commands that start ranks."""

@@ -89,8 +89,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
-    watched = wanted(metrics=args.metrics, on_finding=args.on_finding,
-                     is_on=(args.watch or os.environ.get(WATCH)) != "off", window_every=args.window_every)
+    watched = wanted(metrics=args.metrics, on_finding=args.on_finding, otlp=args.otlp, log_to=args.log_to,
+                     window_every=args.window_every, is_on=(args.watch or os.environ.get(WATCH)) != "off")
     if args.max_rank_size is not None:
         os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
     if args.no_argv:

@@ -108,6 +108,12 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--on-finding", default=None, metavar="CMD|URL",
                        help="run this command with each new finding as JSON on its standard input, or POST it to this "
                             "URL; again when the finding ends")
+    group.add_argument("--otlp", default=None, metavar="URL",
+                       help="send the same metrics, and findings as log events, to the OpenTelemetry collector at this "
+                            "URL, like http://localhost:4318 (OTLP over HTTP); needs pip install 'distprof[otlp]'")
+    group.add_argument("--log-to", choices=("tensorboard",), default=None,
+                       help="also write the metrics, and findings as texts, as an event file to watch/tensorboard/ in "
+                            "the run directory; needs pip install 'distprof[tensorboard]'")
     group.add_argument("--window-every", default=None, metavar="MINUTES",
                        help="least time between two recordings that the watch asks for to find module and line of what "
                             "it noticed; off: it never does (default: 10)")

@@ -9,7 +9,8 @@ from distprof.hidden import without_secrets
 RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": True, "--max-rank-size": True,
                    "--execution-trace": False, "--step-every": True, "--config": True, "--no-merge": False,
                    "--no-progress": False, "--no-argv": False, "--passes": True, "--watch": True,
-                   "--watch-bytes": True, "--metrics": True, "--on-finding": True, "--window-every": True,
+                   "--watch-bytes": True, "--metrics": True, "--on-finding": True, "--otlp": True, "--log-to": True,
+                   "--window-every": True,
                    "--force": False, "--debug": False}
 """Flags of `distprof run` that the job itself does not see, and whether a value follows them."""
 LAUNCHER = "distprof"

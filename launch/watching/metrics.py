@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distprof import __version__
-from distprof.contract.watch_state import RankState, WatchFinding, WatchState
+from distprof.contract.watch_state import WatchState
+from distprof.launch.watching.series import BYTES, RATIO, SECONDS, Family, families
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 STALLED_S = 10.0
-PHASES = ("data", "forward", "backward", "optimizer", "device")
-MEMORY = ("host", "device")
+SUFFIXES = {"": "", SECONDS: "_seconds", BYTES: "_bytes", RATIO: "_ratio"}
 
 
 class Exposed:
@@ -32,78 +31,23 @@ class Exposed:
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Families of metrics, 12 series for a rank at most and one for each of its findings' kinds."""
-        from prometheus_client.core import InfoMetricFamily
-
-        yield InfoMetricFamily("distprof_build", "The distprof that watches.", value={"version": __version__})
-        if self._state is not None:
-            yield InfoMetricFamily("distprof_run", "The job.", value={"run_id": self._state.run_id})
-            yield from self._job(self._state)
-            yield from self._ranks(self._state.ranks)
-            yield from self._findings(self._state.findings)
-
-    def _job(self, state: WatchState) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily
-
-        yield _gauge("distprof_running", "1 while the job runs.", [], [((), float(state.running))])
-        yield _gauge("distprof_ranks", "Ranks that are watched.", [], [((), float(len(state.ranks)))])
-        yield _gauge("distprof_state_timestamp_seconds", "When the ranks were last looked at.", [],
-                     [((), state.time_ns / 1e9)])
-        yield _gauge("distprof_job_step_seconds", "Median time of a step over the watched job.", [],
-                     [((), _seconds(state.step_ns))])
-        yield CounterMetricFamily("distprof_job_steps", "Steps that all ranks have ended.", value=state.num_steps)
-
-    def _ranks(self, ranks: Iterable[RankState]) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
-
-        every = [(str(one.rank), one) for one in ranks]
-        about = InfoMetricFamily("distprof_rank", "Where a rank runs.", labels=["rank"])
-        steps = CounterMetricFamily("distprof_steps", "Steps that a rank has ended.", labels=["rank"])
-        for rank, one in every:
-            about.add_metric([rank], {"host": one.host})
-            steps.add_metric([rank], one.step + 1)
-        yield about
-        yield steps
-        yield _gauge("distprof_step_seconds", "Mean time of the steps of the last 10 s.", ["rank"],
-                     (((rank,), _seconds(one.step_ns)) for rank, one in every))
-        yield _gauge("distprof_waiting_ratio", "Share of a step in which a rank waits for others.", ["rank"],
-                     (((rank,), one.waiting_ratio) for rank, one in every))
-        yield _gauge("distprof_phase_seconds", "Time of a part of a step, mean of the last 10 s.", ["rank", "phase"],
-                     (((rank, phase), _seconds(getattr(one, f"{phase}_ns"))) for rank, one in every
-                      for phase in PHASES))
-        yield _gauge("distprof_memory_bytes", "Memory of a rank's process, and of tensors on its device.",
-                     ["rank", "where"], (((rank, where), getattr(one, f"{where}_bytes")) for rank, one in every
-                                         for where in MEMORY))
-        yield _gauge("distprof_last_step_timestamp_seconds", "When a rank's last step ended, by its host's clock.",
-                     ["rank"], (((rank,), one.time_ns / 1e9) for rank, one in every))
-
-    def _findings(self, findings: Iterable[WatchFinding]) -> Iterator[Metric]:
-        active, cost = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
-        for finding in findings:
-            for rank in map(str, finding.ranks) if finding.ranks else ("",):
-                key = (finding.kind, rank)
-                active[key] = max(active.get(key, 0.0), float(finding.until_step is None))
-                if finding.cost_ns is not None:
-                    cost[key] = cost.get(key, 0.0) + finding.cost_ns / 1e9
-        yield _gauge("distprof_finding_active", "1 while it goes on, 0 once it has ended.", ["kind", "rank"],
-                     active.items())
-        yield _gauge("distprof_finding_cost_seconds", "Time that the job has lost by it.", ["kind", "rank"],
-                     cost.items())
+        """Families of metrics, as Prometheus names them."""
+        return map(_family, families(self._state))
 
 
-def _gauge(name: str, text: str, labels: list[str], values: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
-    """Without those that are not known."""
-    from prometheus_client.core import GaugeMetricFamily
+def _family(one: Family) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in values:
-        if value is not None:
-            family.add_metric(list(key), value)
+    name = one.name.replace(".", "_") + SUFFIXES[one.unit]
+    if one.kind == "info":
+        info = InfoMetricFamily(name, one.text, labels=())
+        for key, _ in one.points:
+            info.add_metric((), dict(zip(one.labels, key, strict=True)))
+        return info
+    family = (CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily)(name, one.text, labels=one.labels)
+    for key, value in one.points:
+        family.add_metric(list(key), value)
     return family
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e9
 
 
 def exposition(state: WatchState | None, accept: str) -> tuple[bytes, str]:

@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, UsageError
 from distprof.launch.watching.closer_look import every_s
-from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_target
+from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_collector, check_target
 from distprof.terminal import quoted, say
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
@@ -125,30 +126,49 @@ class Wanted:
 
     metrics: str | None
     on_finding: str | None
-    window_every_s: float | None = None
+    otlp: str | None
+    log_to: Literal["tensorboard"] | None
+    window_every_s: float | None
 
     def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
         """The same of a run directory."""
         return WatchOrder(directory=os.fspath(run.absolute()), run_id=run_id, is_alone=is_alone, metrics=self.metrics,
-                          on_finding=self.on_finding, window_every_s=self.window_every_s)
+                          on_finding=self.on_finding, otlp=self.otlp, log_to=self.log_to,
+                          window_every_s=self.window_every_s)
 
 
-def wanted(*, metrics: str | None, on_finding: str | None, is_on: bool,
-           window_every: str | None = None) -> Wanted | None:
+def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: str | None = None,
+           log_to: Literal["tensorboard"] | None = None, window_every: str | None = None, is_on: bool) -> Wanted | None:
     """Checks the flags before the job begins; None where nothing is to be watched.
 
     Raises:
         UsageError: One of them is wrong, needs a package that is missing, or makes no sense without a watch.
     """
-    flags = {"--metrics": metrics, "--on-finding": on_finding, "--window-every": window_every}
+    flags = {"--metrics": metrics, "--on-finding": on_finding, "--otlp": otlp, "--log-to": log_to,
+             "--window-every": window_every}
     given = [name for name, value in flags.items() if value is not None]
     if given and not is_on:
         raise UsageError(f"{given[0]} needs the watch", hint="leave out --watch off (DISTPROF_WATCH=off)")
     if metrics is not None:
         address(metrics, "--metrics")
-        if find_spec("prometheus_client") is None:
-            raise UsageError("--metrics needs the package prometheus-client", hint="pip install 'distprof[metrics]'")
+        _expect("prometheus_client", "--metrics", "prometheus-client", "metrics")
     if on_finding is not None:
         check_target(on_finding)
+    if otlp is not None:
+        check_collector(otlp)
+        _expect("opentelemetry.exporter.otlp.proto.http", "--otlp", "opentelemetry-exporter-otlp-proto-http", "otlp")
+        _expect("opentelemetry.sdk.metrics", "--otlp", "opentelemetry-sdk", "otlp")
+    if log_to is not None:
+        _expect("tensorboard.summary", "--log-to tensorboard", "tensorboard", "tensorboard")
     window_every_s = every_s(window_every)
-    return Wanted(metrics=metrics, on_finding=on_finding, window_every_s=window_every_s) if is_on else None
+    return Wanted(metrics=metrics, on_finding=on_finding, otlp=otlp, log_to=log_to,
+                  window_every_s=window_every_s) if is_on else None
+
+
+def _expect(module: str, flag: str, package: str, extra: str) -> None:
+    try:
+        found = find_spec(module)
+    except ImportError:  # a package around it is missing
+        found = None
+    if found is None:
+        raise UsageError(f"{flag} needs the package {package}", hint=f"pip install 'distprof[{extra}]'")

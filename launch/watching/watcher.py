@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -26,8 +26,10 @@ from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, 
 
 if TYPE_CHECKING:
     from distprof.launch.watching.alerts import Alerts
+    from distprof.launch.watching.event_file import EventFile
     from distprof.launch.watching.explanations import Explanations
     from distprof.launch.watching.metrics import MetricsServer
+    from distprof.launch.watching.otlp import Collector
     from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
 
 EVERY_S, LONGEST_S = 1.0, 5.0
@@ -41,7 +43,7 @@ LOW_PRIORITY = 10
 MOST_SAID = 20
 """Findings that are said while the job runs, and at its end."""
 PATIENCE_S = 5.0
-"""For `--on-finding` after the job."""
+"""For `--on-finding`, and for `--otlp`, after the job."""
 
 
 def main(engine: MakesEngine | None = None) -> None:
@@ -135,6 +137,16 @@ class Watcher:
             from distprof.launch.watching.alerts import Alerts
 
             self._alerts = Alerts(order.on_finding, lambda line: tell("say", line))
+        self._collector: Collector | None = None
+        if order.otlp is not None:
+            from distprof.launch.watching.otlp import Collector
+
+            self._collector = Collector(order.otlp, self._run, order.run_id, lambda line: tell("say", line))
+        self._events: EventFile | None = None
+        if order.log_to is not None:
+            from distprof.launch.watching.event_file import EventFile
+
+            self._events = EventFile(self._run, lambda line: tell("say", line))
         self._job: WatchedJob | None = None
         self._explanations: Explanations | None = None
         self._seen_s: dict[str, float] = {}
@@ -165,6 +177,10 @@ class Watcher:
         state = self._job.state(self._order.run_id, running=running)
         certain = self._explained(state, running=running)
         self._show(state)
+        if self._collector is not None:
+            self._collector.show(state)
+        if self._events is not None:
+            self._events.show(state, at_end=not running)
         self._write(state)
         for finding in state.findings:
             if finding.id in certain:
@@ -196,6 +212,8 @@ class Watcher:
         self.look(running=False)
         if self._alerts is not None and not self._alerts.finish(PATIENCE_S):
             tell("say", "--on-finding did not take all findings in time")
+        if self._collector is not None and not self._collector.finish(PATIENCE_S):
+            tell("say", "--otlp did not take the last metrics in time")
         self.release()
         from distprof.merge.text.watch import end_lines
 
@@ -247,7 +265,11 @@ class Watcher:
             self._alert("ended", finding)
         self._ended[finding.id] = has_ended
 
-    def _alert(self, event: str, finding: WatchFinding) -> None:
+    def _alert(self, event: Literal["new", "ended"], finding: WatchFinding) -> None:
+        if self._collector is not None:
+            self._collector.tell(event, finding)
+        if self._events is not None:
+            self._events.tell(event, finding)
         if self._alerts is None:
             return
         from distprof.launch.watching.alerts import Alert

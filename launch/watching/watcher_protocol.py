@@ -7,15 +7,18 @@ before: then the watcher takes a last look and tells what it knows of the whole 
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from distprof.errors import UsageError
+from distprof.hidden import hidden
 from distprof.storage.credentials import is_url
 
 END = b"end\n"
 MOST_PORT = 65535
 WEB = ("http://", "https://")
+SIGNALS = ("/v1/metrics", "/v1/logs", "/v1/traces")
 
 
 class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +36,9 @@ class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     window_every_s: float | None = None
     """Seconds between two recordings that the watch asks for by itself; None: as usual."""
     otlp: str | None = None
-    """The endpoint of a collector."""
+    """The URL of a collector, without `/v1/metrics`."""
+    log_to: Literal["tensorboard"] | None = None
+    """What else is written."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,3 +71,15 @@ def check_target(text: str) -> None:
     if not text.strip() or (is_url(text.strip()) and not text.strip().lower().startswith(WEB)):
         raise UsageError(f"--on-finding must be a command or an http(s) URL, not {text!r}",
                          hint="--on-finding 'mail -s distprof me@example.org', or --on-finding https://host/hook")
+
+
+def check_collector(text: str) -> None:
+    """Looks whether `--otlp` is the URL of a collector.
+
+    Raises:
+        UsageError: It is not.
+    """
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.rstrip("/").endswith(SIGNALS):
+        raise UsageError(f"--otlp must be the http(s) URL of a collector, without /v1/..., not {hidden(text)!r}",
+                         hint="--otlp http://localhost:4318")

@@ -9,8 +9,8 @@ from distprof.launch import commands
 from distprof.launch.cli import group, main
 
 NAMES = ("run", "watch", "trigger", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
-         "critical-path", "whatif", "ops", "memory", "waits", "export", "split", "upload", "count", "profile",
-         "reconcile", "doctor", "selftest")
+         "critical-path", "whatif", "ops", "memory", "waits", "mcp", "export", "split", "upload", "count",
+         "profile", "reconcile", "doctor", "selftest")
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:

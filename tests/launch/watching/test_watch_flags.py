@@ -36,7 +36,21 @@ def test_what_cannot_be_told(text):
         wanted(metrics=None, on_finding=text, is_on=True)
 
 
-@pytest.mark.parametrize("flags", [{"metrics": "9464"}, {"on_finding": "true"}])
+@pytest.mark.parametrize("text", ["", "localhost:4318", "grpc://host:4317", "http://", "http://host:4318/v1/metrics",
+                                  "https://host/v1/logs/"])
+def test_what_is_no_collector(text):
+    with pytest.raises(UsageError, match=r"--otlp must be the http.s. URL of a collector.*hint: --otlp http"):
+        wanted(otlp=text, is_on=True)
+
+
+def test_a_wrong_collector_shows_no_password():
+    with pytest.raises(UsageError) as raised:
+        wanted(otlp="grpc://me:verysecret@host:1", is_on=True)
+    assert "verysecret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("flags", [{"metrics": "9464"}, {"on_finding": "true"}, {"otlp": "http://host:4318"},
+                                   {"log_to": "tensorboard"}])
 def test_without_a_watch_there_is_nothing_to_tell(flags):
     with pytest.raises(UsageError, match="needs the watch"):
         wanted(**({"metrics": None, "on_finding": None} | flags), is_on=False)
@@ -50,6 +64,12 @@ def test_a_package_that_is_missing_is_named_before_the_job_begins(monkeypatch):
     monkeypatch.setattr(watch_process, "find_spec", lambda name: None if "prometheus" in name else find_spec(name))
     with pytest.raises(UsageError, match="needs the package prometheus-client  hint: pip install"):
         wanted(metrics="9464", on_finding=None, is_on=True)
+    monkeypatch.setattr(watch_process, "find_spec", lambda name: None if "opentelemetry" in name else find_spec(name))
+    with pytest.raises(UsageError, match="needs the package opentelemetry-exporter-otlp-proto-http  hint: pip install"):
+        wanted(otlp="http://host:4318", is_on=True)
+    monkeypatch.setattr(watch_process, "find_spec", lambda name: None if "tensorboard" in name else find_spec(name))
+    with pytest.raises(UsageError, match="needs the package tensorboard  hint: pip install"):
+        wanted(log_to="tensorboard", is_on=True)
 
 
 @pytest.mark.long
@@ -61,12 +81,14 @@ def test_a_job_with_a_wrong_flag_does_not_begin(tmp_path, flags):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("words", [("--on-finding", HOOK), (f"--on-finding={HOOK}",)])
+@pytest.mark.parametrize("words", [("--on-finding", HOOK), (f"--on-finding={HOOK}",), ("--otlp", HOOK),
+                                   (f"--otlp={HOOK}",)])
 def test_the_address_of_a_webhook_is_stored_nowhere(words):
     argv = [sys.executable, "-m", "distprof", "run", *words, "train.py", "--lr", "0.1"]
     assert HOOK not in " ".join(without_secrets(argv)) and "***" in " ".join(without_secrets(argv))
 
 
 def test_flags_of_the_watch_are_no_part_of_the_job():
-    words = ["--metrics", "9464", "--on-finding=true", "--nproc-per-node", "4", "train.py", "--metrics"]
+    words = ["--metrics", "9464", "--on-finding=true", "--otlp", "http://h:1", "--log-to=tensorboard",
+             "--nproc-per-node", "4", "train.py", "--metrics"]
     assert job_command(["distprof", "run", *words]) == ["--nproc-per-node", "4", "train.py", "--metrics"]

@@ -1,0 +1,119 @@
+"""Answers that fit into what a coding agent reads at once: some rows of a table, and a head with the rest."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_BYTES = 8192
+RESERVED = 1024
+"""Of them, for what is said about what was left out."""
+HEAD = 0.45
+"""Of the rest, where there are rows."""
+LEVELS = ((12, 300), (6, 300), (4, 200), (2, 120), (1, 60), (0, 40))
+"""Items of a list and characters of a text, as many as fit."""
+MOST_NAMED = 10
+"""Lists that are named as shortened."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shortened:
+    """A value in which lists and texts are short, and which lists were longer."""
+
+    most_items: int
+    most_chars: int
+    lists: dict[str, str] = field(default_factory=dict)
+
+    def of(self, value: Any, path: str) -> Any:
+        """Without what is unknown: a key that is not there."""
+        if isinstance(value, Mapping):
+            pairs = ((str(name), self.of(one, f"{path}.{name}" if path else str(name))) for name, one in value.items())
+            return {name[:self.most_chars]: one for name, one in pairs if not _is_nothing(one)}
+        if isinstance(value, list | tuple):
+            if len(value) > self.most_items:
+                self.lists[path] = f"{self.most_items} of {len(value)}"
+            return [self.of(one, path) for one in value[:self.most_items]]
+        if isinstance(value, str):
+            return value if len(value) <= self.most_chars else f"{value[:self.most_chars - 3]}..."
+        return _number(value)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, list | dict | str) and not value)
+
+
+def _number(value: Any) -> Any:
+    """Digits that nobody needs are left out, and what is no number is unknown."""
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None
+    return round(value) if abs(value) >= 1e6 else float(f"{value:.6g}")
+
+
+def answer(head: Mapping[str, Any], name: str = "", rows: Sequence[Any] = (), *, offset: int = 0,
+           hint: str = "") -> str:
+    """JSON of at most `MOST_BYTES`.
+
+    Args:
+        head: What is said besides the rows; long lists in it are cut.
+        name: Of the rows.
+        rows: All that there are.
+        offset: The first row that is wanted.
+        hint: How to ask for fewer or others.
+    """
+    most = MOST_BYTES - RESERVED
+    found, lists = _fitting(head, most * HEAD if name else most)
+    if not name:
+        return _encoded(found | _left_out(lists, {}, ""))
+    kept, of_rows = _fitting_rows(rows[offset:], name, most - len(_encoded(found).encode()))
+    after = offset + len(kept)
+    total = {"total": len(rows), "from": offset, "shown": len(kept)}
+    more = {"next_offset": after} if kept and after < len(rows) else {}
+    is_cut = bool(more) or offset > 0 or bool(lists | of_rows)
+    return _encoded({name: kept} | found | {f"num_{name}": len(rows)} | (
+        _left_out(lists | of_rows, total | more, hint) if is_cut else {}))
+
+
+def _fitting(value: Any, most: float) -> tuple[Any, dict[str, str]]:
+    for shortened in _levels():
+        found = shortened.of(value, "")
+        if len(_encoded(found).encode()) <= most:
+            return found, shortened.lists
+    return {}, {"": "too long to be shown"}
+
+
+def _fitting_rows(rows: Sequence[Any], name: str, most: int) -> tuple[list[Any], dict[str, str]]:
+    """As many as fit, at least one: that is cut as far as it takes."""
+    for shortened in _levels():
+        kept, left = list[Any](), most
+        for row in rows:
+            one = shortened.of(row, name)
+            left -= len(_encoded(one).encode()) + 1
+            if left < 0:
+                break
+            kept.append(one)
+        if kept or not rows:
+            return kept, shortened.lists
+    return [], {name: "too long to be shown"}
+
+
+def _levels() -> Iterator[_Shortened]:
+    return (_Shortened(most_items=items, most_chars=chars) for items, chars in LEVELS)
+
+
+def _left_out(lists: Mapping[str, str], rows: Mapping[str, int], hint: str) -> dict[str, Any]:
+    """What is said about what is not here."""
+    if not lists and not rows:
+        return {}
+    short = {name[:60]: lists[name] for name in sorted(lists, key=lambda one: (one.count("."), one))[:MOST_NAMED]}
+    more = len(lists) - len(short)
+    return {"left_out": {**({"rows": dict(rows)} if rows else {}), **({"shortened_lists": short} if short else {}),
+                         **({"more_shortened_lists": more} if more else {}), **({"hint": hint[:200]} if hint else {})}}
+
+
+def _encoded(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

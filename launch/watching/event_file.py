@@ -1,0 +1,119 @@
+"""`--log-to tensorboard`: the series of a job, and its findings as texts, as an event file in `watch/tensorboard/`.
+
+Written by the watcher, with the classes of the package tensorboard that load neither TensorFlow nor torch.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distprof.contract.watch_state import WATCH, WatchFinding, WatchState
+from distprof.launch.watching.series import Family, families
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+FOLDER = "tensorboard"
+EVERY_S, SHARE = 10.0, 1 / 200
+"""Between two points of a series: at least, and as a share of the time since the first one."""
+MOST_RANKS = 32
+"""Of a larger job, the first ranks and those with findings are written."""
+LEFT_OUT = ("distprof.running", "distprof.ranks", "distprof.steps", "distprof.job.steps", "distprof.state_timestamp",
+            "distprof.last_step_timestamp")
+"""The step is the axis here."""
+VERSION = "brain.Event:2"
+"""What every event file begins with."""
+
+
+class EventFile:
+    """Appends to an event file, which is made with the first thing that is to be written.
+
+    Args:
+        run: The run directory.
+        complain: Called with a line once, where the file cannot be written; then nothing is.
+    """
+
+    def __init__(self, run: Path, complain: Callable[[str], object]) -> None:
+        self._folder, self._complain = run / WATCH / FOLDER, complain
+        self._path: Path | None = None
+        self._works, self._began_s, self._due_s, self._last = True, time.monotonic(), 0.0, -1
+
+    def show(self, state: WatchState, *, at_end: bool = False) -> None:
+        """Writes a point of each series, if it is time for that and a step has ended."""
+        now, step = time.monotonic(), state.num_steps - 1
+        if step > self._last and (at_end or now >= self._due_s):
+            self._due_s, self._last = now + max(EVERY_S, (now - self._began_s) * SHARE), step
+            self._write(step, state.time_ns / 1e9, lambda: scalars(state))
+
+    def tell(self, event: str, finding: WatchFinding) -> None:
+        """Writes a finding that is new or has ended, at the step where it began or ended."""
+        step = finding.onset_step if finding.until_step is None else finding.until_step
+        self._write(step, time.time(), lambda: [_text(f"distprof findings/{finding.kind}", f"{event}: {finding.text}")])
+
+    def _write(self, step: int, wall_s: float, values: Callable[[], Iterable[Summary.Value]]) -> None:
+        if not self._works:
+            return
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            if self._path is None:
+                self._append(self._made(), Event(wall_time=wall_s, file_version=VERSION).SerializeToString())
+            assert self._path is not None
+            self._append(self._path, Event(wall_time=wall_s, step=step, summary=Summary(value=values())
+                                           ).SerializeToString())
+        except Exception as error:  # noqa: BLE001 (a full disk, a folder that was removed, another tensorboard)
+            self._works = False
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            self._complain(f"--log-to tensorboard: nothing more is written: {why}")
+
+    def _made(self) -> Path:
+        """The file's path, in folders that are made; the run directory is not: it may be gone."""
+        for folder in (self._folder.parent, self._folder):
+            folder.mkdir(exist_ok=True)
+        number = f"{time.time_ns() // 10**9:010d}"  # TensorBoard reads files in the order of their names
+        self._path = self._folder / f"events.out.tfevents.{number}.{socket.gethostname()}.distprof"
+        return self._path
+
+    def _append(self, path: Path, content: bytes) -> None:
+        """Writes a record; open only meanwhile, as readers follow the file."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        with path.open("ab") as file:
+            RecordWriter(file).write(content)
+
+
+def scalars(state: WatchState) -> list[Summary.Value]:
+    """A point of each series; `distprof step/rank 1`."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    late = {rank for finding in state.findings for rank in finding.ranks}
+    ranks = sorted((one.rank for one in state.ranks), key=lambda rank: (rank not in late, rank))
+    shown = {str(rank) for rank in ranks[:MOST_RANKS]}
+    return [Summary.Value(tag=tag, simple_value=value)
+            for one in families(state) if one.kind == "gauge" and one.name not in LEFT_OUT
+            for tag, value in _points(one, shown)]
+
+
+def _points(family: Family, shown: set[str]) -> Iterator[tuple[str, float]]:
+    name = family.name.replace(".", " ") + (f" ({family.unit})" if family.unit not in ("", "1") else "")
+    for key, value in family.points:
+        of = dict(zip(family.labels, key, strict=True))
+        if of.get("rank", "") in shown or not of.get("rank"):
+            words = (f"rank {text}" if label == "rank" else text for label, text in of.items() if text)
+            yield "/".join((name, " ".join(words) or "job")), value
+
+
+def _text(tag: str, text: str) -> Summary.Value:
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+    about = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    return Summary.Value(tag=tag, metadata=about, tensor=TensorProto(
+        dtype="DT_STRING", string_val=[text.encode()],
+        tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])))

@@ -1,0 +1,186 @@
+"""`distprof mcp`, asked by the official client as a coding agent would."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace as changed
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from distprof.launch.agents.bounded import MOST_BYTES
+from distprof.launch.watching.state_file import write_state
+from distprof.merge.text.watch import with_texts
+from support.jobs import called
+from support.made_up_states import job_state, rank_state, slow_rank
+from support.simulator.cases import random_case
+from support.simulator.plant import Plant
+from support.watched_jobs.job import MS, Job, Link, Trouble
+from support.watched_jobs.judged import watch_live
+from support.watched_ranks import MadeUpRank, make_run
+
+pytest.importorskip("mcp")
+from support.coding_agent import Explained, ask, explain, tools
+
+pytestmark = pytest.mark.job
+NAMES = ("findings", "steps", "comms", "ops", "watch_state")
+
+
+def explained(run: Path) -> Explained | None:
+    found, = ask(run, [("findings", {})])
+    assert not found.is_error, found.text
+    return explain(found.content)
+
+
+def watched(run: Path, job: Job) -> Path:
+    """The run directory of a made-up job, with what its watch found."""
+    seen = watch_live(job)
+    state = seen.watch.state(time.time_ns(), run_id="made-up", running=False)
+    write_state(make_run(run), replace(state, findings=with_texts(state.findings)))
+    return run
+
+
+def recorded(run: Path, *plants: Plant, seed: int = 3) -> Path:
+    """One of a job whose steps were recorded, simulated."""
+    case = random_case(seed, (8, 8), "ddp")
+    clean = changed(case.recorder, clock_error_ns={}, clock_off_ns={}, late_end_ns=0, records_waits=True,
+                    hides_waits=frozenset(), misses_waits=frozenset())
+    changed(case, plants=plants, background=(), jitter=0.01, jitter_kind="normal", slowdown=0.0, num_steps=12,
+            recorder=clean, _run={}).write(make_run(run, end_ns=1))
+    return run
+
+
+# --- planted runs are explained right from the documented fields alone ---------------------------------------------
+
+
+def test_the_demo_is_explained_down_to_the_line(shown_demo):
+    found = explained(shown_demo / "runs" / "demo")
+    assert found is not None and (found.kind, found.ranks, found.phase, found.module) == (
+        "slow_rank", (2,), "forward", "layers.1.mlp")
+    assert found.line is not None and found.line.startswith("demo.py:")
+
+
+def test_a_rank_that_is_slow_in_recorded_steps(tmp_path):
+    found = explained(recorded(tmp_path / "run", Plant(5, "optimizer", None, 20 * MS)))
+    assert found is not None and (found.ranks, found.phase, found.since_step) == ((5,), "optimizer", 1)
+
+
+@pytest.mark.parametrize("phase", ["data", "forward"])
+def test_a_rank_that_became_slow_later(tmp_path, phase):
+    job = Job(num_steps=3000, load=0.003, seed=1,
+              troubles=(Trouble(ranks=(1,), onset=1200, extra_ns=1.5 * MS, phase=phase),))
+    found = explained(watched(tmp_path / "run", job))
+    assert found is not None and (found.kind, found.ranks, found.phase) == ("slow_rank", (1,), phase)
+    assert found.since_step is not None and abs(found.since_step - 1200) <= 10
+
+
+def test_a_job_that_became_slow_as_a_whole(tmp_path):
+    job = Job(num_steps=3000, load=0.003, seed=2,
+              troubles=(Trouble(ranks=(0, 1, 2, 3), onset=1500, extra_ns=4 * MS),))
+    found = explained(watched(tmp_path / "run", job))
+    assert found is not None and (found.kind, found.ranks) == ("regression", ())
+    assert found.since_step is not None and abs(found.since_step - 1500) <= 10
+
+
+def test_a_link_that_became_slow(tmp_path):
+    job = Job(num_steps=2400, load=0.003, layout="pp", per_host=1, seed=0,
+              links=(Link(hosts=("host1", "host2"), onset=700, extra_ns=10 * MS),))
+    found = explained(watched(tmp_path / "run", job))
+    assert found is not None and (found.kind, found.hosts) == ("slow_link", ("host1", "host2"))
+
+
+def test_a_balanced_job_is_not_explained(tmp_path):
+    assert explained(watched(tmp_path / "run", Job(num_steps=2000, load=0.003))) is None
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(15))
+def test_more_planted_runs(tmp_path, seed):
+    phase, rank = ("data", "forward", "backward", "optimizer")[seed % 4], seed % 4
+    job = Job(num_steps=5000, load=0.003, seed=100 + seed,
+              troubles=(Trouble(ranks=(rank,), onset=1000 + 150 * seed, extra_ns=1.5 * MS, phase=phase),))
+    found = explained(watched(tmp_path / "run", job))
+    assert found is not None and (found.kind, found.ranks) == ("slow_rank", (rank,))
+    assert found.phase in (phase, None)
+    assert found.since_step is not None and abs(found.since_step - 1000 - 150 * seed) <= 20
+
+
+# --- the tools ---------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_told_what_each_tool_is_for(tmp_path):
+    found = tools(make_run(tmp_path / "run"))
+    assert tuple(found) == NAMES
+    for tool in found.values():
+        assert len(tool.description) > 200 and tool.annotations.read_only_hint
+        assert all(one.get("description") for one in tool.input_schema["properties"].values())
+
+
+def test_every_answer_is_bounded_and_pages_go_on(tmp_path):
+    run = recorded(tmp_path / "run", Plant(5, "optimizer", None, 20 * MS))
+    ranks = [rank_state(rank) for rank in range(512)]
+    found = [slow_rank(rank, id=f"{rank}", why=["x" * 500] * 9) for rank in range(512)]
+    write_state(run, job_state(running=False, ranks=ranks, findings=found))
+    answers = ask(run, [
+        *((name, {}) for name in NAMES if name != "ops"), ("findings", {"offset": 512}),
+        ("steps", {"each_step": True, "rank": 5}), ("comms", {"collective": 3}), ("watch_state", {"rank": 7}),
+        ("watch_state", {"offset": 500})])
+    for one in answers:
+        assert not one.is_error, one.text
+        assert len(one.text.encode()) <= MOST_BYTES
+    first, steps, comms, state, last, each, collective, seven, tail = (one.content for one in answers)
+    assert first["left_out"]["rows"]["next_offset"] == len(first["findings"]) < 512
+    assert last["left_out"]["rows"]["from"] == 512 and {
+        one["source"] for one in last["findings"]} == {"recorded steps"}
+    assert {row["rank"] for row in each["steps_of_ranks"]} == {5} and len(steps["mean_step_of_ranks"]) == 8
+    assert len(collective["of_ranks"]) == 8 and comms["culprits"][0]["rank"] == 5
+    assert [row["rank"] for row in seven["ranks"]] == [7] and seven["ranks"][0]["recent_ns"]
+    assert state["num_ranks"] == 512 and len(tail["ranks"]) == 12
+
+
+def test_operators_of_a_module_on_a_rank(shown_demo):
+    every, some = ask(shown_demo / "runs" / "demo", [
+        ("ops", {}), ("ops", {"by": ["module", "phase"], "module": "layers.1.*", "rank": 2})])
+    assert len(every.text.encode()) <= MOST_BYTES and every.content["num_ops"] > len(every.content["ops"]) > 3
+    assert {row["module"].startswith("layers.1.") for row in some.content["ops"]} == {True}
+    assert {row["rank"] for row in some.content["ops"]} == {2}
+
+
+def test_errors_say_what_to_do(tmp_path):
+    answers = ask(recorded(tmp_path / "run"), [
+        ("comms", {"op": "nope"}), ("ops", {"sort": "nope"}), ("steps", {"rank": 99}), ("findings", {"window": 4}),
+        ("comms", {"collective": 10**6}), ("watch_state", {}), ("ops", {"rank": 99}), ("findings", {"offset": -1})])
+    assert all(one.is_error for one in answers)
+    assert all("hint: " in one.text or "choose from" in one.text for one in answers[:-1])
+    assert "greater than or equal to 0" in answers[-1].text
+
+
+def test_a_job_that_goes_on_is_told_by_its_watch(tmp_path):
+    run = make_run(tmp_path / "run")
+    for rank in (MadeUpRank(run, rank) for rank in range(4)):
+        rank.steps(300)
+    findings, state, steps = ask(run, [("findings", {}), ("watch_state", {}), ("steps", {})])
+    assert state.content["num_steps"] == 300 and len(state.content["ranks"]) == 4
+    assert "no step was recorded in detail yet" in findings.content["recorded_steps_unknown"]
+    assert findings.content["findings"] == [] and findings.content["whole_job"] == "steps 0-299"
+    assert steps.is_error and "hint: watch_state" in steps.text
+
+
+def test_a_later_recording_is_read_as_a_window(tmp_path):
+    run = make_run(tmp_path / "run")
+    write_state(run, job_state())
+    recorded(run / "windows" / "0001", Plant(5, "optimizer", None, 20 * MS))
+    every, later, comms = ask(run, [("findings", {}), ("findings", {"window": 1}), ("comms", {"window": 1})])
+    assert every.content["windows"] == [1] and every.content["findings"][0]["source"] == "whole job"
+    assert later.content["findings"][0]["ranks"] == [5] and comms.content["culprits"][0]["rank"] == 5
+
+
+def test_a_run_that_is_removed_meanwhile_is_an_error(tmp_path):
+    run = make_run(tmp_path / "run")
+    write_state(run, job_state())
+    assert not ask(run, [("watch_state", {})])[0].is_error
+    shutil.rmtree(run)
+    done = called("mcp", run)
+    assert done.returncode == 1 and "is no run directory  hint: " in done.stderr and done.stdout == ""

@@ -1,0 +1,81 @@
+"""A coding agent as simple as can be: it asks the tools of a run, and believes what their documented fields say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from support.processes import clean_environ
+
+Question = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a tool says."""
+
+    is_error: bool
+    text: str
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Its JSON."""
+        return json.loads(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What makes a job slow."""
+
+    kind: str | None
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    phase: str | None
+    module: str | None
+    line: str | None
+    since_step: int | None
+
+
+def ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
+    """Starts the server of a run as an agent would, and asks one thing after the other."""
+    return anyio.run(_ask, run, questions)
+
+
+async def _ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
+    started = StdioServerParameters(command=sys.executable, args=["-m", "distprof", "mcp", str(run)],
+                                    env=clean_environ())
+    async with Client(stdio_client(started)) as client:
+        return [await _answer(client, *one) for one in questions]
+
+
+async def _answer(client: Client, name: str, arguments: dict[str, Any]) -> Answer:
+    found = await client.call_tool(name, arguments)
+    return Answer(is_error=bool(found.is_error), text=found.content[0].text)
+
+
+async def _tools(run: Path) -> dict[str, Any]:
+    started = StdioServerParameters(command=sys.executable, args=["-m", "distprof", "mcp", str(run)],
+                                    env=clean_environ())
+    async with Client(stdio_client(started)) as client:
+        return {one.name: one for one in (await client.list_tools()).tools}
+
+
+def tools(run: Path) -> dict[str, Any]:
+    """What an agent is told of the tools."""
+    return anyio.run(_tools, run)
+
+
+def explain(findings: dict[str, Any]) -> Explained | None:
+    """The first bad finding; None where nothing is wrong."""
+    one = next((one for one in findings.get("findings", ()) if one["severity"] == "bad"), None)
+    return None if one is None else Explained(
+        kind=one.get("kind"), ranks=tuple(one.get("ranks", ())), hosts=tuple(one.get("hosts", ())),
+        phase=one.get("phase"), module=one.get("module"), line=one.get("line"), since_step=one.get("since_step"))
