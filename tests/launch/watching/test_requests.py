@@ -7,15 +7,13 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.contract import rank_json
-from distprof.contract.paths import RUN_JSON, STEP_ENDS, rank_folder
+from distprof.contract.paths import RUN_JSON, rank_folder
 from distprof.contract.rank_json import RankJson, RunJson
-from distprof.contract.step_ends import MAGIC
 from distprof.contract.watch import Frame, StepRows, encoded
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
 from distprof.errors import OutputError, UsageError
@@ -148,8 +146,7 @@ def test_where_a_job_is(tmp_path):
     run = running(tmp_path / "run")
     assert latest_step(run) is None
     watched(rank_of(run, 0), last_step=5000, step_ns=20_000_000, age_s=3.0)
-    ends = time.time_ns() - np.arange(60, -1, -1) * 20_000_000 - 1_000_000_000
-    (rank_of(run, 1) / STEP_ENDS).write_bytes(np.array([MAGIC, 5041, *ends], np.int64).tobytes())
+    watched(rank_of(run, 1), last_step=5100, step_ns=20_000_000, age_s=1.0)
     found = latest_step(run)
     assert found is not None and found.step == 5100 and found.step_s == pytest.approx(0.02, rel=0.01)
     assert 1.0 <= found.age_s < 2.0 and found.now == pytest.approx(5100 + found.age_s / 0.02, abs=2)
