@@ -108,7 +108,7 @@ def test_a_job_is_recorded_alike(tmp_path, how, ranks):
 
 def said(done: subprocess.CompletedProcess) -> list[str]:
     """Lines of ours, and of the rank that fails, without what differs from job to job."""
-    return sorted(re.sub(r"\b(forked|started)\b", "RUN", line) for line in done.stderr.splitlines()
+    return sorted(re.sub(r"\b(forked|started)\b|[\d.]+ [mu]?s\b", "RUN", line) for line in done.stderr.splitlines()
                   if line.startswith(("distprof: ", "[rank1]: ")))
 
 

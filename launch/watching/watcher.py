@@ -247,11 +247,13 @@ class Watcher:
             self._server.state = self._state
 
     def _tell(self, finding: WatchFinding) -> None:
+        if finding.kind == "pauses":  # every job has some; the end sums them up
+            return
         is_new, has_ended = finding.id not in self._ended, finding.until_step is not None
         is_explained = finding.window is not None and finding.id not in self._explained_ids
         if is_explained:
             self._explained_ids.add(finding.id)
-        if (is_new or is_explained) and finding.kind != "pauses":  # every job has some; the end sums them up
+        if is_new or is_explained:
             self._num_said += 1
             if self._num_said <= MOST_SAID:
                 tell("say", finding.text)
@@ -265,7 +267,7 @@ class Watcher:
             self._alert("ended", finding)
         self._ended[finding.id] = has_ended
 
-    def _alert(self, event: Literal["new", "ended"], finding: WatchFinding) -> None:
+    def _alert(self, event: Literal["new", "explained", "ended"], finding: WatchFinding) -> None:
         if self._collector is not None:
             self._collector.tell(event, finding)
         if self._events is not None:

@@ -14,6 +14,8 @@ from distprof.units import counted, percent, size
 
 _PHASES = {"data": "before the first forward call"}
 MOST_AT_END = 4
+SHORT_NS = 20_000_000_000
+"""Of a job that was watched for less, it is not said that nothing was found: there was too little to compare."""
 """Findings that are listed below an answer."""
 SLOW = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
 """Findings about some ranks that hold up the others."""
@@ -51,6 +53,8 @@ def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
     if state is None or not state.num_steps:
         return []
     first, *findings = job_lines(state)
+    if not state.findings and (state.elapsed_ns or 0) < SHORT_NS:
+        return [first, *findings[1:]]
     if len(findings) == 1:
         return [f"{first}; {findings[0].strip()}"]
     more = len(findings) - most

@@ -17,6 +17,8 @@ OUTSIDE = 4
 AT_END = 2
 """Rows from an end of the search."""
 SEARCHES = 6
+BETWEEN = 0.4
+"""Part of a shift by which rows in front of it may be above what is normal."""
 LEVEL = 96
 """Rows from which the levels before and after are taken."""
 
@@ -62,6 +64,29 @@ def _searched(view: View, begin: float, slack: float, place: int | None) -> tupl
     at = max(low - LEVEL, 0) + middle
     at = min(at, len(grid.first) - 1)
     return _inside_row(view, at, signals, middle, before, after, sigma), float(grid.count[at]), is_at_end
+
+
+def began(view: View, place: int, shift_ns: float) -> float | None:
+    """The step from which on a rank is slow that seems so from the begin: what is early is in one block with what
+    follows. None where its first rows are like the others.
+
+    Args:
+        view: Of the job.
+        place: Of the rank.
+        shift_ns: By how much it is slow.
+    """
+    if view.grid.blocks.first[0] != view.grid.first[0]:
+        return None  # its first rows are forgotten
+    signals = signals_of(view, place, 0, min(LEVEL, len(view.grid.first)))
+    changes = signals[:, -1:]
+    if len(changes) < 2 * OUTSIDE:
+        return None
+    after = _level(changes[len(changes) // 2:])
+    before, sigma = after - shift_ns, _sigma(changes)
+    middle = shifts.turning_point(changes, before, after, sigma)
+    if middle < OUTSIDE or np.nanmedian(changes[:middle]) - before[0] > BETWEEN * shift_ns:
+        return None
+    return _inside_row(view, min(middle, len(changes) - 1), changes, middle, before, after, sigma)
 
 
 def _inside_row(view: View, at: int, signals: Any, middle: int, before: Any, after: Any, sigma: Any) -> float:

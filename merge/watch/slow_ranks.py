@@ -15,7 +15,7 @@ from distprof.merge.watch.late_ranks import (
     growth,
     late_ranks,
 )
-from distprof.merge.watch.onset import refined
+from distprof.merge.watch.onset import began, refined
 from distprof.merge.watch.view import View
 
 SURELY = 3.5
@@ -76,7 +76,7 @@ def _explained_otherwise(view: View, grown: float, onset: float, end: float | No
 
 def _from_start(view: View, some: list[Late]) -> WatchFinding | None:
     lead = some[0]
-    first = int(view.grid.blocks.first[0])
+    first = int(began(view, lead.place, lead.shift_ns) or view.grid.blocks.first[0])
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     gain, error = gained_by_fixing(view, some, first, end)
     if not gain - 3 * error >= COSTLY * view.typical_ns:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 RECORDING = frozenset(("run", "bench", "count", "profile", "reconcile", "demo", "selftest"))
 """Commands that need torch."""
-APART = frozenset(("view", "split", "upload", "doctor"))
-"""Those that talk to a browser or to a storage, that read no run, and the one that looks at this machine."""
+APART = frozenset(("view", "split", "upload", "doctor", "watch", "trigger", "mcp"))
+"""Those that talk to a browser, an agent, a running job or a storage, that read no run, and the one that looks at this
+machine."""
 
 
 def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:

