@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from distprof.contract.watch_state import WatchFinding, window_folder
-from distprof.errors import DistprofError, UsageError
+from distprof.errors import DistprofError
 from distprof.launch.watching.explained import Explanation, explained
 from distprof.launch.watching.latest_step import latest_step
 from distprof.launch.watching.requests import RequestPolicy, ask, finished, usual_steps
 
 KINDS = ("slow_rank", "slow_host", "slow_link", "slow_group", "regression", "intermittent", "data_stall")
 """What a recording of a few steps may explain."""
-OFF = "off"
-SHORTEST_S = 60.0
-
-
-def every_s(text: str | None) -> float | None:
-    """Seconds between two closer looks, of minutes; 0 for `off`; None where nobody said.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if text is None:
-        return None
-    if text == OFF:
-        return 0.0
-    try:
-        found = 60 * float(text)
-    except ValueError:
-        found = math.nan
-    if not found >= SHORTEST_S:
-        raise UsageError(f"--window-every must be a number of minutes, at least 1, or off, not {text!r}",
-                         hint="--window-every 30")
-    return found
 
 
 class CloserLooks:

@@ -16,8 +16,15 @@ import msgspec
 
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, UsageError
-from distprof.launch.watching.closer_look import every_s
-from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address, check_collector, check_target
+from distprof.launch.watching.watcher_protocol import (
+    END,
+    Message,
+    WatchOrder,
+    address,
+    check_collector,
+    check_target,
+    every_s,
+)
 from distprof.terminal import quoted, say
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "

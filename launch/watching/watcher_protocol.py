@@ -6,6 +6,7 @@ before: then the watcher takes a last look and tells what it knows of the whole 
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -16,6 +17,8 @@ from distprof.hidden import hidden
 from distprof.storage.credentials import is_url
 
 END = b"end\n"
+OFF = "off"
+SHORTEST_S = 60.0
 MOST_PORT = 65535
 WEB = ("http://", "https://")
 SIGNALS = ("/v1/metrics", "/v1/logs", "/v1/traces")
@@ -83,3 +86,23 @@ def check_collector(text: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.rstrip("/").endswith(SIGNALS):
         raise UsageError(f"--otlp must be the http(s) URL of a collector, without /v1/..., not {hidden(text)!r}",
                          hint="--otlp http://localhost:4318")
+
+
+def every_s(text: str | None) -> float | None:
+    """Seconds between two closer looks, of minutes; 0 for `off`; None where nobody said.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if text is None:
+        return None
+    if text == OFF:
+        return 0.0
+    try:
+        found = 60 * float(text)
+    except ValueError:
+        found = math.nan
+    if not found >= SHORTEST_S:
+        raise UsageError(f"--window-every must be a number of minutes, at least 1, or off, not {text!r}",
+                         hint="--window-every 30")
+    return found
