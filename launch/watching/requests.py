@@ -123,7 +123,7 @@ class RequestPolicy:
 
     Args:
         run: The run directory. What was requested before counts.
-        every_s: Seconds between two requests.
+        every_s: Seconds between two requests; infinite for none at all.
     """
 
     def __init__(self, run: Path, every_s: float = EVERY_S) -> None:
@@ -134,7 +134,7 @@ class RequestPolicy:
 
     def allows(self, finding: str) -> bool:
         """Whether the ranks may be asked now because of a finding."""
-        if finding in self._done or time.time() - self._last_s < self._every_s:
+        if finding in self._done or math.isinf(self._every_s) or time.time() - self._last_s < self._every_s:
             return False
         before = latest_request(self._run)
         return before is None or finished(self._run, before.number)
