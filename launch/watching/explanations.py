@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.contract.watch_state import WatchState
 from distprof.launch.watching.closer_look import CloserLooks
 from distprof.launch.watching.hangs import HangSearch
 from distprof.launch.watching.rank_folders import LocalRanks
@@ -20,10 +20,6 @@ from distprof.summaries.host_file import file_stem
 
 END_S = 20.0
 """How long the end of the job waits for a recording that is being read."""
-SETTLES_S = 8.0
-"""The first estimate of a finding changes most."""
-AT_ONCE = ("hang", "stopped")
-"""What nobody waits for to become clearer."""
 
 
 class Explanations:
@@ -89,16 +85,3 @@ class Explanations:
         for one in state.findings:
             one.why += [line for line in self._why.get(one.id, []) if line not in one.why]
         self._notes = self._reasons.notes
-
-
-def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float], *, running: bool) -> set[str]:
-    """Ids of findings that have been there for a while.
-
-    Args:
-        findings: As of now.
-        seen_s: When each was seen first, which is added to.
-        running: At the end of the job all are.
-    """
-    now_s = time.monotonic()
-    return {one.id for one in findings if now_s - seen_s.setdefault(one.id, now_s) >= SETTLES_S or not running
-            or one.kind in AT_ONCE}

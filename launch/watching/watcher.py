@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -42,6 +43,11 @@ LOW_PRIORITY = 10
 """On a machine that is busy with the job a tenth of a processor is left; with 19, not enough to be in time."""
 MOST_SAID = 20
 """Findings that are said while the job runs, and at its end."""
+EXPLAINS_S = 6.0
+SETTLES_S = 8.0
+"""The first estimate of a finding changes most."""
+AT_ONCE = ("hang", "stopped")
+"""What nobody waits for to become clearer."""
 PATIENCE_S = 5.0
 """For `--on-finding`, and for `--otlp`, after the job."""
 
@@ -149,6 +155,8 @@ class Watcher:
             self._events = EventFile(self._run, lambda line: tell("say", line))
         self._job: WatchedJob | None = None
         self._explanations: Explanations | None = None
+        self._since_s: float | None = None
+        """When a rank was seen to have written something."""
         self._seen_s: dict[str, float] = {}
         """When findings were seen first."""
         self._ended: dict[str, bool] = {}
@@ -160,7 +168,7 @@ class Watcher:
 
     def look(self, *, running: bool = True) -> None:
         """Reads, notices, writes and tells what is new."""
-        if self._explanations is None and any(self._run.glob("rank*/watch-*.bin")):
+        if self._explanations is None and running and any(self._run.glob("rank*/watch-*.bin")):
             self._explain()
         if self._explanations is not None:
             self._explanations.begin()
@@ -187,15 +195,16 @@ class Watcher:
                 self._tell(finding)
 
     def _explain(self) -> None:
-        """Large things are imported once a rank wrote something."""
+        """Large things are imported once ranks have written for a while: a short job needs none of it."""
+        self._since_s = self._since_s or time.monotonic()
+        if time.monotonic() - self._since_s < EXPLAINS_S:
+            return
         from distprof.launch.watching.explanations import Explanations
 
         self._explanations = Explanations(self._run, self._order.window_every_s)
 
     def _explained(self, state: WatchState, *, running: bool) -> set[str]:
         """Adds to the findings what else is known of them; gives the ids of those that may be told."""
-        from distprof.launch.watching.explanations import certain_findings
-
         certain = certain_findings(state.findings, self._seen_s, running=running)
         if self._explanations is not None:
             self._explanations.add(state, certain, running=running)
@@ -299,3 +308,16 @@ def _last_state(run: Path) -> WatchState | None:
         return read_state(run)
     except DataError:
         return None
+
+
+def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float], *, running: bool) -> set[str]:
+    """Ids of findings that have been there for a while.
+
+    Args:
+        findings: As of now.
+        seen_s: When each was seen first, which is added to.
+        running: At the end of the job all are.
+    """
+    now_s = time.monotonic()
+    return {one.id for one in findings if now_s - seen_s.setdefault(one.id, now_s) >= SETTLES_S or not running
+            or one.kind in AT_ONCE}

@@ -13,8 +13,8 @@ from distprof.errors import OutputError, UsageError
 from distprof.launch.watching import closer_look
 from distprof.launch.watching.closer_look import CloserLooks
 from distprof.launch.watching.explained import Explanation
-from distprof.launch.watching.explanations import certain_findings
 from distprof.launch.watching.requests import RequestPolicy
+from distprof.launch.watching.watcher import certain_findings
 from distprof.launch.watching.watcher_protocol import every_s
 
 
