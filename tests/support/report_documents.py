@@ -71,3 +71,9 @@ def differences(document: dict[str, Any]) -> set[float]:
     pairs = [(part[start][row], part[end][row]) for part in parts
              for start, end in (("arrival_ns", "full_ns"), ("full_ns", "end_ns")) for row in range(len(part["call"]))]
     return {float(end - start) for start, end in pairs if start is not None and end is not None}
+
+
+def in_units(document: dict[str, Any]) -> set[float]:
+    """Numbers of the picture of the whole job, which are kept in units."""
+    job = document.get("whole_job") or {}
+    return {value * job["unit_ns"] for value in numbers(job)} if job else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distprof.launch.agents.bounded import MOST_BYTES, answer
@@ -15,6 +15,7 @@ VALUES = st.recursive(
     max_leaves=200)
 
 
+@settings(suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=20), VALUES, max_size=30), st.lists(VALUES, max_size=60),
        st.integers(0, 80))
 def test_an_answer_is_never_too_long_and_always_json(head, rows, offset):

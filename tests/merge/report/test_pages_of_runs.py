@@ -38,7 +38,7 @@ def test_every_view_is_drawn_with_the_numbers_of_the_document(opened, document):
         assert report.page.evaluate("document.documentElement.scrollWidth") == size["width"]
     report.unfold()
     values = report.page.eval_on_selector_all("main data", "all => all.map(one => Number(one.value))")
-    known = set(map(float, numbers(document))) | differences(document)
+    known = set(map(float, numbers(document))) | differences(document) | in_units(document)
     assert len(values) > 100 and {value for value in values if value not in known} == set()
     drawn = report.page.eval_on_selector_all("[data-view]", "all => all.map(one => one.dataset.view)")
     assert {"steps", "collectives", "modules", "operators", "critical_path"} <= set(drawn)
