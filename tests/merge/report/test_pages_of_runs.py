@@ -9,7 +9,7 @@ import pytest
 
 from support.browser import PHONE, WIDE
 from support.jobs import SCRIPTS, called, record_run
-from support.report_documents import differences, numbers
+from support.report_documents import differences, in_units, numbers
 
 pytestmark = pytest.mark.job
 PASSES = ("--steps", "wait=1,count=1,time=2,memory=1,trace=3,arrivals=0")
