@@ -96,8 +96,8 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                        help="off: record no passes, only what --watch notes, from the second step on; the same as "
                             "--steps off (default: on)")
     group.add_argument("--watch", choices=("on", "off"), default=None,
-                       help="whether to note every step after the passes too, and communication in a sample of steps, "
-                            "which takes less than 0.1 ms per step (default: on)")
+                       help="whether to note every step after the passes too, and communication in a sample of steps "
+                            "(default: on)")
     group.add_argument("--watch-bytes", default=None, metavar="SIZE",
                        help="maximum size of what --watch notes of a rank, like 20MB; beyond it, older steps are "
                             "joined to rows of more steps (default: 8MB)")

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+FORMAT = 1
+"""Of the state: the newest that this version reads, and the one that it writes."""
 WATCH = "watch"
 """A folder in a run directory."""
 STATE_JSON = "state.json"

@@ -1,4 +1,4 @@
-"""`watch/state.json` as the watcher of a job wrote it last, and what `summary.json` keeps of it."""
+"""`watch/state.json`, as the watcher of a job writes it and others read it; what `summary.json` keeps of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState
+from distprof.contract.watch_state import FORMAT, STATE_JSON, WATCH, WatchState
 from distprof.errors import DataError, FormatError
-from distprof.files import MOST_LINES_BYTES, read_small
+from distprof.files import MOST_LINES_BYTES, json_text, read_small, write_whole
 
-FORMAT = 1
-"""The newest that this version reads."""
 FRESH_S = 10.0
 """A running job's state is written every 2 s: one that is older has lost its watcher."""
 KEPT = ("num_steps", "first_watched", "elapsed_ns", "step_ns", "findings", "notes")
@@ -71,3 +69,24 @@ def state_of(data: Mapping[str, Any] | None) -> WatchState | None:
     return None if data is None else msgspec.convert(
         {"format": FORMAT, "run_id": "", "time_ns": 0, "running": False, "world_size": 0, "ranks": [], **data},
         WatchState)
+
+
+def write_state(run: Path, state: WatchState) -> None:
+    """Replaces it. Not synced: it is worth nothing after a crash, and a sync would make the job's own writes wait.
+
+    Raises:
+        OSError: It cannot be written, or the run directory was removed, which is not made again.
+    """
+    write_unsynced(run, STATE_JSON, json_text(state))
+
+
+def write_unsynced(run: Path, name: str, content: bytes) -> None:
+    """Replaces a file in `watch/`, which is made where it is not there.
+
+    Raises:
+        OSError: As above.
+    """
+    folder = run / WATCH
+    if not folder.is_dir():
+        folder.mkdir()  # without parents: the run directory may be gone
+    write_whole(folder / name, lambda temporary: temporary.write_bytes(content), syncs=False)

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from distprof.contract.watch_state import WATCH
+from distprof.contract.written_state import write_unsynced
 from distprof.files import read_small
-from distprof.launch.watching.state_file import write_unsynced
 
 CLAIM_JSON = "watcher.json"
 STALE_S = 10.0

@@ -15,11 +15,11 @@ from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
+from distprof.process.identity import BOOT_ID
 from distprof.storage.places import remote
 
 NAME = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 OPENED_EVERY = 5
 LOCAL_EVERY_S = 5.0
 """Between two looks for ranks of this machine, which may be restarted."""

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from distprof.contract.watch_state import WatchFinding, WatchState
-from distprof.contract.written_state import read_state
+from distprof.contract.written_state import read_state, write_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
-from distprof.launch.watching.state_file import write_state
 from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distprof.contract.paths import rank_folder
-from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState
 from distprof.merge.watch.grid import Grid
 from distprof.merge.watch.job_growth import job_growths
 from distprof.merge.watch.late_ranks import TOGETHER_NS
@@ -24,7 +24,6 @@ from distprof.merge.watch.sampled_steps import SampledSteps
 from distprof.merge.watch.slow_ranks import slow_ranks
 from distprof.merge.watch.view import View
 
-FORMAT = 1
 STOPPED_NS = 20_000_000_000
 """A rank that is silent for longer than that, and than three of its longest steps, while others go on, has stopped."""
 SELDOM = 400

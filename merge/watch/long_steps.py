@@ -32,7 +32,7 @@ class LongSteps:
         self.of: dict[int, dict[int, Any]] = {}
         """By step and rank: the excess, that of each of `PHASES`, and time in garbage collection."""
         self.noted: dict[int, str] = {}
-        """Pauses that the script told of."""
+        """Pauses that the script announced."""
         self.covered: dict[int, tuple[int, int]] = {}
         """First and last step of each rank."""
         self._usual: dict[int, deque[Any]] = {}

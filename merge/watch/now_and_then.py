@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from distprof.contract.watch_state import WatchFinding
+from distprof.merge.chance.others import median_of_others
 from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.long_steps import PHASES, LongSteps
 from distprof.merge.watch.rhythm import period
 from distprof.merge.watch.slow_ranks import costed
-from distprof.merge.watch.view import MATERIAL, View, median_of_others
+from distprof.merge.watch.view import MATERIAL, View
 
 FAR = 6.0
 """Robust standard deviations above what is usual for a rank."""
@@ -42,7 +43,7 @@ def intermittent(view: View, known: Iterable[WatchFinding]) -> list[WatchFinding
     for step, own in (_in_samples(view), _in_rows(view)):
         if own is None or len(step) < 4 * EPISODES:
             continue
-        compared = own - median_of_others(own)
+        compared = own - median_of_others(own.T).T
         for place, hits in _often(compared, view.typical_ns):
             if view.ranks[place] not in taken | found.keys():
                 found[view.ranks[place]] = _coming_and_going(view, place, step, compared[:, place], hits)
@@ -55,7 +56,7 @@ def split(view: View, found: WatchFinding) -> None:
     if found.kind != "slow_rank" or len(found.ranks) != 1 or own is None:
         return
     place = list(view.ranks).index(found.ranks[0])
-    compared = (own - median_of_others(own))[:, place]
+    compared = (own - median_of_others(own.T).T)[:, place]
     inside = (step >= found.onset_step) & (step <= (np.inf if found.until_step is None else found.until_step))
     some, before = compared[inside], compared[step < found.onset_step]
     if len(some) < 4 * EPISODES:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.chance.others import median_of_others
 from distprof.merge.watch import shifts
 from distprof.merge.watch.grid import Grid
 from distprof.merge.watch.sampled_steps import SampledSteps
@@ -47,7 +48,7 @@ class View:
         if not names or len(self.ranks) < 2 or not len(self.grid.blocks.first):
             return None
         own = shifts.filled(sum(self.grid.blocks.field(name) for name in names))
-        return self._of_blocks(own - median_of_others(own))
+        return self._of_blocks(own - median_of_others(own.T).T)
 
     @cached_property
     def sampled_own(self) -> Series | None:
@@ -62,7 +63,7 @@ class View:
         series = self.sampled_own
         if series is None or len(self.ranks) < 2:
             return None
-        return self._of_samples(series.values - median_of_others(series.values))
+        return self._of_samples(series.values - median_of_others(series.values.T).T)
 
     @cached_property
     def sampled_in_blocks(self) -> Series | None:
@@ -126,17 +127,6 @@ def _searched(values: Any, weight: Any, step: Any, *, search: bool = True) -> Se
     sigma = shifts.noise(values, weight) if len(values) >= shifts.LEAST else np.full(values.shape[1], np.inf)
     strength = shifts.strongest(values, weight, sigma)[0] if search and len(values) else np.zeros(values.shape[1])
     return Series(values=values, weight=weight, step=step, sigma=sigma, strength=strength)
-
-
-def median_of_others(values: Any) -> Any:
-    """Of each rank the median of all other ranks, at each time."""
-    order = np.argsort(values, axis=1)
-    position, ordered = np.argsort(order, axis=1), np.take_along_axis(values, order, 1)
-    others = values.shape[1] - 1
-    found = np.zeros_like(values)
-    for middle in ((others - 1) // 2, others // 2):
-        found += np.where(position > middle, ordered[:, middle, None], ordered[:, middle + 1, None])
-    return found / 2
 
 
 def _calm(values: Any) -> Any:

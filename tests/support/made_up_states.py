@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distprof.contract.watch_state import RankState, WatchFinding, WatchState
-from distprof.contract.written_state import FORMAT
+from distprof.contract.watch_state import FORMAT, RankState, WatchFinding, WatchState
 
 MS = 1e6
 

@@ -11,8 +11,7 @@ from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.contract.watch import UNKNOWN, Frame, StepRows, encoded
-from distprof.contract.watch_state import RankState, WatchFinding, WatchState
-from distprof.contract.written_state import FORMAT
+from distprof.contract.watch_state import FORMAT, RankState, WatchFinding, WatchState
 from distprof.launch.watching.watcher_protocol import WatchOrder
 from distprof.merge.watch.pieces import Piece
 

@@ -19,7 +19,7 @@ from distprof.recording.steps.skipped import SkippedSteps
 
 
 class Later(Protocol):
-    """What is told of optimizers once nothing else is to be watched."""
+    """What hears of optimizer steps once nothing else is watched."""
 
     def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Called in front of each step; gives other arguments, or None."""
@@ -46,7 +46,7 @@ class OptimizerHooks:
             guard: What wraps calls from the script.
             is_recording: False once nothing is to be watched.
             stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
-            later: Told of steps once nothing else is to be watched.
+            later: Hears of steps once nothing else is watched.
             is_told: Nothing is put anywhere: what happens is told by `before` and `behind`, from hooks of another one.
         """
         self._passes = passes

@@ -91,7 +91,7 @@ class Windows:
         Args:
             run: The run directory.
             folder: That of the rank.
-            watch: Told of what happens in the script while nothing is recorded.
+            watch: Hears what happens in the script while nothing is recorded.
             prepare: Makes a recording: its number, the step of the job, its plan, and its run directory. None where
                 that is not possible now.
             say: Says a line.

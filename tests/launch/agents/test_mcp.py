@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from distprof.contract.written_state import write_state
 from distprof.launch.agents.bounded import MOST_BYTES
-from distprof.launch.watching.state_file import write_state
 from distprof.merge.text.watch import with_texts
 from support.jobs import called
 from support.made_up_states import job_state, rank_state, slow_rank

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import FORMAT
+from distprof.contract.watch_state import FORMAT, WatchState
+from distprof.contract.written_state import write_state
 from distprof.launch.watching import watched_job, watched_place
 from distprof.launch.watching.metrics import MetricsServer
-from distprof.launch.watching.state_file import write_state
 from distprof.launch.watching.watched_place import LauncherSource, RunSource, source_of
 from support.jobs import called
 from support.made_up_states import job_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.merge.blame.others import median_of_others
+from distprof.merge.chance.others import median_of_others
 from distprof.merge.chance.significance import chance, chances
 
 NOISES = {
