@@ -96,6 +96,7 @@ def run(args: Sequence[object], *, timeout: float | None = None, input: Any = No
 def _is_alike(args: Sequence[object], options: Mapping[str, Any]) -> bool:
     """Whether it is this Python, and nothing is asked for that is decided before a process is forked."""
     words = [str(word) for word in args]
+    assert not words[0].startswith("python"), f"`{words[0]}` may be a Python without distprof: sys.executable"
     first = words[2] if words[1:2] == ["-u"] else words[1]
     environ = options["env"] if options.get("env") is not None else os.environ
     return (words[0] == sys.executable and (not first.startswith("-") or first in ("-m", "-c"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +33,8 @@ def job(folder: Path, *, num_steps: int = 100_000, seconds: float = 0.02, slow_f
         **environ: str) -> Iterator[tuple[Path, subprocess.Popen]]:
     """Two ranks that run until they are told to stop, seen once both note their steps."""
     run = folder / "run"
-    with forked.popen(["python", "-m", "distprof", "run", "--no-merge", "--out", str(run), "--nproc-per-node", "2",
-                       "--steps", PLAN, str(SCRIPT), str(num_steps), str(seconds), str(slow_from)],
+    with forked.popen([sys.executable, "-m", "distprof", "run", "--no-merge", "--out", str(run), "--nproc-per-node",
+                       "2", "--steps", PLAN, str(SCRIPT), str(num_steps), str(seconds), str(slow_from)],
                       stderr=subprocess.PIPE, text=True,
                       env=clean_environ() | {"NOTED": str(folder)} | environ) as ranks:
         try:
@@ -122,8 +123,8 @@ def recorded(folder: Path, rank: int) -> int:
 def test_a_job_without_a_watch_is_asked_nothing(tmp_path):
     run = tmp_path / "run"
     environ = clean_environ() | {"NOTED": str(tmp_path), "DISTPROF_WATCH": "off"}
-    with forked.popen(["python", "-m", "distprof", "run", "--no-merge", "--out", str(run), "--nproc-per-node", "2",
-                       "--steps", PLAN, str(SCRIPT), "100000", "0.01", "1000000"], env=environ) as ranks:
+    with forked.popen([sys.executable, "-m", "distprof", "run", "--no-merge", "--out", str(run), "--nproc-per-node",
+                       "2", "--steps", PLAN, str(SCRIPT), "100000", "0.01", "1000000"], env=environ) as ranks:
         until = time.monotonic() + PATIENCE_S
         while not (run / "rank00000").exists() or not (run / "rank00001").exists():
             assert ranks.poll() is None and time.monotonic() < until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import urllib.request
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_rank_that_becomes_slow_is_told_while_the_job_runs_and_named_at_its_en
     (tmp_path / "train.py").write_text(SCRIPT)
     run, port = tmp_path / "run", free_port()
     with forked.popen(
-            ["python", "-m", "distprof", "run", "--out", str(run), "--nproc-per-node", "2", "--passes", "off",
+            [sys.executable, "-m", "distprof", "run", "--out", str(run), "--nproc-per-node", "2", "--passes", "off",
              "--no-merge", "--metrics", f"127.0.0.1:{port}", "--on-finding",
              f"cat > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/found", str(tmp_path / "train.py"),
              str(tmp_path / "found")], env=clean_environ(), stderr=-1, text=True) as job:

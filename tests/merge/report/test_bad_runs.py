@@ -14,6 +14,7 @@ from distprof.contract.paths import RANK_JSON, RUN_JSON, STUCK_JSON, rank_folder
 from distprof.contract.rank_json import RankFailure, RankJson, RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
+from distprof.merge.report.document import SECTIONS as BUILT
 from distprof.merge.text.stats import exposed
 from support.hostile import FILE_NAME, NAME, judge
 from support.jobs import EXAMPLES, called, record_run
@@ -24,9 +25,7 @@ from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
 
-SECTIONS = {"step_parts", "heat_map", "collectives", "collective_kinds", "bandwidths", "blame", "hang", "modules",
-            "operators", "memory", "pipeline", "waits", "script_lines", "critical_path", "clock", "totals",
-            "communication"}
+SECTIONS = {*BUILT, "totals", "communication"}
 
 
 def document(*arguments):

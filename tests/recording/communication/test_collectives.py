@@ -85,7 +85,10 @@ def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
 
 
 def test_the_timeline_tells_every_end(rows):
-    assert rows["end_ns"].null_count() == 0 and set(rows["timed_by"]) <= {"timeline", "future"}
+    assert rows["end_ns"].null_count() == 0
+    # on a busy machine a wait may return before the callback of its future has run
+    assert set(rows.filter(~pl.col("asynchronous"))["timed_by"]) <= {"timeline", "future"}
+    assert set(rows["timed_by"]) <= {"timeline", "future", "wait"}
 
 
 def test_runs_of_older_versions_know_less(run, rows, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -307,7 +308,8 @@ train(run, 40, at)
 @pytest.mark.job
 def test_sigterm_inside_keeps_what_was_recorded(tmp_path):
     (tmp_path / "ends.py").write_text(ENDS_BY_SIGNAL.format(tests=str(Path(__file__).parents[2])))
-    done = forked.run(["python", str(tmp_path / "ends.py"), str(tmp_path / "run")], env=clean_environ(), timeout=120)
+    done = forked.run([sys.executable, str(tmp_path / "ends.py"), str(tmp_path / "run")], env=clean_environ(),
+                      timeout=120)
     assert done.returncode == -signal.SIGTERM
     found = about(window_folder(tmp_path / "run", 1))
     assert (found.status, found.num_steps) == ("partial", 5) and "SIGTERM" in (found.why or "")
