@@ -17,6 +17,8 @@ from distprof.recording.watch.root_phases import StepPhases
 from distprof.system import resource
 
 ROW_NS = 200_000_000
+MEMORY_NS = 1_000_000_000
+"""So much time of steps lies between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ALLOCATED = ("allocated_bytes", "all", "current")
@@ -62,6 +64,8 @@ class RowInProgress:
 
     def __init__(self, garbage: GarbageTime) -> None:
         self._garbage = garbage
+        self._memory = UNKNOWN, UNKNOWN
+        self._memory_ns = MEMORY_NS
         self._empty()
 
     def begin(self) -> None:
@@ -102,15 +106,23 @@ class RowInProgress:
         known = used.thread == before.thread
         data, forward, backward = (
             (UNKNOWN, UNKNOWN, UNKNOWN) if self._is_unknown else (self._data, self._forward, self._backward))
+        host_bytes, device_bytes = self._memory_used()
         row = {"first_step": self._first, "num_steps": self.num_steps, "end_ns": time.time_ns(),
                "span_ns": self.span_ns, "longest_ns": self._longest_ns, "longest_step": self._longest,
                "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": self._optimizer,
                "device_ns": UNKNOWN, "cpu_ns": used.cpu_ns - before.cpu_ns if known else UNKNOWN,
                "switches": used.switches - before.switches if known else UNKNOWN,
-               "gc_ns": used.gc_ns - before.gc_ns, "host_bytes": _host_bytes(), "device_bytes": _device_bytes()}
+               "gc_ns": used.gc_ns - before.gc_ns, "host_bytes": host_bytes, "device_bytes": device_bytes}
         self._used = used
         self._empty()
         return row
+
+    def _memory_used(self) -> tuple[int, int]:
+        """Bytes of host and device, no older than a second of steps."""
+        self._memory_ns += self.span_ns
+        if self._memory_ns >= MEMORY_NS:
+            self._memory, self._memory_ns = (_host_bytes(), _device_bytes()), 0
+        return self._memory
 
     def _using(self) -> _Used:
         return _Used(thread=get_ident(), cpu_ns=time.thread_time_ns(), gc_ns=self._garbage.total_ns,
