@@ -18,8 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from distprof.formulas.bytes_moved import bytes_moved
 from distprof.formulas.contractions import LOOK_AT_VALUES, MACS
 from distprof.formulas.dispatched_call import dispatched_call, name_of
-from distprof.formulas.element_counts import element_count
-from distprof.formulas.operator_kinds import kind_without_formula
+from distprof.formulas.operator_kinds import element_count, kind_without_formula
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
 from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES

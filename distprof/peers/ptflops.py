@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
+from distprof.counting.count import Counts
 from distprof.counting.counted_call import OpCount
-from distprof.counting.counts import Counts
 from distprof.counting.torch_functions import TensorSpec
 from distprof.peers.peer_line import OUTSIDE, PeerLine
 from distprof.peers.traced_ops import fused_paths

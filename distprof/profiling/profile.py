@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from distprof.counting.count import run_counted, summed
+from distprof.counting.count import Counts, run_counted, summed
 from distprof.counting.counted_call import ModuleCount
-from distprof.counting.counts import Counts
 from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
 from distprof.model.isolation import undisturbed

@@ -14,8 +14,7 @@ from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_
 from distprof.files import told, write_whole
 from distprof.model.quiet import quiet_log
 from distprof.process.live_objects import live_instances
-from distprof.recording.tracing.raw_strings import strict
-from distprof.recording.tracing.slice_names import real_names
+from distprof.recording.tracing.slice_names import real_names, strict
 
 _REGISTER = ExecutionTraceObserver.register_callback
 

@@ -37,7 +37,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
 
     Several RUNs are run directories of one job whose hosts share no folder.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.run.attempts import of_attempt

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 
-from distprof.counting.counts import Counts
+from distprof.counting.count import Counts
 from distprof.errors import DistprofError, ModelError
 from distprof.launch.model.factory import first_line, hint_for, make_call
 from distprof.reporters.page import Page

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distprof.counting.meta_device import why_not_on_meta
+from distprof.counting.invocation import why_not_on_meta
 from distprof.errors import ModelError, UsageError
 from distprof.launch.model.inputs import RETURNS, ModelCall
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from distprof.merge.operators.shapes.tensors import tensors_of
+from distprof.merge.operators.shapes import tensors_of
 from distprof.merge.operators.timeline.rank_timeline import COPIES, OPERATOR, TYPES
 
 _KEYS = ("rank", "module_path", "op", "phase", "tensors")

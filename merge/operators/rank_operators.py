@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.operator_rows import KEYS, SCHEMA, RankOperators
-from distprof.merge.operators.shapes.costs import UNKNOWN
-from distprof.merge.operators.timeline.grouped_calls import grouped_calls
+from distprof.merge.operators.shapes import UNKNOWN
+from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline
 

@@ -11,7 +11,7 @@ from distprof.errors import DataError
 from distprof.freed_memory import give_back
 from distprof.merge.operators.rank_operators import rank_operators
 from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
-from distprof.merge.operators.shapes.costs import WANTED
+from distprof.merge.operators.shapes import WANTED
 from distprof.merge.operators.timeline.memory_changes import ChangesRead
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, Wanted, read_timeline
 from distprof.merge.run.each_rank import for_each_rank

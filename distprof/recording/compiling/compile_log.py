@@ -19,7 +19,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
 from distprof.model.scopes import in_backward
-from distprof.recording.blocking.script_line import NOWHERE, Place, caller_of_callback, place_of, place_of_thread
+from distprof.recording.blocking.origins import NOWHERE, Place, caller_of_callback, place_of, place_of_thread
 from distprof.recording.compiling.compile_metrics import Phases, graph_break_row, metrics_row
 
 UTILS = "torch._dynamo.utils"

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from distprof.contract.paths import EXECUTION_TIMELINE_JSON, EXECUTION_TRACE_JSON
 from distprof.contract.tables import EXECUTION_COLLECTIVES, TableRow
 from distprof.recording.communication.backend_times import time_calls
-from distprof.recording.communication.collective_call import CollectiveCall
-from distprof.recording.communication.collective_rows import collective_rows
+from distprof.recording.communication.collective_call import CollectiveCall, collective_rows
 from distprof.recording.execution_observer import ExecutionObserver
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder

@@ -10,7 +10,7 @@ import msgspec
 
 from distprof.contract.tables import TableRow
 from distprof.recording.communication.collective_call import BackendEvent, is_backend_event
-from distprof.recording.tracing.raw_strings import strict
+from distprof.recording.tracing.slice_names import strict
 
 MOST_SHAPES = 30
 """The profiler lists the shapes of that many tensors of a list."""

@@ -1,5 +1,6 @@
-"""Operators of one rank, added up: a row for all calls that share operator, shapes, module, phase and step. Knows numpy
-alone, as merging does.
+"""Operators of one rank, added up: a row for all calls that share operator, shapes, module, phase and step.
+
+Knows numpy alone, as merging does.
 """
 
 from __future__ import annotations
@@ -12,12 +13,9 @@ import numpy as np
 
 from distprof.merge.activity.device.commands import GRAPHS
 from distprof.merge.activity.markers import AUTOGRAD, STEP
-from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
-from distprof.merge.operators.shapes.costs import UNKNOWN, ShapeCosts, shape_costs
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.shapes.tensors import strict, tensors_of
+from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
 from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -32,6 +30,10 @@ from distprof.merge.operators.timeline.rank_timeline import (
     RankTimeline,
 )
 from distprof.merge.scan.thread_ids import thread_of
+
+COSTS = ("flops", "bytes")
+MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
+"""Bytes of memory, where the timeline has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
