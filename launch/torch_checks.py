@@ -12,7 +12,7 @@ from distprof.counting.invocation import has_grouped_product_on_cpu
 from distprof.model.compiled import can_skip_compiling
 from distprof.peaks.published import device_peaks
 from distprof.process.accelerators import KINDS, MEASURES_PEAK
-from distprof.recording.compiling.compile_log import can_log_compilations
+from distprof.recording.compile_log import can_log_compilations
 from distprof.recording.hang.report import has_flight_recorder
 from distprof.recording.tracing.timeline import activity_of
 from distprof.timing.stopwatch import has_events

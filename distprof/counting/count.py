@@ -22,7 +22,7 @@ from distprof.model.modules import ModuleMap, Site
 from distprof.model.params import ParamCounter
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
-from distprof.reporters.tree_view import TreeView
+from distprof.reporters.tree import TreeView
 from distprof.shape_formulas.operator_cost import Cost
 
 if TYPE_CHECKING:

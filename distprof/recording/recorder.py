@@ -22,7 +22,7 @@ from distprof.freed_memory import give_back
 from distprof.model.compiled import never_compile
 from distprof.needs import expect_linux, import_torch
 from distprof.recording.chosen_ranks import ChosenRanks
-from distprof.recording.compiling.compile_log import CompileLog
+from distprof.recording.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.known_job import KnownJob

@@ -1,9 +1,13 @@
-"""What a user names, a local path or the URL of one that lies elsewhere, and the folders in it."""
+"""What a user names, a local path or the URL of one that lies elsewhere, the folders in it, and small objects ahead.
+
+Small objects that will be read soon are fetched side by side.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -56,3 +60,20 @@ def walk(path: Path, on_error: Callable[[OSError], None] | None = None) -> Itera
         return
     for folder, folders, names in os.walk(path, onerror=on_error):
         yield Path(folder), folders, names
+
+
+@contextmanager
+def ahead(paths: Iterable[Path]) -> Iterator[None]:
+    """Small objects that are read in here are fetched side by side; of local files nothing is done."""
+    elsewhere = [found for path in paths if (found := remote(path)) is not None]
+    if not elsewhere:
+        yield
+        return
+    from distprof.storage.fetching import begin, drop
+
+    began = [one.url for one in elsewhere if one.entry is not None and begin(one.url, one.entry)]
+    try:
+        yield
+    finally:
+        for url in began:
+            drop(url)

@@ -8,7 +8,7 @@ import click
 
 from distprof.errors import UsageError
 from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
-from distprof.reporters.tree_view import SORTS, TreeView
+from distprof.reporters.tree import SORTS, TreeView
 from distprof.terminal import quoted_all, show
 
 

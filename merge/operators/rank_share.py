@@ -9,8 +9,7 @@ import polars as pl
 
 from distprof.contract.problems import TraceDamaged
 from distprof.contract.tables import OPS
-from distprof.merge.operators.counted import with_counts
-from distprof.merge.operators.limits import with_limits
+from distprof.merge.operators.counted_work import with_counts, with_limits
 from distprof.merge.operators.operator_rows import RankOperators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes import ShapeCoverage

@@ -13,7 +13,7 @@ import polars as pl
 from distprof.contract.problems import Problem, Unreadable
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
-from distprof.merge.operators.counted import Coverage
+from distprof.merge.operators.counted_work import Coverage
 from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_share import Asked, Kept, RankShare, Rates, ShareMaker
 from distprof.merge.operators.shapes import ShapeCoverage

@@ -94,7 +94,8 @@ def test_a_merge_in_parts_writes_the_same_bytes(of_many_ranks, tmp_path, monkeyp
 def test_timelines_that_are_not_held_are_read_again(of_many_ranks, monkeypatch):
     run, read = of_many_ranks(4), list[int]()
     slices_of = rank_slices.slices_of
-    monkeypatch.setattr(rank_slices, "slices_of", lambda rank, line: (read.append(rank.number), slices_of(rank, line))[1])
+    monkeypatch.setattr(
+        rank_slices, "slices_of", lambda rank, line: (read.append(rank.number), slices_of(rank, line))[1])
     shown = critical_paths(run, view=CriticalView(as_json=True))
     assert sorted(read) == sorted(set(read)) and read
     monkeypatch.setattr(rank_slices, "HELD", 1)

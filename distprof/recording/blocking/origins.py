@@ -27,7 +27,7 @@ _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
 _HERE = _SEEN_THROUGH[0]
 KERNEL = "kernel"
 """Name of our functions that torch calls in place of an operator."""
-_SHIPPED = (str(_HOME / "launch/demo/demo.py"), str(_HOME / "launch/selftest/jobs/"))
+_SHIPPED = (str(_HOME / "launch/demo.py"), str(_HOME / "launch/selftest/jobs/"))
 """Scripts that we ship."""
 _OWN, _TORCH = str(_HOME), str(Path(torch.__file__).parent)
 _THIN = tuple(str(Path(_TORCH, name)) for name in ("functional.py", "_tensor.py", "_jit_internal.py"))

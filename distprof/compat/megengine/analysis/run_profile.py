@@ -14,9 +14,9 @@ import polars as pl
 from distprof.compat.megengine.analysis.profile import SCHEMA, Profile, dtype_of, type_of
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
-from distprof.merge.operators.counted import Coverage, with_counts
+from distprof.merge.operators.counted_work import Coverage, with_counts
 from distprof.merge.operators.operator_rows import RankOperators, as_texts
-from distprof.merge.operators.rank_operators import rank_operators
+from distprof.merge.operators.read_operators import rank_operators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes import WANTED, ShapeCoverage, tensors_of
 from distprof.merge.operators.timeline.grouped_calls import slice_costs

@@ -1,4 +1,4 @@
-"""Models named as `module:factory` on the command line: imports the factory, makes the model and its inputs."""
+"""Models named as `module:factory` on the command line: imports the factory, makes the model and inputs, calls it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from distprof.counting.count import Counts
 from distprof.counting.invocation import why_not_on_meta
-from distprof.errors import ModelError, UsageError
-from distprof.launch.model.inputs import RETURNS, ModelCall
+from distprof.errors import DistprofError, ModelError, UsageError
+from distprof.launch.model_inputs import RETURNS, ModelCall
+from distprof.reporters.page import Page
 
 FORM = f"package.module:function or path/to/file.py:function, returning {RETURNS}"
 
@@ -181,3 +183,43 @@ def hint_for(error: BaseException, device: str) -> str | None:
     if device == "meta" and (reason := why_not_on_meta(error)) is not None:
         return f"{reason.cause}: " + ("--device cpu" if reason.cpu_can else "create the model in that precision")
     return "for index inputs: --dtype int64" if "Long" in message and "indices" in message else None
+
+
+NOTE = "distprof: raised in "
+
+
+def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device: str,
+               examine: Callable[..., Counts]) -> Counts:
+    """Makes the model and returns what `examine` finds in a call of it.
+
+    Args:
+        model: MODULE:FACTORY.
+        shapes: As for `make_call`.
+        dtypes: As for `make_call`.
+        device: As for `make_call`.
+        examine: Gets the model and the arguments of the call, and calls it.
+
+    Raises:
+        UsageError: As for `make_call`.
+        ModelError: The same, or the model raised; the message names the module.
+    """
+    with redirect_stdout(sys.stderr):  # what the model prints is not part of the result
+        call = make_call(model, shapes, dtypes, device)
+        try:
+            return examine(call.model, *call.args, **call.kwargs)
+        except DistprofError:
+            raise
+        except Exception as error:
+            notes = (note.removeprefix(NOTE) for note in getattr(error, "__notes__", ()) if note.startswith(NOTE))
+            where = next(notes, type(call.model).__name__)
+            raise ModelError(f"the model raised in {where}: {first_line(error)}",
+                             hint=hint_for(error, device) or call.hint_for(error)) from error
+
+
+def tree_text(counts: Counts, *, depth: int, top: int | None, sort: str, as_json: bool) -> str:
+    """The tree of modules with totals, or all counts as JSON."""
+    if as_json:
+        return counts.to_json(indent=1)
+    page = Page()
+    page.report(counts.table(depth=depth, top=top, sort=sort))
+    return page.text()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import distprof
-from distprof.recording.compiling import compile_log
+from distprof.recording import compile_log
 from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ, merged, record_run
 
 SCRIPT = SCRIPTS / "recompiles.py"
