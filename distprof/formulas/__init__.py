@@ -20,9 +20,9 @@ from distprof.formulas.contractions import LOOK_AT_VALUES, MACS
 from distprof.formulas.dispatched_call import dispatched_call, name_of
 from distprof.formulas.operator_kinds import element_count, kind_without_formula
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
-from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.matmul import NESTED_MATMUL
+from distprof.shape_formulas.operator_call import real_share
 from distprof.shape_formulas.operator_cost import Cost, Macs, OperatorKind
 
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from distprof.model.tensors import dtype_name, tensors
-from distprof.shape_formulas.element_types import numbers_an_element
+from distprof.shape_formulas.operator_call import numbers_an_element
 
 CLASSES = tuple(f"__torch__.torch.classes.{room}." for room in ("quantized", "rnn", "sparse"))
 """How names of torch's own packed classes begin; a script, or a class of a user, may have an `unpack` of its own."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from distprof.shape_formulas.element_types import numbers_an_element, numbers_in
-from distprof.shape_formulas.operator_call import Formula, OperatorCall
+from distprof.shape_formulas.operator_call import Formula, OperatorCall, numbers_an_element, numbers_in
 
 
 def is_sparse(tensor: Any) -> bool:

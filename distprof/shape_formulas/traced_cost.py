@@ -14,10 +14,9 @@ from distprof.shape_formulas.attention import (
     dense_pairs,
 )
 from distprof.shape_formulas.convolution import CONVOLUTION
-from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.matmul import MATMUL, RECURRENT
-from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
+from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall, real_share
 from distprof.shape_formulas.operator_cost import Macs
 from distprof.shape_formulas.traced_bytes import TRAFFIC, traced_bytes
 from distprof.shape_formulas.traced_inputs import UNKNOWN, inputs_of

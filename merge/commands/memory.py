@@ -15,8 +15,7 @@ from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import check_new, write_parquet
-from distprof.merge.memory.peak import grouped, longest_unused
-from distprof.merge.memory.run_memory import RunMemory, run_memory
+from distprof.merge.memory.run_memory import RunMemory, grouped, longest_unused, run_memory
 from distprof.merge.run.open_run import open_run
 from distprof.merge.snapshot.run_snapshots import (
     TENSORS,
