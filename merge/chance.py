@@ -172,7 +172,7 @@ def tail(values: Any, means: Any) -> Any:
 def chance_of_any(values: Any, rows: Any, tested: int) -> Any:
     """Probability that any of many equal ranks has a mean as large as that of some.
 
-    The smaller of what the values as they are and the clipped ones allow, as `significance.chance` has them.
+    The smaller of what the values as they are and the clipped ones allow, as `chance` has them.
 
     Args:
         values: Of peers; shape (ranks, steps).

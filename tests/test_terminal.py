@@ -125,7 +125,7 @@ PAST = {
     "distprof/compat/deepspeed/profile_text.py": "prints in the user's program what DeepSpeed prints",
     "distprof/compat/deepspeed/profiler.py": "the same",
     "launch/cli.py": "flushes",
-    "launch/demo.py": "a training script, as a user writes one",
+    "launch/demo/demo.py": "a training script, as a user writes one",
     "launch/display/standard_streams.py": "opens and flushes",
     "launch/guarded.py": "hands on what a child printed through the edge",
     "launch/upload/uploader.py": "hands its outcome to the launcher, by a pipe",

@@ -2,8 +2,7 @@
 
 `MACS` maps each operator to a small function of shapes that returns the multiply-accumulates (MACs) of a contraction:
 matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs, one of complex numbers eight; adding a
-bias is not counted. All other
-operators have a kind (`operator_kinds.py`) and an element count (`element_counts.py`) or an estimate
+bias is not counted. All other operators have a kind and an element count (`operator_kinds.py`) or an estimate
 (`estimates.py`), which are never part of the FLOPs.
 """
 

@@ -25,6 +25,6 @@ def demo(*, ranks: int, out: Path | None, force: bool) -> None:
     """
     expect_linux("record")
     import_torch("record")
-    from distprof.launch.late_rank import run_demo
+    from distprof.launch.demo.late_rank import run_demo
 
     sys.exit(run_demo(ranks, out, force=force))

@@ -21,13 +21,12 @@ from distprof.model.scopes import Frame, ModuleScopes, in_backward
 
 _HOME = Path(__file__).parents[2]
 _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
-    "recording/blocking/", "recording/steps/skipped.py", "recording/steps/replayed.py", "recording/pass_switch.py",
-    "model/compiled.py"))
+    "recording/blocking/", "recording/steps/unhooked_steps.py", "recording/pass_switch.py", "model/compiled.py"))
 """Our files that put a function in front of one of the script's or torch's: the caller is behind them."""
 _HERE = _SEEN_THROUGH[0]
 KERNEL = "kernel"
 """Name of our functions that torch calls in place of an operator."""
-_SHIPPED = (str(_HOME / "launch/demo.py"), str(_HOME / "launch/selftest/jobs/"))
+_SHIPPED = (str(_HOME / "launch/demo/demo.py"), str(_HOME / "launch/selftest/jobs/"))
 """Scripts that we ship."""
 _OWN, _TORCH = str(_HOME), str(Path(torch.__file__).parent)
 _THIN = tuple(str(Path(_TORCH, name)) for name in ("functional.py", "_tensor.py", "_jit_internal.py"))
