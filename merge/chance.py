@@ -8,10 +8,14 @@ a probability is multiplied by the number of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 MOST, FEWEST = 2000, 600
 """Permutations that are tried; fewer of many ranks."""
 NUMBERS = 4_000_000
@@ -25,7 +29,7 @@ CLEAR = 0.001
 """What is as improbable as it is, is not clipped."""
 
 
-def chance(beyond: Any, row: int, kind: int) -> float | None:
+def chance(beyond: Floats, row: int, kind: int) -> float | None:
     """Probability that a balanced job has a rank which exceeds the others as much.
 
     If ranks are equal, what each did in a step might as well have been done by any other: the values of each step are
@@ -76,13 +80,13 @@ def chances(beyond: Any) -> Any:
     return np.minimum(np.minimum(as_is / AS_IS, clipped / CLIPPED), 1.0)
 
 
-def _any_kind(largest: Any, seen: Any) -> Any:
+def _any_kind(largest: Floats, seen: Floats) -> Any:
     """How often the largest mean of any kind is at least what was seen in each."""
     most = largest.max(axis=1)
     return (1 + (most[:, None] >= seen - 1e-9 * np.abs(seen)).sum(axis=0)) / (1 + len(most))
 
 
-def _chance(beyond: Any, row: int, kind: int) -> float:
+def _chance(beyond: Floats, row: int, kind: int) -> float:
     num_kinds = beyond.shape[2]
     seen = beyond[row, :, kind].mean()
     close = seen - 1e-9 * abs(seen)  # a sum in another order is the same
@@ -92,11 +96,11 @@ def _chance(beyond: Any, row: int, kind: int) -> float:
     return float(min(any_kind, num_kinds * this_kind, tries + 1) / (tries + 1))
 
 
-def _tries(beyond: Any) -> int:
+def _tries(beyond: Floats) -> int:
     return int(np.clip(NUMBERS // (beyond.shape[0] * beyond.shape[1]), FEWEST, MOST))
 
 
-def _largest_means(beyond: Any, tries: int) -> Any:
+def _largest_means(beyond: Floats, tries: int) -> Floats:
     """The largest mean over steps that any rank has, of each kind, where ranks are permuted within steps."""
     random, found = np.random.default_rng(0), []
     each = max(AT_ONCE // beyond.size, 1)
@@ -107,12 +111,12 @@ def _largest_means(beyond: Any, tries: int) -> Any:
     return np.concatenate(found)
 
 
-def _means_by_place(beyond: Any, dealt: Any) -> Any:
+def _means_by_place(beyond: Floats, dealt: Integers) -> Any:
     """Means over steps of the values of the ranks that each rank is dealt."""
     return beyond[dealt, np.arange(beyond.shape[1])].mean(axis=2)
 
 
-def _means_by_product(beyond: Any, dealt: Any) -> Any:
+def _means_by_product(beyond: Floats, dealt: Integers) -> Any:
     """The same as a product of matrices, with a 1 where a rank is dealt a value."""
     num_ranks, num_steps, num_kinds = beyond.shape
     chosen = (dealt[..., None] == np.arange(num_ranks)).reshape(-1, num_steps * num_ranks).astype(np.float64)
@@ -120,7 +124,7 @@ def _means_by_product(beyond: Any, dealt: Any) -> Any:
     return (chosen @ values).reshape(len(dealt), num_ranks, num_kinds) / num_steps
 
 
-def median_of_others(values: Any) -> Any:
+def median_of_others(values: Floats) -> Any:
     """The median over the other entries of the first axis, of each entry; NaN where there is none."""
     number = len(values)
     if number < 2:
@@ -144,7 +148,7 @@ LEAST = 1e-12
 """What a transform in double precision still tells from 0."""
 
 
-def tail(values: Any, means: Any) -> Any:
+def tail(values: Floats, means: Floats) -> Any:
     """Probability that a draw from each step has a mean at least as large as some means.
 
     Args:
@@ -169,7 +173,7 @@ def tail(values: Any, means: Any) -> Any:
     return np.clip(above[np.clip(wanted, 0, BINS - 1).astype(np.int64)], LEAST, 1.0)
 
 
-def chance_of_any(values: Any, rows: Any, tested: int) -> Any:
+def chance_of_any(values: Floats, rows: Integers | Sequence[int], tested: int) -> Any:
     """Probability that any of many equal ranks has a mean as large as that of some.
 
     The smaller of what the values as they are and the clipped ones allow, as `chance` has them.

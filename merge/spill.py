@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 ROOM = 1 << 15
@@ -43,7 +44,7 @@ class Parts:
     def __len__(self) -> int:
         return sum(self._counts.values())
 
-    def add(self, rows: pl.DataFrame, part: Any) -> None:
+    def add(self, rows: pl.DataFrame, part: npt.NDArray[Any] | int) -> None:
         """Takes in rows; those of a part have the same columns.
 
         Args:
@@ -102,7 +103,7 @@ class Parts:
         self._num_held = 0
 
 
-def _by_part(rows: pl.DataFrame, part: Any) -> Iterator[tuple[int, pl.DataFrame]]:
+def _by_part(rows: pl.DataFrame, part: npt.NDArray[Any] | int) -> Iterator[tuple[int, pl.DataFrame]]:
     if not len(rows):
         return
     if isinstance(part, int):

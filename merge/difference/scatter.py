@@ -15,7 +15,9 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+Floats = npt.NDArray[np.float64]
 DRAWS = 400
 NUMBERS = 4_000_000
 """Numbers that are in memory at once."""
@@ -27,12 +29,12 @@ USUAL, MOST_ALIKE = 0.2, 0.97
 Statistic = Callable[[Any], Any]
 
 
-def mean(values: Any) -> Any:
+def mean(values: Floats) -> Any:
     """The mean over the axis of steps, the second last one."""
     return values.mean(axis=-2)
 
 
-def correlation(series: Any) -> float:
+def correlation(series: Floats) -> float:
     """How much a step is like the one before it, rather more than less.
 
     What few steps say about that is biased towards independence, for which it is corrected, and uncertain: half of its
@@ -58,7 +60,7 @@ def block_length(alike: float, number: int) -> int:
     return int(np.clip(round(length), 1, max(number // FEWEST_BLOCKS, 1)))
 
 
-def standard_errors(values: Any, statistic: Statistic, alike: float | None = None) -> tuple[Any, float]:
+def standard_errors(values: Floats, statistic: Statistic, alike: float | None = None) -> tuple[Any, float]:
     """Of a statistic of each item, and their degrees of freedom.
 
     Args:
@@ -83,7 +85,7 @@ def standard_errors(values: Any, statistic: Statistic, alike: float | None = Non
     return errors * np.sqrt(number / (number - 1)), independent - 1
 
 
-def _drawn(values: Any, statistic: Statistic, length: int) -> Any:
+def _drawn(values: Floats, statistic: Statistic, length: int) -> Any:
     """Scatter of the statistic over samples of blocks of so many steps."""
     number, found = len(values), []
     random = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.merge.activity.markers import AUTOGRAD, COMMUNICATION, MODULE
@@ -158,11 +159,11 @@ def _with_uses(made: pl.DataFrame, uses: pl.DataFrame) -> pl.DataFrame:
         unused_ns=pl.col("freed_ns") - pl.col("last_used_ns"))
 
 
-def _at(values: Any, rows: Any) -> Any:
+def _at(values: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.where(rows >= 0, values[rows], -1) if len(values) else np.full(len(rows), -1)
 
 
-def _words(name: str, known: Sequence[str | None], numbers: Any) -> pl.Series:
+def _words(name: str, known: Sequence[str | None], numbers: npt.NDArray[Any]) -> pl.Series:
     return pl.Series(name, [known[number] if number >= 0 else None for number in numbers.tolist()], pl.String)
 
 

@@ -13,12 +13,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
 from distprof.shape_formulas.traced_bytes import TRAFFIC
 from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,8 @@ class ShapeCosts:
     passes_on: Any
     """True for others that hold operators, or call some: they may do work of their own on a device."""
 
-    def coverage(self, timeline: RankTimeline, rows: Any, self_host_ns: Any, self_device_ns: Any) -> ShapeCoverage:
+    def coverage(self, timeline: RankTimeline, rows: Flags, self_host_ns: Integers, self_device_ns: Integers) -> (
+            ShapeCoverage):
         """Of the operators among these rows, with these times."""
         operators = rows & (timeline.type == OPERATOR)
         known = operators & self.is_known
@@ -82,7 +87,7 @@ class ShapeCosts:
             calls_without_shapes=int(np.count_nonzero(unknown & (timeline.shapes < 0))))
 
 
-def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Any, passed_on: Any) -> ShapeCosts | None:
+def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passed_on: Flags) -> ShapeCosts | None:
     """Costs by shapes; None where the trace has no shapes.
 
     Torch dispatches some operators as a whole, which do their work in others: the outermost of these counts. Where one
@@ -127,7 +132,7 @@ class _Inside:
     """True for operators that call themselves with other tensors."""
 
 
-def _inside(timeline: RankTimeline, nesting: Nesting, counts: Any, alike: Any) -> _Inside:
+def _inside(timeline: RankTimeline, nesting: Nesting, counts: npt.NDArray[Any], alike: Integers) -> _Inside:
     around = np.full(len(counts), -1, np.int64)
     """The innermost of those that count around each slice."""
     for rows, parents in nesting.downwards():
@@ -144,14 +149,14 @@ def _inside(timeline: RankTimeline, nesting: Nesting, counts: Any, alike: Any) -
     return _Inside(part, elsewhere & ~part)
 
 
-def _holds_operators(timeline: RankTimeline, nesting: Nesting) -> Any:
+def _holds_operators(timeline: RankTimeline, nesting: Nesting) -> Flags:
     found = np.zeros(len(timeline.name), bool)
     inner = np.flatnonzero((timeline.type == OPERATOR) & (nesting.parent >= 0))
     found[nesting.parent[inner]] = True
     return found
 
 
-def _each(timeline: RankTimeline, rows: Any) -> tuple[Any, Any]:
+def _each(timeline: RankTimeline, rows: Integers) -> tuple[Any, Any]:
     """FLOPs and bytes of each of the rows: computed once for each kind of call."""
     kinds, number = _kinds(timeline, rows)
     texts = [*timeline.texts, None]  # -1 is the last one
@@ -160,7 +165,7 @@ def _each(timeline: RankTimeline, rows: Any) -> tuple[Any, Any]:
                  for column in zip(*costs, strict=True)) if costs else (np.empty(0, np.int64),) * 2
 
 
-def _kinds(timeline: RankTimeline, rows: Any) -> tuple[list[list[int]], Any]:
+def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Any]:
     """Names and texts of different calls, and the number of the kind of each row."""
     columns = [column[rows] for column in (timeline.name, timeline.shapes, timeline.dtypes,
                                            *(timeline.more[key] for key in WANTED))]

@@ -12,14 +12,18 @@ from math import fsum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.merge.operators.categories import with_categories
 from distprof.merge.operators.one_key import sorted_places
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
 
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
-def sums_of(numbers: Any, values: Any, num_groups: int) -> Any:
+
+def sums_of(numbers: Integers, values: Floats, num_groups: int) -> Floats:
     """Of one rank, rounded once. Polars adds in one of several orders, whichever its threads come to.
 
     Args:
@@ -35,7 +39,7 @@ def sums_of(numbers: Any, values: Any, num_groups: int) -> Any:
 
 
 class RealSums:
-    """Adds ranks up in their order, with what rounding leaves out: of many ranks it would show."""
+    """Adds ranks up in their order with Knuth's TwoSum, which keeps what rounding leaves out: it would show."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._sums = {name: np.zeros(0) for name in names}
@@ -47,7 +51,7 @@ class RealSums:
             for name, values in held.items():
                 held[name] = np.concatenate((values, np.zeros(num_groups - len(values))))
 
-    def add(self, groups: Any, columns: Mapping[str, Any]) -> None:
+    def add(self, groups: Integers, columns: Mapping[str, Any]) -> None:
         """Takes the sums of a rank.
 
         Args:

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 ENOUGH = 20
 """Rows of a kind of collective from which on it is judged."""
 AFTER = 0.95
@@ -21,7 +24,7 @@ DEVIATIONS = 4
 """Standard errors by which the slope has to lie above `BETWEEN`."""
 
 
-def waits_at_once(rows: pl.DataFrame, known: Any, begin_ns: Any) -> Any:
+def waits_at_once(rows: pl.DataFrame, known: Integers, begin_ns: Integers) -> Integers:
     """Rows of collectives for which threads waited as soon as they had called them, though nothing shows it.
 
     A thread that waits calls its next op the later, the earlier it came to the collective; one that goes on does not.
@@ -58,7 +61,7 @@ def waits_at_once(rows: pl.DataFrame, known: Any, begin_ns: Any) -> Any:
     return table.join(waited, on=["op", "group"], how="semi").filter("is_after")["row"].sort().to_numpy()
 
 
-def calls_before(rank: Any, enqueue: Any, row: Any, begin_ns: Any) -> Any:
+def calls_before(rank: Integers, enqueue: Integers, row: Integers, begin_ns: Integers) -> Any:
     """Calls of the rank between that of an op and the wait for it; rows are by rank and call."""
     if not len(row):
         return np.zeros(0, np.int64)
@@ -78,7 +81,7 @@ calls, in which turn among the waits behind the last of those, and how long afte
 began."""
 
 
-def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tuple[Any, Any, Any]:
+def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers, end_ns: Integers) -> tuple[Any, Any, Any]:
     """Waits that nothing shows on the rank itself.
 
     The others are those of the same collective; where they are too few, those that call the same op in the same place
@@ -111,7 +114,7 @@ def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tu
     return lacking, began, until
 
 
-def _like(rows: pl.DataFrame, lacks: Any) -> pl.DataFrame:
+def _like(rows: pl.DataFrame, lacks: Flags) -> pl.DataFrame:
     """Rows of the collectives, and in the places, of those that lack a wait; of many rows, most are neither."""
     rank, collective = rows["rank"].to_numpy(), rows["collective"].to_numpy()
     place = np.arange(len(rows)) - np.searchsorted(rank, rank)
@@ -120,14 +123,14 @@ def _like(rows: pl.DataFrame, lacks: Any) -> pl.DataFrame:
                        place=pl.Series(place), row=pl.int_range(pl.len(), dtype=pl.Int64))[alike]
 
 
-def _among(keys: Any, chosen: Any) -> Any:
+def _among(keys: Integers, chosen: Flags) -> Flags:
     """True where a key, not below 0, is also that of a chosen row."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys[chosen]] = True
     return there[keys]
 
 
-def _with_turns(enqueue: Any, waits: pl.DataFrame, *, needed: bool) -> pl.DataFrame:
+def _with_turns(enqueue: Integers, waits: pl.DataFrame, *, needed: bool) -> pl.DataFrame:
     """Adds `turn` and `own`; null where they are not needed."""
     if not needed:
         return waits.with_columns(turn=pl.lit(None, pl.Int64), own=pl.lit(None, pl.Int64))
@@ -155,7 +158,7 @@ def _as_others(table: pl.DataFrame, lacks: pl.DataFrame, key: Sequence[str]) -> 
     return lacks.join(enough, on=key).select("row", "rank", "enqueue_ns", "end_ns", *USUAL)
 
 
-def _behind(rank: Any, enqueue: Any, found: pl.DataFrame) -> pl.DataFrame:
+def _behind(rank: Integers, enqueue: Integers, found: pl.DataFrame) -> pl.DataFrame:
     """Adds the row of the last call in front of each wait, when that was called, and the next."""
     row, calls = (found[name].to_numpy() for name in ("row", "calls"))
     last = np.searchsorted(rank, rank[row], "right") - 1

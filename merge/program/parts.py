@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.merge.replay.graph import Parts
 
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 CLEAR = 2
 """The side that sends came so many times earlier than an op takes to move, where it shows whether it waits."""
 
 
-def meeting_roots(table: pl.DataFrame, op: Any, rooted: Any, is_root: Any, sends: Any) -> Any:
+def meeting_roots(table: pl.DataFrame, op: Integers, rooted: Flags, is_root: Flags, sends: Flags) -> Integers:
     """Of each row, the row of the root of its collective, for ops in which nobody sends before the other side is there.
 
     Whether a backend sends into buffers or waits for who receives depends on the backend, the op and its size. It
@@ -45,8 +48,8 @@ def meeting_roots(table: pl.DataFrame, op: Any, rooted: Any, is_root: Any, sends
     return found
 
 
-def _senders_stay(table: pl.DataFrame, rows: Any, collective: Any, root: Any, is_root: Any, sends: Any,
-                  op: Any) -> Any:
+def _senders_stay(table: pl.DataFrame, rows: Integers, collective: Integers, root: Integers, is_root: Flags,
+                  sends: Flags, op: Integers) -> Flags:
     """By op, true where most senders that came long before the other side stayed until it was there."""
     start, end = table["arrival_ns"].to_numpy()[rows], _ends(table)[rows]
     last = np.full(len(root), np.iinfo(np.int64).min)
@@ -62,7 +65,7 @@ def _senders_stay(table: pl.DataFrame, rows: Any, collective: Any, root: Any, is
     return both[0] > both[1]
 
 
-def _ends(table: pl.DataFrame) -> Any:
+def _ends(table: pl.DataFrame) -> Integers:
     """Ends of parts; where they may have been noted late, no later than a thread had waited for them."""
     if "wait_end_ns" not in table.columns:
         return table["end_ns"].to_numpy()
@@ -86,7 +89,7 @@ def _codes(texts: pl.Series) -> tuple[Any, list[str]]:
     return codes, coded.gather(first).cast(pl.String).to_list()
 
 
-def _is_in(codes: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
+def _is_in(codes: Integers, names: Sequence[str], wanted: Sequence[str]) -> Flags:
     return np.isin(codes, [number for number, name in enumerate(names) if name in wanted])
 
 
@@ -117,7 +120,7 @@ def parts_of(table: pl.DataFrame) -> tuple[Parts, Any]:
     return parts, leads[np.argsort(leads[:, 0], kind="stable")]
 
 
-def _is_buffered(table: pl.DataFrame, collective: Any) -> Any:
+def _is_buffered(table: pl.DataFrame, collective: Integers) -> Flags:
     """True for parts that ended before another one of their collective began."""
     last = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, collective, table["arrival_ns"].to_numpy())
@@ -128,14 +131,14 @@ FROM_ROOT, TO_ROOT = (tuple(name for name, op in COLLECTIVE_OPS.items() if op.be
                       for which in ("from root", "to root"))
 
 
-def _led(collective: Any, led: Any, leads: Any) -> Any:
+def _led(collective: Integers, led: Flags, leads: Flags) -> Integers:
     """Pairs of parts of one collective, the first of those led and the second of those that lead."""
     one = pl.DataFrame({"collective": collective[led], "led": np.flatnonzero(led)})
     other = pl.DataFrame({"collective": collective[leads], "leads": np.flatnonzero(leads)})
     return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)
 
 
-def numbered(keys: Any) -> tuple[Any, Any]:
+def numbered(keys: Integers) -> tuple[Any, Any]:
     """The different keys, which are not below 0, ascending; and the index of each key among them."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys] = True

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.merge.replay.graph import CALL, WAIT, Graph
 from distprof.merge.replay.order import Order
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
     """Of each part, parts in front of it in its queue; -1: none."""
 
-    holder: Any
+    holder: Integers
     """The one whose end made a lane free for it; none for a part that began although no lane seemed free."""
-    busy: Any
+    busy: Integers
     """The one that held the other lane, of a queue with two lanes."""
 
 
-def lanes_of(graph: Graph, is_there: Any) -> Lanes:
+def lanes_of(graph: Graph, is_there: npt.NDArray[np.bool_]) -> Lanes:
     """Finds these parts.
 
     Args:
@@ -52,7 +55,7 @@ def lanes_of(graph: Graph, is_there: Any) -> Lanes:
     return Lanes(holder=holder, busy=busy)
 
 
-def called_by(graph: Graph) -> Any:
+def called_by(graph: Graph) -> Integers:
     """Of each part, the event that called it; behind all events where none did."""
     events = graph.events
     calls = np.flatnonzero(events.kind == CALL)
@@ -136,7 +139,7 @@ class Chains:
                 yield Link(STARTING, part, int(events.rank[place]), ready, int(parts.start_ns[part]))
                 part = holder if holder >= 0 and parts.end_ns[holder] > events.at_ns[place] else -1
 
-    def _last_needed(self) -> Any:
+    def _last_needed(self) -> Integers:
         """Of each part, the one that began last of all that it needs; itself where it was as late."""
         parts, leads = self._graph.parts, self._graph.leads
         joins = int(parts.join.max(initial=-1)) + 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.merge.activity.device.commands import commands_of
@@ -15,6 +16,7 @@ from distprof.merge.operators.timeline.grouped_calls import marked_steps
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, TYPES, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
+Integers = npt.NDArray[np.int64]
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",
                                        "deepest", "full_ns", "span_ns", "unsent")}
 FULL = 1024
@@ -70,7 +72,8 @@ def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
             mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns"))).sort("rank")
 
 
-def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any, Any, Any]:
+def _commands(timeline: RankTimeline, device: npt.NDArray[Any], call: npt.NDArray[Any]) -> (
+        tuple[Any, Any, Any, Any, Any]):
     """Of each call that sent something: its start, its end, when the first slice of it began, how long all ran, and the
     stream of the first."""
     order = np.lexsort((timeline.start_ns[device], call))
@@ -80,13 +83,13 @@ def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any,
     return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[begun], ran, timeline.thread[begun]
 
 
-def _clipped(start: Any, end: Any, low: int, high: int) -> tuple[Any, Any]:
+def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Any, Any]:
     """The parts of intervals that lie in a window."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     return start[start < end], end[start < end]
 
 
-def _full(start: Any, end: Any, stream: Any, low: int, high: int, full: int = FULL) -> int:
+def _full(start: Integers, end: Integers, stream: npt.NDArray[Any], low: int, high: int, full: int = FULL) -> int:
     """For how long streams had so many intervals at once in a window, added up over streams."""
     total = 0
     for number in np.unique(stream):
@@ -99,7 +102,7 @@ def _full(start: Any, end: Any, stream: Any, low: int, high: int, full: int = FU
     return total
 
 
-def _deepest(start: Any, end: Any) -> int:
+def _deepest(start: Integers, end: Integers) -> int:
     """Most intervals at once; one that ends where another begins is over."""
     change = np.concatenate((np.full(len(end), -1), np.full(len(start), 1)))
     order = np.argsort(np.concatenate((end, start)), kind="stable")
