@@ -18,7 +18,7 @@ from torch import nn
 
 from distprof.counting.count import Counts
 from distprof.counting.invocation import why_not_on_meta
-from distprof.errors import DistprofError, ModelError, UsageError
+from distprof.errors import DistprofError, ModelError, UsageError, in_one_line
 from distprof.launch.model_inputs import RETURNS, ModelCall
 from distprof.reporters.page import Page
 
@@ -94,7 +94,7 @@ def _attribute(holder: Any, part: str, spec: str) -> Any:
         raise UsageError(f"{place} has no {name}",
                          hint=f"did you mean {place}:{near[0]}?" if near else FORM) from error
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{spec} cannot be imported: {first_line(error)}") from error
+        raise ModelError(f"{spec} cannot be imported: {in_one_line(error)}") from error
 
 
 def _module(place: str) -> ModuleType:
@@ -107,12 +107,12 @@ def _module(place: str) -> ModuleType:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
             raise UsageError(f"no module named {place}",
                              hint=f"distprof looked in {here}; for a file, write path/to/file.py:function") from error
-        raise ModelError(f"{place} cannot be imported: {first_line(error)}") from error
+        raise ModelError(f"{place} cannot be imported: {in_one_line(error)}") from error
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
         hint = "put the script's code under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else None
-        raise ModelError(f"{place} cannot be imported: {first_line(error)}", hint=hint) from error
+        raise ModelError(f"{place} cannot be imported: {in_one_line(error)}", hint=hint) from error
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -139,7 +139,7 @@ def _made(factory: Callable[[], Any], spec: str, device: str) -> Any:
         with torch.device(device) if device != "cpu" else nullcontext():
             return factory()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{spec} raised {first_line(error)}", hint=hint_for(error, device)) from error
+        raise ModelError(f"{spec} raised {in_one_line(error)}", hint=hint_for(error, device)) from error
 
 
 def _check_no_arguments(factory: Callable[[], Any], spec: str) -> None:
@@ -169,12 +169,6 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise UsageError(f"--dtype takes a torch dtype like float32 or int64, not {name!r}")
     return found
-
-
-def first_line(error: BaseException) -> str:
-    """Type and first line of an error."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def hint_for(error: BaseException, device: str) -> str | None:
@@ -212,7 +206,7 @@ def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device:
         except Exception as error:
             notes = (note.removeprefix(NOTE) for note in getattr(error, "__notes__", ()) if note.startswith(NOTE))
             where = next(notes, type(call.model).__name__)
-            raise ModelError(f"the model raised in {where}: {first_line(error)}",
+            raise ModelError(f"the model raised in {where}: {in_one_line(error)}",
                              hint=hint_for(error, device) or call.hint_for(error)) from error
 
 

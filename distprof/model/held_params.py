@@ -49,7 +49,7 @@ class HeldParam:
 
 def held_param(tensor: Any, topology: Topology) -> HeldParam:
     """What the rank holds of a tensor."""
-    stored, packing, shard_of = _stored(tensor), _packing(tensor), topology.sizes.get("tp", 1)
+    stored, packing, shard_of = stored_elements(tensor), _packing(tensor), topology.sizes.get("tp", 1)
     is_known = is_dtensor(tensor) or hasattr(tensor, "ds_numel") or is_megatron_shard(tensor)
     return HeldParam(
         size=_needed(tensor, topology.unnamed_axes),
@@ -112,16 +112,12 @@ def _chunk(size: int, mesh: Any, index: int) -> int:
     return min(begin + step, size) - begin
 
 
-def _stored(tensor: Any) -> int:
+def stored_elements(tensor: Any) -> int:
+    """Elements of a parameter or buffer that lie on this rank."""
     shard = getattr(tensor, "ds_tensor", None)
     if shard is not None:
         return int(shard.numel())
     return int(tensor.to_local().numel()) if is_dtensor(tensor) else _size(tensor)
-
-
-def stored_elements(tensor: torch.Tensor) -> int:
-    """Elements of a parameter or buffer that lie on this rank."""
-    return _stored(tensor)
 
 
 class Original(NamedTuple):

@@ -6,13 +6,12 @@ The spread names the rank that spends most time on what rows have in common, unl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.errors import UsageError
+from distprof.errors import one_of
 from distprof.merge.chance import chances
 from distprof.merge.operators.counted_work import LATENCY_RATIO
 from distprof.merge.operators.operator_rows import as_texts
@@ -106,7 +105,7 @@ def columns_of(by: Sequence[str]) -> list[str]:
     Raises:
         UsageError: There is no such name.
     """
-    return [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
+    return [BY[one_of(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
 
 
 def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
@@ -123,7 +122,7 @@ def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
     Raises:
         UsageError: There is no such name.
     """
-    column, groups = _known(sort, SORTS, "--sort"), sums.groups.with_row_index("group")
+    column, groups = one_of(sort, SORTS, "--sort"), sums.groups.with_row_index("group")
     busy = "self_device_ns" if groups["self_device_ns"].sum() else "self_host_ns"
     worked = busy.removeprefix("self_").removesuffix("_ns")
     timed = {name: pl.col(f"{name}_on_{worked}") for name in ("counted_ns", "limited_ns")}
@@ -153,11 +152,3 @@ def _derived(found: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(bound=pl.when(pl.col("roofline_ratio") < LATENCY_RATIO).then(pl.lit("latency")).when(
         pl.col("roofline_ratio").is_not_null()).then(
         pl.when(pl.col("compute_ns") >= pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))))
-
-
-def _known(name: str, names: Sequence[str], option: str) -> str:
-    if name not in names:
-        near = get_close_matches(name, names, n=3)
-        raise UsageError(f"unknown value {name!r} for {option}; choose from {', '.join(names)}",
-                         hint=f"did you mean {' or '.join(near)}?" if near else None)
-    return name

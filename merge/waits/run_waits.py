@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Literal
 
@@ -13,7 +12,7 @@ import polars as pl
 from distprof.contract.passes import SYNC
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COMPILATIONS, STEPS, WAITS
-from distprof.errors import DataError, UsageError
+from distprof.errors import DataError, one_of
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
@@ -179,8 +178,8 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str, total_ns: int |
     Raises:
         UsageError: There is no such name.
     """
-    keys = [key for one in dict.fromkeys(by) for key in BY[_known(one, tuple(BY), "--by")]]
-    order = _known(sort, SORTS, "--sort")
+    keys = [key for one in dict.fromkeys(by) for key in BY[one_of(one, tuple(BY), "--by")]]
+    order = one_of(sort, SORTS, "--sort")
     blocking = pl.col("blocking")
     found = rows.group_by(keys, maintain_order=True).agg(
         pl.col("calls").sum(), pl.col("blocked_ns").sum(), pl.col("longest_ns").max(),
@@ -203,11 +202,3 @@ def _slowest(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     return each.group_by(keys).agg(
         slowest_rank=pl.when(several).then(pl.col("rank").get(pl.col("blocked_ns").arg_max())),
         slowest_ns=pl.when(several).then(pl.col("blocked_ns").max()))
-
-
-def _known(name: str, names: Sequence[str], option: str) -> str:
-    if name not in names:
-        near = get_close_matches(name, names, n=3)
-        raise UsageError(f"unknown value {name!r} for {option}; choose from {', '.join(names)}",
-                         hint=f"did you mean {' or '.join(near)}?" if near else None)
-    return name
