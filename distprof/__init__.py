@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distprof.counting.count import Counts as Counts
     from distprof.counting.count import count as count
-    from distprof.counting.counts import Counts as Counts
     from distprof.formulas.user_formulas import register_flops as register_flops
     from distprof.merge.commands.frames import RunFrames as RunFrames
     from distprof.merge.commands.frames import read_run as read_run
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Counts": "distprof.counting.counts",
+    "Counts": "distprof.counting.count",
     "Profile": "distprof.profiling.profile",
     "Recorder": "distprof.recording.recorder",
     "RunFrames": "distprof.merge.commands.frames",

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """Numbers of an OSError that is due to a limit of this process or machine, not to the file that was to be opened."""
@@ -111,3 +112,24 @@ class Ended(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.exit_code = 128 + number
+
+
+def in_one_line(error: BaseException) -> str:
+    """Type and first line of any error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def one_of(name: str, names: Sequence[str], option: str) -> str:
+    """The name that a user gave an option, which takes these.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    if name not in names:
+        from difflib import get_close_matches  # takes a while
+
+        near = get_close_matches(name, names, n=3)
+        raise UsageError(f"unknown value {name!r} for {option}; choose from {', '.join(names)}",
+                         hint=f"did you mean {' or '.join(near)}?" if near else None)
+    return name

@@ -28,8 +28,8 @@ FOLDER = ROOT / "runs" / "compat"
 CORE = (
     # in one process: formulas, counts, models, recordings
     "tests/formulas", "tests/counting", "tests/model", "tests/contract", "tests/process", "tests/timing",
-    "tests/profiling", "tests/recording/passes", "tests/recording/compiling", "tests/recording/test_harmless.py",
-    "tests/recording/steps/test_loops.py", "tests/recording/steps/test_steps.py",
+    "tests/profiling", "tests/recording/passes", "tests/recording/test_compile_log.py",
+    "tests/recording/test_harmless.py", "tests/recording/steps/test_loops.py", "tests/recording/steps/test_steps.py",
     "tests/recording/communication/test_backend_times.py",
     # jobs: DDP, FSDP2, tensor parallelism, pipelines, every kind of communication; merged
     "tests/merge/totals/test_totals.py", "tests/merge/chrome/test_merged_trace.py", "tests/merge/cost",

@@ -160,7 +160,7 @@ def _accelerators(_: Path) -> Iterator[Finding]:
     if all(importlib.util.find_spec(name) is not None for name in PACKAGES):
         with suppress(LackingError):
             import_torch("record")
-            from distprof.launch.accelerator_checks import accelerator_lines
+            from distprof.launch.torch_checks import accelerator_lines
 
             yield from (Finding("device", level, text) for level, text in accelerator_lines())
 
@@ -169,7 +169,7 @@ def _torch_features(_: Path) -> Iterator[Finding]:
     if all(importlib.util.find_spec(name) is not None for name in PACKAGES):
         with suppress(LackingError):
             import_torch("record")
-            from distprof.launch.torch_features import lacking
+            from distprof.launch.torch_checks import lacking
 
             yield from (Finding("lacks", "warn", f"torch has {text}") for text in lacking())
 

@@ -39,12 +39,11 @@ from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
 from distprof.recording import rank_size
-from distprof.recording.asked_plan import VARIABLE as TOPICS
-from distprof.recording.asked_plan import asked_plan
 from distprof.recording.chosen_ranks import VARIABLE as RANKS
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.job.claim import join_or_make
-from distprof.recording.plan import StepPlan
+from distprof.recording.plan import VARIABLE as TOPICS
+from distprof.recording.plan import StepPlan, asked_plan
 from distprof.recording.run_directory import NO_ARGV, WATCH, make_run_directory, new_run_id, this_launch
 from distprof.recording.steps.every import VARIABLE
 from distprof.sizes import num_bytes

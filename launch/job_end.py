@@ -17,7 +17,7 @@ from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON,
 from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
 from distprof.errors import DataError
 from distprof.launch.final_merge import final_merge
-from distprof.launch.next_commands import next_commands
+from distprof.launch.what_next import next_commands
 from distprof.recording.job.claim import about_run, locked
 from distprof.recording.run_directory import MERGING
 from distprof.terminal import quoted, quoted_all, say

@@ -1,12 +1,17 @@
-"""Limits of the process on memory, threads and open files: what a command says where one of them stops it."""
+"""Limits of the process on memory, threads and open files: what a command says where one of them stops it.
+
+Commands that read large traces have the allocator keep what was freed; they own their process, a library must not.
+"""
 
 from __future__ import annotations
 
 import errno
+import gc
+import os
 import re
 from collections.abc import Iterator
 
-from distprof.system import LINUX, limit_of
+from distprof.system import LINUX, c_function, limit_of
 from distprof.threads import is_scarce
 
 ENOUGH_KB = 2_000_000
@@ -93,3 +98,23 @@ def _few_processes() -> int | None:
 def _few_files() -> int | None:
     limit = limit_of("NOFILE")
     return limit if limit is not None and limit < FEW_FILES else None
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Options of glibc's `mallopt`."""
+_OBJECTS = 200_000
+"""New objects between two runs of the cyclic garbage collector; a merge makes few cycles."""
+
+
+def reuse_memory() -> None:
+    """Makes the allocator keep freed memory for the next chunk instead of asking the kernel for new pages.
+
+    Call it before numpy and Arrow are imported. OpenBLAS gets one thread: nothing here multiplies matrices.
+    """
+    gc.set_threshold(_OBJECTS)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    mallopt = c_function("mallopt")
+    if mallopt is not None:  # only glibc has one
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 256 << 20)

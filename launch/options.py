@@ -1,22 +1,59 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and what a shell offers for them when Tab is pressed.
+
+Imports neither torch nor tables.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.errors import UsageError
-from distprof.launch.completion import run_directories
 from distprof.launch.run_paths import of_hosts
 from distprof.storage.credentials import is_url
 from distprof.storage.places import place
 
 if TYPE_CHECKING:
     from distprof.merge.workers.choice import Workers
+
+
+USUAL_OF_TORCHRUN = (
+    "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone", "--rdzv-backend",
+    "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--module", "--log-dir", "--redirects", "--tee")
+"""Flags of torchrun, whose own list would have to import torch."""
+
+
+def run_directories(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Runs in the working directory; files and folders where none begins like that."""
+    from distprof.launch.what_next import runs_in
+
+    runs = sorted(str(run) for run in runs_in(Path()))
+    found = [CompletionItem(run) for run in runs if run.startswith(incomplete)]
+    return found or files(context, parameter, incomplete)
+
+
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Whatever the shell finds."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+class CompletedRun(click.Command):
+    """`distprof run`, whose flags click does not know."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from distprof.launch.job_arguments import add_recording_flags
+
+        ours = argparse.ArgumentParser()
+        add_recording_flags(ours)
+        flags = {flag: action.help for action in ours._actions for flag in action.option_strings}
+        flags |= dict.fromkeys(USUAL_OF_TORCHRUN, "as torchrun's")
+        return [CompletionItem(flag, help=text) for flag, text in flags.items() if flag.startswith(incomplete)]
 
 
 class Place(click.Path):

@@ -1,18 +1,55 @@
-"""What `distprof` alone shows: the next command for each run in this folder."""
+"""Which commands come next: for each run in this folder, as `distprof` alone shows, and for one that was merged."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, REPORT_HTML, RUN_JSON, SUMMARY_JSON
+from distprof.contract.paths import (
+    MERGED,
+    PARTIAL_SUFFIX,
+    RANK_JSON,
+    REPORT_HTML,
+    RUN_JSON,
+    SUMMARY_JSON,
+    TRACE_JSON,
+    TRACE_TAR,
+)
 from distprof.contract.rank_json import RunJson
 from distprof.errors import DataError
-from distprof.launch.next_commands import AFTER_MERGE, next_commands
+from distprof.launch import commands
 from distprof.terminal import quoted
 from distprof.units import counted
+
+AFTER_MERGE = {
+    "report": "all findings on one page",
+    "comms": "which ranks wait for which ranks, and why",
+    "view": "the timeline of all ranks, in your browser",
+    "stats": "totals, step times and the slowest modules",
+    "critical-path": "the critical path of a step",
+}
+"""Those that show most first, with what they show."""
+SHOWN = 3
+
+
+def command_names() -> list[str]:
+    """Of all commands, by name: one a file in `commands/`."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
+
+
+def next_commands(run: Path) -> list[str]:
+    """Command lines that show a run which was merged; `view` where there is a trace."""
+    names = [name for name in AFTER_MERGE if name != "view" or not _lacks_trace(run / MERGED)]
+    return [f"distprof {name} {quoted(run)}" for name in names[:SHOWN]]
+
+
+def _lacks_trace(merged: Path) -> bool:
+    """True for the merge of a job that ended before its timeline, or had none in its plan."""
+    return merged.is_dir() and not any((merged / name).is_file() for name in (TRACE_JSON, TRACE_TAR))
+
 
 NEWEST = 3
 """Runs that are shown."""

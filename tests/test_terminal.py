@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from distprof.errors import Ended
 from distprof.reporters.page import GAP, Page, fitted, middle
-from distprof.reporters.tree import TreeRow
+from distprof.reporters.tree import TreeRow, TreeView
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_view import TreeView
 from distprof.terminal import Shown, quoted, say, show, visible, visible_lines
 from support.hostile import FILE_NAME, MARKS, NAME, judge, judge_characters
 from support.jobs import ROOT
@@ -137,7 +136,7 @@ PAST = {
     "launch/watching/watch_process.py": "takes what the watcher tells, and hands it on through the edge",
     "launch/watching/watcher.py": "tells its launcher, by a pipe",
     "launch/display/progress.py": "the progress bar, whose words are fixed",
-    "launch/model/call.py": "turns what the user's model prints to standard error",
+    "launch/model_factory.py": "turns what the user's model prints to standard error",
     "merge/execution/formats/drawing.py": "takes what graphviz prints, and prints none of it",
     "distprof/compiled/build.py": "runs while distprof is being installed",
 }

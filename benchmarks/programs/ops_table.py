@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from distprof.launch.merge_memory import reuse_memory
+from distprof.launch.limits import reuse_memory
 
 
 def main(trace: str) -> None:

@@ -17,17 +17,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
-from distprof.counting.data_flow import DataFlow
-from distprof.counting.hidden_work import hidden_results
+from distprof.counting.data_flow import DataFlow, are_real, is_torchscript_tracing, is_traced
 from distprof.counting.known_calls import KnownCall, KnownCalls, Operator, Shapes, shapes_of, shapes_text
-from distprof.counting.opaque_calls import OpaqueCalls, is_on, without
+from distprof.counting.opaque_calls import OpaqueCalls, hidden_results, is_on, without
 from distprof.counting.step_sums import StepSums, Sums
 from distprof.counting.torch_functions import FunctionPass
-from distprof.counting.tracing import are_real, is_torchscript_tracing, is_traced
-from distprof.formulas import higher_order_rules
 from distprof.formulas.bytes_moved import size_bytes
-from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
-from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
+from distprof.formulas.composite_operators import CALL_PRODUCTS, admit_mode, dismiss_mode, run_parts
+from distprof.model.call_paths import CallPath, LeftCalls, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.compiled import (
     ABOUT_NO_FRAMES,
     can_skip_compiling,
@@ -36,7 +33,6 @@ from distprof.model.compiled import (
     imports_compiler,
     never_compile,
 )
-from distprof.model.left_calls import LeftCalls
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
@@ -108,7 +104,7 @@ class CountPass(TorchDispatchMode):
         self._thread, self._home = threading.get_ident(), self._scopes.frames
         self._has_compiler = has_compiler()  # asked once: there are many calls
         self._known = KnownCalls()
-        higher_order_rules.admit(self)
+        admit_mode(self)
         self._quiet.start()
         self._opaque.start()
         self._switch_on()
@@ -122,7 +118,7 @@ class CountPass(TorchDispatchMode):
         self._scopes.remove(self)
         self._left.clear()
         self._retired = True
-        higher_order_rules.dismiss(self)
+        dismiss_mode(self)
         self._quiet.stop()
         self._opaque.stop()
         if threading.get_ident() == self._thread:

@@ -13,8 +13,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from distprof import formulas
-from distprof.formulas.call_key import call_key
 from distprof.formulas.composite_operators import is_whole
+from distprof.formulas.dispatched_call import call_key
 from distprof.formulas.operator_kinds import kind_without_formula
 from distprof.model.tensors import dtype_name, tensors
 from distprof.shape_formulas.operator_cost import Cost

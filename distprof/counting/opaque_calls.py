@@ -1,11 +1,15 @@
-"""Calls of code that no dispatch mode sees into, and that may refuse to run under one.
+"""Work that no dispatch mode sees: of compiled code, of kernels that Python launches itself, of other libraries.
 
-What `torch.compile(...).aot_compile` made checks guards at each call, and raises where a mode is on that was not on
-when it was compiled. A package of AOTInductor calls its kernels by itself, and a CUDA graph launches those that it has.
+Compiled code may refuse to run under a mode. What `torch.compile(...).aot_compile` made checks guards at each call, and
+raises where a mode is on that was not on when it was compiled. A package of AOTInductor calls its kernels by itself,
+and a CUDA graph launches those that it has.
+
+A module with such work runs no operator that computes, and returns memory that it was not given.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +18,10 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from distprof.model.tensors import tensors
 
 OPAQUE = {
     ("torch._dynamo.aot_compile", "AOTCompiledFunction", "__call__"): "compiled::aot_compile",
@@ -101,3 +108,42 @@ def without(mode: TorchDispatchMode) -> Iterator[None]:
             _pop_mode()
         for other in (mode, *reversed(above)):
             _push_mode(other)
+
+
+HOLDERS = (dict, list, set)
+"""What keeps a tensor for later: attributes, caches."""
+
+
+def hidden_results(module: nn.Module, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
+    """The results of a module call that ran no operator which computes, without those that were there before it."""
+    known = {_memory(tensor) for tensor in tensors((args, kwargs))}
+    found = [tensor for tensor in tensors(result) if type(tensor) in (torch.Tensor, nn.Parameter)
+             and tensor.numel() and tensor.dim() > 1]  # scalars and lists are mostly constants that stand in the script
+    found = [tensor for tensor in found if _memory(tensor) not in known | {None}]
+    if not found:
+        return []
+    for inner in module.modules():
+        known.update(map(_memory, tensors(list(vars(inner).values()))))
+        known.update(map(_memory, (*inner._parameters.values(), *inner._buffers.values())))
+    return [tensor for tensor in found if _memory(tensor) not in known and not _is_kept(tensor, result, found)]
+
+
+def _memory(tensor: torch.Tensor | None) -> int | None:
+    """The storage of a tensor, which views share; None without one of its own (sparse, nested)."""
+    try:
+        return None if tensor is None else int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _is_kept(tensor: torch.Tensor, *ours: Any) -> bool:
+    """True where something else holds the tensor, or the one that it is a view of: a table in a cache.
+
+    So it is in doubt: what a program has frozen for its garbage collector is not found.
+    """
+    if gc.get_freeze_count():
+        return True
+    if tensor._is_view() and tensor._base is not None:
+        tensor = tensor._base
+    return any(isinstance(holder, HOLDERS) and not any(holder is own for own in ours)
+               for holder in gc.get_referrers(tensor))

@@ -2,8 +2,7 @@
 
 `MACS` maps each operator to a small function of shapes that returns the multiply-accumulates (MACs) of a contraction:
 matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs, one of complex numbers eight; adding a
-bias is not counted. All other
-operators have a kind (`operator_kinds.py`) and an element count (`element_counts.py`) or an estimate
+bias is not counted. All other operators have a kind and an element count (`operator_kinds.py`) or an estimate
 (`estimates.py`), which are never part of the FLOPs.
 """
 
@@ -18,12 +17,11 @@ from torch.utils.flop_counter import flop_registry
 from distprof.formulas.bytes_moved import bytes_moved
 from distprof.formulas.contractions import LOOK_AT_VALUES, MACS
 from distprof.formulas.dispatched_call import dispatched_call, name_of
-from distprof.formulas.element_counts import element_count
-from distprof.formulas.operator_kinds import kind_without_formula
+from distprof.formulas.operator_kinds import element_count, kind_without_formula
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
-from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.matmul import NESTED_MATMUL
+from distprof.shape_formulas.operator_call import real_share
 from distprof.shape_formulas.operator_cost import Cost, Macs, OperatorKind
 
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]

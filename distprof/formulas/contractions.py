@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from distprof.formulas.flex_attention import FLEX
-from distprof.formulas.packed_attention import PACKED_ATTENTION
+from distprof.formulas.attention import FLEX, PACKED_ATTENTION
 from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.third_party import THIRD_PARTY
 from distprof.shape_formulas.attention import ATTENTION
 from distprof.shape_formulas.convolution import CONVOLUTION
-from distprof.shape_formulas.matmul import MATMUL, NESTED_MATMUL
+from distprof.shape_formulas.matmul import MATMUL, NESTED_MATMUL, RECURRENT
 from distprof.shape_formulas.operator_call import MacsFormula
-from distprof.shape_formulas.recurrent import RECURRENT
 
 MACS: dict[str, MacsFormula] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **PACKED_ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,

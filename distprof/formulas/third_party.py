@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distprof.formulas.packed_attention import mask_type_window, packed_pairs
+from distprof.formulas.attention import mask_type_window, packed_pairs
 from distprof.shape_formulas.attention import attention_backward, attention_forward, bottom_right_window
 from distprof.shape_formulas.convolution import convolution, one_way_backward
 from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall

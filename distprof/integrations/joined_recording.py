@@ -8,8 +8,8 @@ import sys
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
-from distprof.recording.asked_plan import VARIABLE as TOPICS
-from distprof.recording.asked_plan import asked_plan
+from distprof.recording.plan import VARIABLE as TOPICS
+from distprof.recording.plan import asked_plan
 from distprof.recording.steps.every import StepEvery
 from distprof.terminal import say
 

@@ -15,10 +15,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from distprof.contract.rank_json import ParamCount
-from distprof.model.flat_params import FlatParams
-from distprof.model.held_params import HeldParam, held_param, stored_elements
-from distprof.model.packed_params import PackedParam, PackedParams
-from distprof.model.quantized_weights import quantized_weights
+from distprof.model.held_params import FlatParams, HeldParam, held_param, stored_elements
+from distprof.model.quantized_params import PackedParam, PackedParams, quantized_weights
 from distprof.process.topology import Topology
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
+from distprof.counting.count import Counts
 from distprof.counting.counted_call import OpCount
-from distprof.counting.counts import Counts
 from distprof.counting.torch_functions import TensorSpec
 from distprof.peers.peer_line import OUTSIDE, PeerLine
 from distprof.peers.traced_ops import fused_paths
-from distprof.shape_formulas.element_types import OF_COMPLEX, PART_OF_COMPLEX
+from distprof.shape_formulas.operator_call import OF_COMPLEX, PART_OF_COMPLEX
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
 """The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""

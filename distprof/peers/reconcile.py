@@ -9,9 +9,8 @@ from typing import Any
 
 from rich.markup import escape
 
-from distprof.counting.count import count_with_unused
+from distprof.counting.count import Counts, count_with_unused
 from distprof.counting.counted_call import OpCount
-from distprof.counting.counts import Counts
 from distprof.errors import UsageError
 from distprof.peers import deepspeed, fvcore, ptflops
 from distprof.peers.peer_line import OUTSIDE, PeerLine

@@ -14,8 +14,7 @@ from typing import Any
 
 from distprof.counting.torch_functions import FunctionCall, TensorSpec
 from distprof.model.call_paths import CallPath
-from distprof.peers.jit_values import JitValue
-from distprof.peers.torch_schemas import arguments_of, schemas
+from distprof.peers.jit_values import JitValue, arguments_of, schemas
 
 ATTENTION = "torch.nn.functional.multi_head_attention_forward"
 FUSED_ATTENTION = "aten::_native_multi_head_attention"

@@ -14,6 +14,7 @@ from typing import Any
 
 from distprof.contract.mesh import axes_of_dimensions, in_rank_order
 from distprof.process.framework_topology import framework_sizes
+from distprof.process.identity import in_process_group
 from distprof.process.live_objects import live_objects
 from distprof.process.topology import Topology, from_sizes
 
@@ -25,7 +26,7 @@ FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGrou
 
 def detect(*, rank: int, world_size: int) -> Topology:
     """The topology by live objects of frameworks and of torch."""
-    live = _live_objects() if world_size > 1 or _has_group() else ()
+    live = _live_objects() if world_size > 1 or in_process_group() else ()
     unnamed = unnamed_axes(live)
     topology = _of_framework(rank=rank, world_size=world_size) or _of_meshes(live, unnamed, world_size=world_size)
     if topology is None or topology.mp_size * topology.dp_size < world_size:
@@ -62,11 +63,6 @@ def _is_sharded_parameter(thing: Any) -> bool:
 
 def _live_objects() -> list[Any]:
     return live_objects(lambda kind: str(kind.__module__).startswith(("torch.distributed", "torch.nn.parallel")))
-
-
-def _has_group() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _is(thing: Any, module: str, name: str) -> bool:

@@ -1,7 +1,11 @@
-"""`distprof.profile`: counts of a model call with the latency, MFU and roofline of every module."""
+"""`distprof.profile`: counts of a model call with the latency, MFU and roofline of every module.
+
+The roofline model tells whether compute or memory limits an operation, and how close it came to the limit.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from distprof.counting.count import run_counted, summed
+from distprof.counting.count import Counts, run_counted, summed
 from distprof.counting.counted_call import ModuleCount
-from distprof.counting.counts import Counts
 from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
 from distprof.model.isolation import undisturbed
@@ -20,12 +23,58 @@ from distprof.model.tensors import check_storage
 from distprof.peaks.measured import measured_peak
 from distprof.peaks.published import Peak
 from distprof.peaks.published import peak as published_peak
-from distprof.peaks.roofline import Roofline, roofline
 from distprof.process.accelerators import device_type
 from distprof.process.identity import device_name, tf32
 from distprof.timing.latency import Latency
 from distprof.timing.repetition import durations, measure_latency
 from distprof.units import UNKNOWN, counted, duration, percent, si
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """An operation under the roofline of a device."""
+
+    arithmetic_intensity: float | None
+    """FLOPs per byte; None if no byte is moved."""
+    bound: Literal["compute", "memory"] | None
+    """The limit; None without work."""
+    attainable_flops_per_second: float
+    """min(peak FLOP/s, intensity x peak bytes/s)."""
+    achieved_ratio: float | None
+    """Least time on the device / measured time: achieved / attainable FLOP/s, or without FLOPs achieved / peak bytes/s.
+
+    Above 1 if bytes came from a cache or the peaks are too low. None without a time."""
+
+
+def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, peak_bytes: float) -> Roofline:
+    """Places an operation under the roofline of a device (Williams, Waterman, Patterson 2009).
+
+    Args:
+        flops: Counted operations, 2 per multiply-accumulate.
+        io_bytes: Bytes read and written.
+        time_ns: Measured time; 0 where there is none.
+        peak_flops: Peak rate of the dtype, in FLOP/s.
+        peak_bytes: Bandwidth of the memory, in bytes/s.
+
+    Raises:
+        UsageError: A peak that is not a positive number, or work or time that is negative or not a number.
+    """
+    for name, value in (("peak_flops", peak_flops), ("peak_bytes", peak_bytes)):
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name} must be positive, not {value}")
+    for name, value in (("flops", flops), ("io_bytes", io_bytes), ("time_ns", time_ns)):
+        if not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"{name} must be at least 0, not {value}")
+    compute_time, memory_time = flops / peak_flops, io_bytes / peak_bytes
+    compute_bound = compute_time >= memory_time
+    return Roofline(
+        arithmetic_intensity=flops / io_bytes if io_bytes else None,
+        bound=("compute" if compute_bound else "memory") if flops or io_bytes else None,
+        # by the bound instead of min(): at the ridge both are equal except for rounding
+        attainable_flops_per_second=peak_flops if compute_bound else flops / io_bytes * peak_bytes,
+        achieved_ratio=max(compute_time, memory_time) / (time_ns / 1e9) if time_ns else None,
+    )
+
 
 HEAVY = 1.1
 """Timers that make a call longer by more than that are mentioned."""

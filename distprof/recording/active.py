@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distprof.process.topology import requested
-from distprof.recording.asked_plan import asked_plan
 from distprof.recording.chosen_ranks import ChosenRanks
-from distprof.recording.plan import StepPlan
+from distprof.recording.plan import StepPlan, asked_plan
 from distprof.recording.recorder import Recorder
 from distprof.recording.steps.every import StepEvery
 from distprof.recording.watch.later_recorder import later_recorder

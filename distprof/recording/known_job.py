@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from distprof.model.modules import ModuleMap
 from distprof.recording.rank_recording import KnownRank
-from distprof.recording.steps.evaluation import EvaluationJudge
+from distprof.recording.steps.evaluation import CallsWithoutGradient, EvaluationJudge
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.step_thread import StepThread
-from distprof.recording.steps.without_gradient import CallsWithoutGradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

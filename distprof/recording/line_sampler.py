@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch.autograd.graph import _engine_run_backward
 
 from distprof.contract.tables import TableRow
-from distprof.recording.blocking.script_line import Place, line_of_script
+from distprof.recording.blocking.origins import Place, line_of_script
 from distprof.threads import UnseenThread, is_scarce
 
 ENGINE = _engine_run_backward.__code__

@@ -16,9 +16,8 @@ from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.line_sampler import LineSampler
-from distprof.recording.passes.light import LIGHT_CLASSES
 from distprof.recording.passes.protocol import Pass, PassContext
-from distprof.recording.passes.registry import PASS_CLASSES
+from distprof.recording.passes.registry import LIGHT_CLASSES, PASS_CLASSES
 from distprof.recording.steps.phases import Phases
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 

@@ -33,8 +33,8 @@ from distprof.process.live_topology import detect, unnamed_axes
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.clock.client import ClockRecorder
-from distprof.recording.communication.collective_rows import collective_rows
-from distprof.recording.compiling.compile_log import CompileLog
+from distprof.recording.communication.collective_call import collective_rows
+from distprof.recording.compile_log import CompileLog
 from distprof.recording.job.membership import GivenPlace, JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch

@@ -22,7 +22,7 @@ from distprof.freed_memory import give_back
 from distprof.model.compiled import never_compile
 from distprof.needs import expect_linux, import_torch
 from distprof.recording.chosen_ranks import ChosenRanks
-from distprof.recording.compiling.compile_log import CompileLog
+from distprof.recording.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.known_job import KnownJob
@@ -32,12 +32,11 @@ from distprof.recording.rank_recording import RankRecording
 from distprof.recording.script_error import failure_of, in_a_line
 from distprof.recording.step_walk import StepWalk
 from distprof.recording.steps.current_step import CurrentStep
-from distprof.recording.steps.evaluation import EvaluationJudge
+from distprof.recording.steps.evaluation import CallsWithoutGradient, EvaluationJudge
 from distprof.recording.steps.every import VARIABLE, StepEvery
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
 from distprof.recording.steps.step_thread import StepThread
-from distprof.recording.steps.without_gradient import CallsWithoutGradient
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.unnoticed import is_traced, unnoticed
 from distprof.recording.watch.rank_watch import RankWatch

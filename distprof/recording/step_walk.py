@@ -15,8 +15,8 @@ from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.finder import StepFinder
+from distprof.recording.steps.pattern import Waited
 from distprof.recording.steps.step_thread import StepThread
-from distprof.recording.steps.turns import Waited
 from distprof.recording.tracing.foreign_profiler import ForeignProfiler
 from distprof.recording.writing import Writing
 

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distprof.reporters.tree import TreeRow, paths_above
+from distprof.reporters.tree import TreeRow, TreeView, paths_above
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_view import TreeView
 from distprof.units import counted, percent, si, size
 
 if TYPE_CHECKING:

@@ -1,8 +1,23 @@
-"""Documentation of counts as data: keys of the JSON object and columns of the tables."""
+"""Counts as JSON types and as tables, with the documentation of keys and columns."""
 
 from __future__ import annotations
 
-from distprof.contract.tables import Column, Table, int64, real, text
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distprof.contract.parquet import schema_of, write_table
+from distprof.contract.tables import PHASES, Column, Table, int64, real, text
+from distprof.errors import OutputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from distprof.counting.counted_call import CountedCall, ModuleCount
+
+
 
 COUNT_KEYS: dict[str, str] = {
     "format": "1; increases when the meaning of a key changes.",
@@ -97,3 +112,81 @@ COUNT_OPS = Table(
         text("note", "What the count is based on, besides shapes.", nullable=True),
     ),
 )
+
+
+def count_dict(counts: CountedCall) -> dict[str, Any]:
+    """Totals, uncounted operators, modules and operators."""
+    return {
+        "format": COUNT_FORMAT,
+        "params": {**asdict(counts.params), "dtypes": dict(counts.params.dtypes)},
+        "macs": _by_phase(counts, "macs"),
+        "flops": _by_phase(counts, "flops"),
+        "model_flops": counts.model_flops,
+        "causal_flops": counts.causal_flops,
+        "elements_by_kind": counts.by_kind("elements"),
+        "estimate_flops": counts.total("estimate_flops"),
+        "read_bytes": counts.total("read_bytes"),
+        "write_bytes": counts.total("write_bytes"),
+        "coverage_ratio": counts.coverage_ratio,
+        "uncounted": [asdict(one) for one in counts.uncounted],
+        "modules": [_module_row(counts, module) for module in counts.modules],
+        "ops": [{**{name: getattr(op, name) for name in COUNT_OPS.names()}, "within": sorted(op.within),
+                 "shapes": json.loads(op.shapes), "note": op.note or None} for op in counts.ops],
+    }
+
+
+def _by_phase(counts: CountedCall, quantity: str) -> dict[str, int]:
+    return {**{phase: counts.total(quantity, phase) for phase in PHASES}, "all": counts.total(quantity)}
+
+
+def _module_row(counts: CountedCall, module: ModuleCount) -> dict[str, Any]:
+    """The columns of `count_schema.COUNT_MODULES`."""
+    params, measured = module.params, counts.measured(module.path)
+    return {
+        "module_path": module.path, "class_name": module.class_name, "depth": module.depth, "shared": module.shared,
+        "calls": module.calls, "input_shapes": [list(shape) for shape in module.input_shapes],
+        "output_shapes": [list(shape) for shape in module.output_shapes], "params": params.params,
+        "own_params": module.own_params, "stored_params": params.stored_params,
+        "trainable_params": params.trainable_params, "param_bytes": params.param_bytes, "buffers": params.buffers,
+        "buffer_bytes": params.buffer_bytes, "dtypes": dict(params.dtypes), "fwd_macs": module.macs["forward"],
+        "bwd_macs": module.macs["backward"], "fwd_flops": module.flops["forward"],
+        "bwd_flops": module.flops["backward"], "recompute_flops": module.flops["recompute"],
+        "elements": module.elements, "io_bytes": module.io_bytes,
+        **{name: measured.get(name) for name in MEASURED_COLUMNS},
+    }
+
+
+class Frames(NamedTuple):
+    """One frame per table of `count_schema`."""
+
+    modules: pl.DataFrame
+    ops: pl.DataFrame
+
+
+def count_frames(counts: CountedCall) -> Frames:
+    """One row per module and per operator."""
+    import polars as pl
+    import pyarrow as pa
+
+    return Frames(*(pl.DataFrame(pa.Table.from_pylist(rows, schema=schema_of(table, {})))
+                    for table, rows in _tables(count_dict(counts))))
+
+
+def write_counts(counts: CountedCall, folder: Path) -> None:
+    """Writes both tables, each atomically; `distprof.totals` in their schema holds the totals as JSON."""
+    found = count_dict(counts)
+    tables = list(_tables(found))
+    metadata = {"distprof.totals": json.dumps(found)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table, rows in tables:
+            write_table(folder, table, rows, tags={}, metadata=metadata)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _tables(found: dict[str, Any]) -> Iterator[tuple[Table, list[dict[str, Any]]]]:
+    """Takes the rows of both tables out of what `count_dict` returned; lists and mappings become JSON text."""
+    for table, key in ((COUNT_MODULES, "modules"), (COUNT_OPS, "ops")):
+        yield table, [{name: json.dumps(value) if name in JSON_COLUMNS else value for name, value in row.items()}
+                      for row in found.pop(key)]

@@ -1,12 +1,14 @@
-"""Module trees: built from rows, equal neighbours folded."""
+"""Module trees: built from rows, equal neighbours folded, modules selected by depth, size and order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+
+from distprof.errors import UsageError
 
 MODEL_PREFIX = re.compile(r"model\d+:")
 
@@ -102,3 +104,118 @@ def _one(run: list[TreeNode]) -> TreeNode:
     first = run[0]
     name = first.name if len(run) == 1 else f"{first.name}-{run[-1].name}"
     return TreeNode(row=first.row, name=name, children=collapse(first.children), repeats=len(run))
+
+
+SORTS: dict[str, tuple[str, ...]] = {
+    "path": (),
+    "params": ("params",),
+    "macs": ("macs",),
+    "flops": ("fwd_flops", "bwd_flops", "recompute_flops"),
+    "fwd": ("fwd_time_ns",),
+    "bwd": ("bwd_time_ns",),
+    "time": ("fwd_time_ns", "bwd_time_ns", "recompute_time_ns"),
+}
+"""Sort order -> columns that are added up for it; path is the order of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeView:
+    """Options of a user for a tree."""
+
+    depth: int | None = 3
+    """Levels below the root; None: all."""
+    top: int | None = None
+    """Only the largest modules by `sort` and their parents; None: all."""
+    sort: str = "path"
+    """One of `SORTS`; siblings are sorted largest first."""
+    columns: Sequence[str] | None = None
+    """Keys of `tree_columns.TREE_COLUMNS`; None: all that are informative."""
+    collapse: bool = True
+    """Fold neighbours that are equal in all numbers into one line."""
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            UsageError: A number is out of range, or there is no such order.
+        """
+        if self.sort not in SORTS:
+            raise UsageError(f"unknown sort {self.sort!r}; choose from {', '.join(SORTS)}")
+        for name, number, least in (("depth", self.depth, 0), ("top", self.top, 1)):
+            if number is not None and number < least:
+                raise UsageError(f"{name} must be at least {least}, not {number}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeLine:
+    """One line of the tree."""
+
+    guide: str
+    """Branches before the name."""
+    name: str
+    row: TreeRow
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownModules:
+    """Lines of a tree and how much of it they show."""
+
+    lines: tuple[TreeLine, ...]
+    num_modules: int
+    """All modules of the tree."""
+    num_shown: int
+    """Modules that the lines represent."""
+    deepest: int
+    """Depth of the deepest module."""
+
+
+def select_modules(rows: Sequence[TreeRow], view: TreeView) -> ShownModules:
+    """Builds the tree and selects lines.
+
+    Raises:
+        UsageError: No module has a value to sort by.
+    """
+    if rows and not _known(rows, view.sort):
+        raise UsageError(f"sort={view.sort!r} is not possible: no module has a known {view.sort}",
+                         hint=f"known: {', '.join(name for name in SORTS if _known(rows, name))}")
+    roots = build_trees(rows)
+    deepest = max((depth for root in roots for _, depth, _ in root.walk()), default=0)
+    if view.collapse:
+        roots = [node for root in roots for node in collapse([root])]
+    for node, _, _ in (walked for root in roots for walked in root.walk()):
+        node.children.sort(key=lambda child: -_weight(child, view.sort))  # stable: 'path' weighs nothing
+    chosen = _chosen(roots, view)
+    lines = tuple(line for root in roots for line in _lines(root, chosen, "", ""))
+    shown = sum(times for root in roots for node, _, times in root.walk() if id(node) in chosen)
+    return ShownModules(lines=lines, num_modules=len(rows), num_shown=shown, deepest=deepest)
+
+
+def _known(rows: Sequence[TreeRow], sort: str) -> bool:
+    keys = SORTS[sort]
+    return not keys or any(row.values.get(key) is not None for row in rows for key in keys)
+
+
+def _weight(node: TreeNode, sort: str) -> float:
+    return sum(node.row.values.get(key) or 0 for key in SORTS[sort])
+
+
+def _chosen(roots: list[TreeNode], view: TreeView) -> set[int]:
+    """Ids of the nodes to show."""
+    visible = [node for root in roots for node, depth, _ in root.walk() if view.depth is None or depth <= view.depth]
+    if view.top is None:
+        return {id(node) for node in visible}
+    # the order is stable: of equals the parent comes first
+    largest = {id(node) for node in sorted(visible, key=lambda node: -_weight(node, view.sort))[:view.top]}
+    return {id(node) for node in visible if any(id(below) in largest for below, _, _ in node.walk())}
+
+
+def _lines(node: TreeNode, chosen: set[int], guide: str, rest: str) -> Iterator[TreeLine]:
+    """`guide` is put before the node itself, `rest` before its descendants."""
+    if id(node) not in chosen:
+        return
+    yield TreeLine(guide=guide, name=node.name, row=node.row, repeats=node.repeats)
+    children = [child for child in node.children if id(child) in chosen]
+    for child in children:
+        last = child is children[-1]
+        yield from _lines(child, chosen, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))

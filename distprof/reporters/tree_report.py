@@ -12,9 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from distprof.reporters.tree import TreeRow
+from distprof.reporters.tree import ShownModules, TreeLine, TreeRow, TreeView, select_modules
 from distprof.reporters.tree_columns import DROP_ORDER, TREE_COLUMNS, cell_text, shown_columns
-from distprof.reporters.tree_view import ShownModules, TreeLine, TreeView, select_modules
 from distprof.terminal import WIDE, Shown, visible
 from distprof.units import counted
 

@@ -52,7 +52,7 @@ class Cost:
     remainder: int = 0
     """FLOPs that 2 x MACs cannot express: 1 if a registered formula returned an odd number."""
     elements: int = 0
-    """Elements that a call other than a contraction works on; `element_counts.py` selects the tensors."""
+    """Elements that a call other than a contraction works on; `operator_kinds.py` selects the tensors."""
     kind: OperatorKind = "other"
     read_bytes: int = 0
     """Bytes read: each input once, broadcast dimensions once, only the gathered rows of a table."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from distprof.shape_formulas.argument_names import ARGUMENTS
 from distprof.shape_formulas.attention import (
     ATTENTION,
     attention_backward,
@@ -15,16 +14,13 @@ from distprof.shape_formulas.attention import (
     dense_pairs,
 )
 from distprof.shape_formulas.convolution import CONVOLUTION
-from distprof.shape_formulas.element_types import real_share
 from distprof.shape_formulas.estimates import ESTIMATES
-from distprof.shape_formulas.matmul import MATMUL
-from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
+from distprof.shape_formulas.matmul import MATMUL, RECURRENT
+from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall, real_share
 from distprof.shape_formulas.operator_cost import Macs
-from distprof.shape_formulas.recurrent import RECURRENT
-from distprof.shape_formulas.split_names import is_split
-from distprof.shape_formulas.tagged_names import kind_by_name
 from distprof.shape_formulas.traced_bytes import TRAFFIC, traced_bytes
 from distprof.shape_formulas.traced_inputs import UNKNOWN, inputs_of
+from distprof.shape_formulas.traced_names import ARGUMENTS, is_split, kind_by_name
 from distprof.shape_formulas.traced_results import Results, convolved, either_convolution
 
 MOST = 1 << 53

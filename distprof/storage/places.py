@@ -1,8 +1,13 @@
-"""What a user names: a local path, or the URL of one that lies elsewhere."""
+"""What a user names, a local path or the URL of one that lies elsewhere, the folders in it, and small objects ahead.
+
+Small objects that will be read soon are fetched side by side.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +17,7 @@ from distprof.storage.credentials import is_url
 
 if TYPE_CHECKING:
     from distprof.storage.remote_path import RemotePath
+
 
 LOCAL = ("file", "local")
 
@@ -45,3 +51,29 @@ def remote(path: os.PathLike[str]) -> RemotePath | None:
 def real(path: Path) -> str:
     """What tells whether two paths lead to the same place: a local one without links, or the URL."""
     return str(path) if remote(path) is not None else os.path.realpath(path)
+
+
+def walk(path: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Folders from a path down: each with names of folders in it, which the caller may cut, and names of files."""
+    if (elsewhere := remote(path)) is not None:
+        yield from elsewhere.walk()
+        return
+    for folder, folders, names in os.walk(path, onerror=on_error):
+        yield Path(folder), folders, names
+
+
+@contextmanager
+def ahead(paths: Iterable[Path]) -> Iterator[None]:
+    """Small objects that are read in here are fetched side by side; of local files nothing is done."""
+    elsewhere = [found for path in paths if (found := remote(path)) is not None]
+    if not elsewhere:
+        yield
+        return
+    from distprof.storage.fetching import begin, drop
+
+    began = [one.url for one in elsewhere if one.entry is not None and begin(one.url, one.entry)]
+    try:
+        yield
+    finally:
+        for url in began:
+            drop(url)

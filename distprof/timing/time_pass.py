@@ -18,10 +18,9 @@ from torch.autograd import Variable
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
-from distprof.timing.backward_hooks import hook_backward
 from distprof.timing.latency import Chain, Latency, Share, latencies
 from distprof.timing.stopwatch import Stopwatch, stopwatch
-from distprof.timing.thread_tapes import NO_TASK, Tape, Tapes
+from distprof.timing.thread_tapes import NO_TASK, Tape, Tapes, hook_backward
 
 sequence_number = torch._C._autograd._get_sequence_nr
 MOST_MARKS = 1 << 16

@@ -47,7 +47,7 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     directories of one job whose hosts share no folder. --workers and --scheduler apply to traces and timelines; the
     collectives tables of a run directory are always read locally.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.comms import View

@@ -28,7 +28,7 @@ def count(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: s
     """
     import_torch("count")
     from distprof.counting.count import count as count_call
-    from distprof.launch.model.call import call_model, tree_text
+    from distprof.launch.model_factory import call_model, tree_text
 
     counts = call_model(model, shapes, dtypes, device, partial(count_call, backward=backward))
     show(tree_text(counts, depth=depth, top=top, sort=sort, as_json=as_json))

@@ -30,7 +30,7 @@ def critical_path(runs: tuple[Path, ...], *, steps: tuple[int, ...], top: int | 
     its end. A step ends earlier only if something on this path gets shorter. The slack of a module is how much longer
     it could take without delaying any step. RUN is a run directory or traces from torch.profiler.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.critical_path import CriticalView, critical_paths

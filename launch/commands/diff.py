@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import DataError, UsageError
-from distprof.launch.completion import run_directories
-from distprof.launch.options import JSON, PLACE, STRICT
+from distprof.launch.options import JSON, PLACE, STRICT, run_directories
 from distprof.launch.run_paths import checked
 from distprof.terminal import show
 
@@ -69,7 +68,7 @@ def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...
     if markdown and as_json:
         raise UsageError("--markdown and --json cannot be combined")
     ratio = _ratio(noise)
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.diff import DiffView

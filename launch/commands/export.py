@@ -32,7 +32,7 @@ def export(runs: tuple[Path, ...], *, out: Path, form: str, prefix: str | None, 
     RUN is a run directory, or execution traces from torch's observer together with torch.profiler timelines of the same
     ranks. Nodes have times, tensors and dependencies; communication has its type, size and process group.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.export import ExportOptions

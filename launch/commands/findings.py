@@ -24,7 +24,7 @@ def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, exac
     RUN is a run directory, or traces written by torch.profiler. The output of --json is short enough for a script or a
     coding agent to read all of it.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.findings import findings as findings_of

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import DataError, UsageError
-from distprof.launch.completion import run_directories
-from distprof.launch.options import PLACE
+from distprof.launch.options import PLACE, run_directories
 from distprof.launch.run_paths import checked
 
 
@@ -24,7 +23,7 @@ def mcp(run: Path) -> None:
     """
     if find_spec("mcp") is None:
         raise UsageError("distprof mcp needs the package mcp", hint="pip install 'distprof[mcp]'")
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()  # before numpy is imported
     if not run.is_dir():

@@ -33,7 +33,7 @@ def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...
     or snapshots from torch.cuda.memory._dump_snapshot, one per rank. Snapshots are read as plain data: no code in them
     is run.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.memory import MemoryView

@@ -91,7 +91,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     RUN is a run directory, a folder of traces from torch.profiler, or such traces and archives of them. Several run
     directories of one job, whose hosts share no folder, are joined; the merge goes into the first.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run

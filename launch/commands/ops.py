@@ -70,7 +70,7 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     if stack is not None and "stack" not in by:
         raise UsageError("--stack needs --by stack", hint=f"--by stack --stack {stack}")
     num_frames = stack or FRAMES
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.run.attempts import of_attempt
@@ -80,7 +80,7 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
             raise UsageError("--torch can be combined only with --rank, --by shape, --by stack, --stack, --sort and "
                              "--top")
-        from distprof.merge.commands.torch_ops import torch_ops
+        from distprof.merge.commands.ops import torch_ops
 
         show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by,
                        num_frames=num_frames if "stack" in by else 0, sort=sort, top=top))

@@ -9,7 +9,7 @@ import click
 
 from distprof.launch.options import JSON, model_arguments, module_tree
 from distprof.needs import import_torch
-from distprof.reporters.tree_view import SORTS
+from distprof.reporters.tree import SORTS
 from distprof.terminal import show
 
 
@@ -33,7 +33,7 @@ def profile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device:
     MODULE:FACTORY is explained in `distprof count --help`.
     """
     import_torch("measure a model")
-    from distprof.launch.model.call import call_model, tree_text
+    from distprof.launch.model_factory import call_model, tree_text
     from distprof.profiling.profile import profile as profile_call
 
     found = call_model(model, shapes, dtypes, device, partial(

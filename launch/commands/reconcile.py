@@ -26,7 +26,7 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
     """
     import_torch("reconcile counts")
     from distprof.counting.count import count_with_unused
-    from distprof.launch.model.call import call_model
+    from distprof.launch.model_factory import call_model
     from distprof.peers.reconcile import known_peer, reconcile_counts
 
     known_peer(peer)

@@ -57,7 +57,7 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
     if form is not None and (out is not None or force):
         raise UsageError(f"--{form} cannot be combined with {'--out' if out is not None else '--force'}",
                          hint=f"distprof report --{form} RUN > FILE")
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.report import report as report_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distprof.files import write_text
-from distprof.launch.completion import CompletedRun, files
+from distprof.launch.options import CompletedRun, files
 from distprof.needs import expect_linux, import_torch
 from distprof.terminal import show
 

@@ -8,7 +8,7 @@ import click
 
 from distprof.errors import UsageError
 from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
-from distprof.reporters.tree_view import SORTS, TreeView
+from distprof.reporters.tree import SORTS, TreeView
 from distprof.terminal import quoted_all, show
 
 
@@ -37,7 +37,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
 
     Several RUNs are run directories of one job whose hosts share no folder.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.run.attempts import of_attempt

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.completion import run_directories
-from distprof.launch.options import JSON, PLACE
+from distprof.launch.options import JSON, PLACE, run_directories
 from distprof.terminal import say, show
 
 

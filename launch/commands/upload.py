@@ -8,8 +8,7 @@ import click
 
 from distprof.ending import ended_by_signals
 from distprof.errors import OutputError, UsageError
-from distprof.launch.completion import run_directories
-from distprof.launch.options import PLACE
+from distprof.launch.options import PLACE, run_directories
 from distprof.storage.places import remote
 from distprof.terminal import show
 from distprof.units import counted
@@ -26,8 +25,7 @@ def upload(run: Path, url: Path) -> None:
     target = remote(url)
     if target is None:
         raise UsageError(f"{url} is not a URL like s3://bucket/runs/a", hint="use cp -r to copy to a folder")
-    from distprof.launch.upload.report import lines_of
-    from distprof.launch.upload.run_upload import upload_run
+    from distprof.launch.upload.run_upload import lines_of, upload_run
 
     with ended_by_signals():
         done = upload_run(run, target.url)

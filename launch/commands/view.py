@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.completion import run_directories
 from distprof.launch.display.progress import progress_bar
-from distprof.launch.options import PLACE
+from distprof.launch.options import PLACE, run_directories
 from distprof.launch.run_paths import checked
 
 
@@ -49,7 +48,7 @@ def view(run: Path, *, rank: int | None, step: int | None, finding: int | None, 
 
 def _merge(run: Path) -> None:
     """As `distprof merge RUN` does."""
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.merge import merge

@@ -36,7 +36,7 @@ def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | 
     visible in timelines are shown. Every recording shows what torch.compile did: what it compiled, what it recompiled
     and why, and the lines at which graphs break.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.waits import WaitsView

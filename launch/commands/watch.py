@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from distprof.launch.completion import run_directories
-from distprof.launch.options import JSON
+from distprof.launch.options import JSON, run_directories
 
 
 @click.command()

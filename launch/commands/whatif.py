@@ -42,7 +42,7 @@ def whatif(runs: tuple[Path, ...], *, scales: tuple[str, ...], no_stragglers: bo
     predicted step of the job and of each rank next to the measured step and a replay without changes. Changes can be
     combined. RUN is a run directory or traces from torch.profiler.
     """
-    from distprof.launch.merge_memory import reuse_memory
+    from distprof.launch.limits import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.whatif import WhatIfView

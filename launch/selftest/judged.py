@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from distprof.errors import in_one_line
 from distprof.units import duration
 
 if TYPE_CHECKING:
@@ -56,13 +57,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Judged:
         failed = evidence.failure(claim.part) if claim.part is not None else None
         return claim.judge(evidence) if failed is None else Judged("-", f"the job could not do it: {failed}", False)
     except Exception as error:  # noqa: BLE001 (the other claims are judged)
-        return Judged("-", reason(error), False)
-
-
-def reason(error: BaseException) -> str:
-    """An error in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        return Judged("-", in_one_line(error), False)
 
 
 def exact(expected: float, found: float | None, unit: str = "") -> Judged:

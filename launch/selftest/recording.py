@@ -12,9 +12,10 @@ from pathlib import Path
 from subprocess import Popen
 
 from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.errors import in_one_line
 from distprof.launch.final_merge import MERGE
 from distprof.launch.selftest.evidence import Evidence, planted_in
-from distprof.launch.selftest.judged import Claim, Row, reason
+from distprof.launch.selftest.judged import Claim, Row
 from distprof.launch.shipped_job import ON_THIS_MACHINE, forgotten
 
 PATIENCE_S = 120
@@ -78,7 +79,7 @@ def recorded(job: Job, folder: Path) -> Recorded:
         evidence = Evidence(run, planted) if planted else None
         why = why or _lacks(job, run, evidence)
     except Exception as error:  # noqa: BLE001 (it becomes a row)
-        why = why or reason(error)
+        why = why or in_one_line(error)
     row = Row(job=job.name, claim="recorded and merged", expected=_whole(job), found=why or _whole(job), holds=not why)
     return Recorded(evidence=evidence, row=row, took_s=time.monotonic() - began)
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from distprof.ending import ended_by_signals
 from distprof.errors import OutputError, UsageError
-from distprof.launch.selftest.jobs_here import jobs_here
 from distprof.launch.selftest.judged import Row, rows
-from distprof.launch.selftest.machine import machine
+from distprof.launch.selftest.machine import jobs_here, machine
 from distprof.launch.selftest.recording import Job, recorded
 from distprof.reporters.page import Page
 from distprof.storage.places import remote

@@ -1,19 +1,21 @@
-"""Uploads a run directory, many parts at a time."""
+"""Uploads a run directory, many parts at a time, and says so."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.errors import DataError, DistprofError, StorageError
-from distprof.launch.upload.part_upload import Uploaded, upload_part
-from distprof.launch.upload.parts import Part, parts_of
+from distprof.launch.upload.part_upload import Part, Uploaded, parts_of, upload_part
 from distprof.storage.faults import RemoteError
 from distprof.storage.listing import LISTINGS
+from distprof.storage.remote_path import RemotePath
 from distprof.storage.writing.uploading import Moved
+from distprof.terminal import quoted
 from distprof.threads import thread_pool
+from distprof.units import counted, size
 
 RIGHTS = "may these credentials write there? see docs/object-storage.md for the permissions needed"
 AT_ONCE = 8
@@ -89,3 +91,11 @@ def _attempt(upload: Callable[[], Uploaded], part: Part) -> Uploaded | Failed:
     except OSError as error:
         denied = isinstance(error, RemoteError) and error.errno == errno.EACCES
         return Failed(part=part, why=f"{error.filename}: {error.strerror or error}", hint=RIGHTS if denied else "")
+
+
+def lines_of(done: RunUploaded, run: Path, url: RemotePath) -> Iterator[str]:
+    """What arrived, and what comes next."""
+    ranks = sum(one.part.is_rank for one in done.uploaded)
+    moved = f"{size(done.num_bytes)} moved" if done.num_bytes else "everything was already there"
+    yield f"{counted(ranks, 'rank')} in {url}: {moved}"
+    yield f"Next: distprof {'comms' if (run / 'merged').is_dir() else 'merge'} {quoted(url)}"

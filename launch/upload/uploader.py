@@ -15,7 +15,7 @@ import msgspec
 
 from distprof.ending import ended_by_signals
 from distprof.errors import DistprofError, Ended
-from distprof.launch.upload.parts import ranks_of
+from distprof.launch.upload.part_upload import ranks_of
 from distprof.launch.upload.run_upload import upload_run, uploaded
 from distprof.storage.credentials import remember
 

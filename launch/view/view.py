@@ -1,22 +1,57 @@
-"""The body of `distprof view`: serves the merged trace of a run until a browser has it."""
+"""The body of `distprof view`: serves the merged trace of a run until the user's browser has it, here or over SSH."""
 
 from __future__ import annotations
 
+import getpass
+import os
 import shutil
-from collections.abc import Callable
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.ending import ended_by_signals
 from distprof.errors import DistprofError
-from distprof.launch.view.browser import forwarding, is_remote, open_browser
 from distprof.launch.view.merged_trace import MOST_BYTES, MergedTrace, merged_trace, text_bytes
-from distprof.launch.view.page import LOCAL_UI, page
-from distprof.launch.view.perfetto_ui import ONLINE, READS_ARCHIVES, TYPES, LocalUi, local_ui
+from distprof.launch.view.page import LOCAL_UI, ONLINE, READS_ARCHIVES, TYPES, LocalUi, local_ui, page
 from distprof.launch.view.place import Place, Wanted
 from distprof.launch.view.server import LOADED, Served, TraceServer, serving
 from distprof.terminal import quoted, say, show
 from distprof.units import size
+
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+"""Without one of these only browsers are found that run in the terminal, where Perfetto does not."""
+
+
+def is_remote(environ: Mapping[str, str] = os.environ) -> bool:
+    """True in a session of SSH, where no browser on this machine is seen."""
+    return "SSH_CONNECTION" in environ
+
+
+def forwarding(port: int) -> str:
+    """The command with which a browser elsewhere reaches a port of this machine."""
+    return f"ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
+
+
+def open_browser(address: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Opens an address in a window.
+
+    Returns:
+        False where there is no browser.
+    """
+    if sys.platform not in ("win32", "darwin") and not any(map(environ.get, SCREENS)):
+        return False
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    # one that $BROWSER names may return only when its window is closed
+    threading.Thread(target=browser.open, args=(address,), daemon=True).start()
+    return True
+
 
 NATIVE = ("trace_processor", "trace_processor_shell")
 """Names of Perfetto's engine as a program."""

@@ -1,8 +1,11 @@
-"""Slices of a rank that show what it was doing, from its events table or from a trace of another program."""
+"""Slices of a rank that show what it was doing, from its events table or from a trace of another program.
+
+They are read when they are asked for: those of a thousand ranks fit into no memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -143,3 +146,34 @@ def steps_drawn(rank: int, events: pl.DataFrame) -> pl.DataFrame:
     return steps.select(rank=pl.lit(rank, pl.Int64), step="step", start_ns="start_ns", end_ns="end_ns",
                         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
                         **dict.fromkeys(UNKNOWN, pl.lit(None, TYPES["int64"])), **{"pass": pl.lit("trace")})
+
+
+HELD = 2_000_000
+"""Slices that are kept, some 100 bytes each: most runs are read once."""
+
+
+class Timelines(Mapping[int, pl.DataFrame]):
+    """Slices by rank, on the common clock; a DataError where those of a rank cannot be read any more."""
+
+    def __init__(self, ranks: Mapping[int, Rank], clock: Clock) -> None:
+        """Ranks that have a timeline that could be read."""
+        self._ranks, self._clock = ranks, clock
+        self._held: dict[int, pl.DataFrame] = {}
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __getitem__(self, rank: int) -> pl.DataFrame:
+        if rank not in self._held:
+            found = slices_of(self._ranks[rank], self._clock.line(rank))
+            if not isinstance(found, pl.DataFrame):
+                why = "none" if found is None else found.detail
+                raise DataError(f"the timeline of rank {rank} changed while it was being read: {why}",
+                                hint="files changed while they were being read: try again")
+            self._held[rank] = found
+            while len(self._held) > 1 and sum(map(len, self._held.values())) > HELD:
+                del self._held[next(iter(self._held))]
+        return self._held[rank]

@@ -10,7 +10,7 @@ import numpy as np
 
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.relief import relief_of
-from distprof.merge.chance.others import median_of_others
+from distprof.merge.chance import median_of_others
 from distprof.merge.program.job import Job
 from distprof.merge.replay.graph import CALL
 from distprof.merge.replay.replay import Relief

@@ -11,7 +11,7 @@ import numpy as np
 
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.untraced import divided
-from distprof.merge.chance.others import median_of_others
+from distprof.merge.chance import median_of_others
 from distprof.merge.program.job import Job
 from distprof.merge.program.parts import numbered
 

@@ -13,8 +13,7 @@ from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of, text_of
 from distprof.merge.blame.culprits import MATERIAL, SURE
 from distprof.merge.blame.verdicts import REPLAY
-from distprof.merge.chance.others import median_of_others
-from distprof.merge.chance.significance import chance
+from distprof.merge.chance import chance, median_of_others
 from distprof.merge.program.job import Job
 from distprof.merge.replay.graph import MARK
 from distprof.merge.replay.order import ordered

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.chance.others import median_of_others
+from distprof.merge.chance import median_of_others
 
 SHOWS = 0.3
 """Part of what a rank does beyond its peers in steps without a timeline that has to show in those with one."""

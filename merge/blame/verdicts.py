@@ -15,7 +15,7 @@ from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.replayed_job import ReplayedJob
-from distprof.merge.chance.significance import chance
+from distprof.merge.chance import chance
 from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 

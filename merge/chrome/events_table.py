@@ -24,7 +24,7 @@ from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE
 
 if TYPE_CHECKING:
-    from distprof.storage.writing.whole_objects import Place, WholeObjects
+    from distprof.storage.writing.by_workers import Place, WholeObjects
 
 ROWS_PER_GROUP = 1 << 16
 MANY = 8

@@ -20,7 +20,7 @@ from distprof.merge.chrome.rank_plan import Plans, RankPlan
 from distprof.merge.chrome.rank_tables import RankTables, keep_table
 from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock
-from distprof.merge.operators.shapes.costs import UNKNOWN, WANTED
+from distprof.merge.operators.shapes import UNKNOWN, WANTED
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
 from distprof.merge.operators.timeline.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead
@@ -28,7 +28,7 @@ from distprof.merge.operators.timeline.rank_timeline import INTEGERS, TEXTS, Tim
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
-    from distprof.storage.writing.whole_objects import Place, WholeObjects
+    from distprof.storage.writing.by_workers import Place, WholeObjects
 
 
 class OperatorTables(RankTables):

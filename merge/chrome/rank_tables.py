@@ -11,7 +11,7 @@ from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 
 if TYPE_CHECKING:
-    from distprof.storage.writing.whole_objects import Place, WholeObjects
+    from distprof.storage.writing.by_workers import Place, WholeObjects
 
 
 class RankTables:

@@ -18,8 +18,14 @@ from distprof.merge.clock.model import UNSHIFTED, Clock
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.execution.dependencies.stream_waits import num_blind
-from distprof.merge.execution.formats.chakra_export import sizes_of, write_chakra
-from distprof.merge.execution.formats.chakra_nodes import ExportContext, Target, Written, chakra_nodes
+from distprof.merge.execution.formats.chakra_nodes import (
+    ExportContext,
+    Target,
+    Written,
+    chakra_nodes,
+    sizes_of,
+    write_chakra,
+)
 from distprof.merge.execution.formats.comm_replay import replay_input, write_replay
 from distprof.merge.execution.formats.drawing import write_graph
 from distprof.merge.execution.formats.linked_json import write_linked
@@ -27,11 +33,12 @@ from distprof.merge.execution.pairing import observed_process, process_of
 from distprof.merge.execution.process_groups import ProcessGroups, groups_of, with_groups
 from distprof.merge.execution.rank_execution import (
     RankExecution,
+    Sources,
     each_rank,
     rank_calls,
+    sources_of,
 )
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.execution.sources import Sources, sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE

@@ -103,9 +103,8 @@ def anonymous(run: Run) -> Run:
 
 def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> ByWorkers | None:
     """What workers of a cluster upload themselves; those on this machine gain nothing by it."""
-    from distprof.storage.writing.by_workers import ByWorkers
+    from distprof.storage.writing.by_workers import ByWorkers, WholeObjects
     from distprof.storage.writing.joined import Joined
-    from distprof.storage.writing.whole_objects import WholeObjects
 
     url = f"{merged.url}/{TRACE_JSON}"
     if workers.scheduler is None or not FORMATS[options.format].by_workers or not Joined.takes(url, 0):

@@ -25,8 +25,8 @@ from distprof.merge.totals.modules import module_dicts, module_rows
 from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.reporters.page import Page
+from distprof.reporters.tree import TreeView, select_modules
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_view import TreeView, select_modules
 
 
 def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, top: int = 10,

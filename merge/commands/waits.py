@@ -22,9 +22,8 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.text.documents.devices_json import devices_data
 from distprof.merge.text.waits import WaitsShown, render
 from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
-from distprof.merge.waits.grouping import grouped
 from distprof.merge.waits.queues import summed_queues
-from distprof.merge.waits.run_waits import RunWaits, run_waits
+from distprof.merge.waits.run_waits import RunWaits, grouped, run_waits
 from distprof.merge.waits.script_lines import script_lines
 from distprof.reporters.page import Page
 from distprof.units import spans

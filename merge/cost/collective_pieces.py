@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.merge.spill.parts import Parts
+from distprof.merge.spill import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from distprof.merge.cost.collective_pieces import CollectivePieces, PiecesOnDisk
 from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.match.matched_parts import ISSUED, RowParts
 from distprof.merge.match.mismatches import num_mismatches
-from distprof.merge.spill.parts import Parts
+from distprof.merge.spill import Parts
 
 ORDER = ("first_ns", "first_rank", ISSUED)
 """What collectives are numbered by: the first arrival; of equal ones the first row of the lowest rank."""

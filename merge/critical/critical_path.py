@@ -1,4 +1,8 @@
-"""The longest chain of steps over all ranks: where a step would have to be shorter to end earlier."""
+"""The longest chain of steps over all ranks, where a step would have to be shorter to end earlier, and slack.
+
+Slack is how much longer a module could take on a rank before a step ends later. The operators of the chain are those
+that ran at its instants, as a timeline shows them.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,101 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.merge.activity.activities import Activity
-from distprof.merge.critical.operators_at import OperatorsAt
-from distprof.merge.critical.slack import slack_of
+from distprof.merge.activity.markers import COMMUNICATION
+from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.program.job import Job
 from distprof.merge.program.pieces import labels_at, work_of
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.replay.chain import MOVING, STARTING, WAKING, WORK, Chains, Link
-from distprof.merge.replay.order import ordered
+from distprof.merge.replay.graph import Graph
+from distprof.merge.replay.order import Order, ordered
+from distprof.merge.replay.slack import NEVER, latest_times
+
+
+class OperatorsAt:
+    """Operators of a rank by time; kernels, where it is seen on its device.
+
+    Args:
+        events: The rank's slices.
+        on_device: True where kernels count.
+    """
+
+    def __init__(self, events: pl.DataFrame, *, on_device: bool) -> None:
+        category = pl.col("category").str.to_lowercase()
+        apart = ~pl.any_horizontal(pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION)
+        shown = events.filter(category == ("kernel" if on_device else "cpu_op"), pl.col("duration_ns") > 0, apart)
+        # where threads run operators at the same time, that of the busiest one is named
+        busy = pl.col("duration_ns").sum().over("thread")
+        shown = shown.with_columns(turn=busy.rank("dense", descending=True), thread=pl.col("thread").fill_null(""))
+        shown = shown.sort("turn", "thread", "start_ns", "duration_ns", descending=[False, False, False, True])
+        numbered = shown["thread"].rle_id()
+        self._thread, self._names = numbered.to_numpy().astype(np.int64), shown["name"]
+        self._starts = shown["start_ns"].to_numpy()
+        self._ends = self._starts + shown["duration_ns"].to_numpy()
+        self._parent = Nesting(self._thread, self._starts, self._ends, np.ones(len(shown), bool)).parent
+
+    def edges(self, start_ns: int, end_ns: int) -> Any:
+        """When operators begin and end within a window."""
+        times = np.concatenate((self._starts, self._ends))
+        return times[(times > start_ns) & (times < end_ns)]
+
+    def at(self, times: npt.NDArray[np.int64]) -> list[str | None]:
+        """The innermost operator at each time."""
+        found = np.full(len(times), -1, np.int64)
+        for thread in range(int(self._thread.max(initial=-1)) + 1):
+            first, stop = np.searchsorted(self._thread, (thread, thread + 1))
+            row = first + np.searchsorted(self._starts[first:stop], times, "right") - 1
+            row = np.where(row >= first, row, -1)
+            while (over := (row >= 0) & (self._ends[row] <= times)).any():
+                row = np.where(over, self._parent[row], row)
+            found = np.where((found < 0) & (row >= 0), row, found)
+        names = self._names.gather(np.maximum(found, 0)).to_list() if len(self._names) else [None] * len(times)
+        return [name if row >= 0 else None for name, row in zip(names, found.tolist(), strict=True)]
+
+
+SLACK_SCHEMA = {"rank": pl.Int64(), "phase": pl.String(), "module_path": pl.String(), "step": pl.Int64(),
+          "slack_ns": pl.Int64(), "work_ns": pl.Int64()}
+
+
+def slack_of(program: RunProgram, job: Job, graph: Graph, order: Order, chains: Chains,
+             steps: Sequence[int]) -> pl.DataFrame:
+    """The least slack of the pieces of work of each activity.
+
+    A step ends when its last rank does. No step of the job may end later, neither this one nor a later one.
+
+    Args:
+        program: What ranks did.
+        job: Its graph.
+        graph: The same without joins that are stuck.
+        order: Of it.
+        chains: Of it.
+        steps: Those that are looked at.
+
+    Returns:
+        `SLACK_SCHEMA`: of each rank, activity and step `slack_ns`, the least of its pieces, and `work_ns`, what
+        they take.
+    """
+    events, deadlines = graph.events, np.full(len(graph.events), NEVER, np.int64)
+    for step in np.unique(job.steps[:, 1]).tolist():
+        marks = job.steps[job.steps[:, 1] == step, 3]
+        deadlines[marks] = events.at_ns[marks].max()
+    slack = np.maximum(latest_times(graph, order, deadlines) - chains.came_ns, 0)
+    pieces = job.pieces
+    chosen = np.flatnonzero(np.isin(job.step[pieces.event], steps) & (pieces.ns > 0))
+    event, label = pieces.event[chosen], pieces.label[chosen]
+    least = pl.DataFrame({"rank": job.ranks[events.rank[event]], "label": label, "step": job.step[event],
+                          "slack_ns": slack[event], "work_ns": pieces.ns[chosen]}).group_by(
+        "rank", "label", "step", maintain_order=True).agg(pl.col("slack_ns").min(), pl.col("work_ns").sum())
+    known = program.activities.known
+    return least.with_columns(
+        phase=pl.Series([known[one].kind for one in least["label"]], dtype=pl.String),
+        module_path=pl.Series([known[one].where for one in least["label"]], dtype=pl.String),
+    ).select(pl.col(name).cast(kind) for name, kind in SLACK_SCHEMA.items())
+
 
 UNRECORDED = "unrecorded"
 """From the begin of a step to the first that is known of the rank on which its chain begins."""
@@ -124,7 +213,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
                        for name, kind in SCHEMA.items())
 
 
-def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: Any) -> pl.DataFrame:
+def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: npt.NDArray[Any]) -> pl.DataFrame:
     """Work of a rank in a step, cut where its activity or its operator changes."""
     rank, known = int(links["rank"][0]), program.activities.known
     did, starts, ends = program.did[rank], links["start_ns"].to_numpy(), links["end_ns"].to_numpy()

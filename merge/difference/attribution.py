@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distprof.merge.difference.bootstrap import mean
 from distprof.merge.difference.change import Change, changes
-from distprof.merge.difference.noise import Noise
-from distprof.merge.difference.samples import Samples
+from distprof.merge.difference.samples import Noise, Samples
+from distprof.merge.difference.scatter import mean
 from distprof.merge.totals.step_time import middle_half
 
 ENOUGH, LARGE = 4, 0.02

@@ -9,10 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distprof.merge.difference.bootstrap import Statistic, standard_errors
-from distprof.merge.difference.noise import Noise
-from distprof.merge.difference.samples import Samples
-from distprof.merge.difference.student import quantile, two_sided
+from distprof.merge.difference.samples import Noise, Samples
+from distprof.merge.difference.scatter import Statistic, quantile, standard_errors, two_sided
 
 LEVEL = 0.01
 """p below which something has changed; intervals hold with 1 - p."""

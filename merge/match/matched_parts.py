@@ -13,7 +13,7 @@ from distprof.merge.match.groups import Integers, keys_of
 from distprof.merge.match.matching import Placed, calls_of, match, with_corrected
 from distprof.merge.match.number_evidence import NumberEvidence, Numbering
 from distprof.merge.match.partition import Partition
-from distprof.merge.spill.parts import Parts
+from distprof.merge.spill import Parts
 
 ISSUED = "issued"
 """Column beside those of the contract: the place of a row in the table of its rank."""

@@ -1,7 +1,8 @@
-"""Allocations of all ranks of a run."""
+"""Allocations of all ranks of a run, and the peaks of their devices: what was alive then, added up."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,14 +11,138 @@ import polars as pl
 from distprof.contract.paths import ENDED_EARLY, MEMORY_JSON
 from distprof.contract.problems import MemoryEndedEarly, Problem, Unreadable
 from distprof.contract.tables import TENSORS, USES
-from distprof.errors import DataError
+from distprof.errors import DataError, UsageError
 from distprof.merge.memory.allocations import HELD, SCHEMA, USED, allocations_of
-from distprof.merge.memory.peak import Peak, peaks_of
 from distprof.merge.operators.timeline.memory_events import MemoryEvents
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import read_table
 from distprof.merge.scan.trace_file import TraceFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The moment at which most was allocated on a device."""
+
+    rank: int
+    device: str
+    time_ns: int
+    peak_bytes: int
+    """By the allocator's own count; on a CPU what the allocations of the recording add up to: what was there before is
+    not known, and what threads without profiler free is never taken off torch's count."""
+    before_bytes: int | None
+    """What was allocated when the recording began, and not freed since; None on a CPU."""
+    unknown_bytes: int
+    """What torch counted then beyond all that is known; on a CPU it is not in `peak_bytes`."""
+    reserved_bytes: int | None
+    """What the allocator held of the device then; None where it does not say."""
+    alive: pl.DataFrame
+    """Rows of `allocations_of`, largest first."""
+    unused_bytes: int | None
+    """Of those that no operator used any more, though they were freed only later; None where nobody looked."""
+
+
+def peaks_of(rank: int, allocations: pl.DataFrame, events: pl.DataFrame) -> list[Peak]:
+    """One per device with allocations."""
+    return [_peak(rank, device, allocations.filter(pl.col("device") == device), events.filter(device=device))
+            for device in events["device"].unique().sort().to_list()]
+
+
+def _peak(rank: int, device: str, allocations: pl.DataFrame, events: pl.DataFrame) -> Peak:
+    events = events.with_columns(_changes(events)).with_columns(pl.col("seen", "old").cum_sum())
+    counted = events["allocated"].null_count() == 0
+    on_device = device != "cpu" and counted
+    at = events.row(int(events["allocated" if on_device else "seen"].arg_max() or 0), named=True)
+    used = allocations["last_used_ns"].null_count() < len(allocations)
+    alive = allocations.filter(pl.col("first") <= at["number"],
+                               pl.col("last").is_null() | (pl.col("last") > at["number"]))
+    known = int(alive["size_bytes"].sum())
+    before = events["allocated"][0] - events["bytes"][0] + at["old"] if counted else 0
+    return Peak(rank=rank, device=device, time_ns=at["time_ns"], peak_bytes=at["allocated"] if on_device else known,
+                before_bytes=before if on_device else None,
+                unknown_bytes=at["allocated"] - before - known if counted else 0,
+                reserved_bytes=at["reserved"] or None,
+                unused_bytes=int(alive.filter(unused_at(at["time_ns"]))["size_bytes"].sum()) if used else None,
+                alive=alive.sort("size_bytes", "first", descending=[True, False]))
+
+
+def unused_at(time_ns: int) -> pl.Expr:
+    """True for allocations whose last use was before, and which were freed."""
+    return (pl.col("last_used_ns") < time_ns) & pl.col("freed_ns").is_not_null()
+
+
+def allocated_after(device: str, events: pl.DataFrame) -> pl.DataFrame:
+    """Events of a device with what was allocated `after` each: by the allocator's count; on a CPU since the recording
+    began, as in `Peak`.
+    """
+    seen = events.with_columns(_changes(events)).with_columns(after=pl.col("seen").cum_sum())
+    is_counted = device != "cpu" and events["allocated"].null_count() == 0
+    return seen.with_columns(after="allocated") if is_counted else seen
+
+
+def _changes(events: pl.DataFrame) -> list[pl.Expr]:
+    """Bytes by which an event changes what is alive of the recording (`seen`) and of what was there before (`old`)."""
+    size = pl.col("bytes")
+    alive = pl.when(size > 0).then(size).otherwise(0).shift(1, fill_value=0).over("address")
+    # an allocation at the address of another one: the free of that one was not seen
+    return [pl.when(size > 0).then(size - alive).when(alive > 0).then(size).otherwise(0).alias("seen"),
+            pl.when((size < 0) & (alive == 0)).then(size).otherwise(0).alias("old")]
+
+
+BY = {"category": "category", "module": "module_path", "class": "class_name", "op": "op", "phase": "phase",
+      "rank": "rank", "device": "device"}
+"""What `--by` takes, and the column of it."""
+NUMBERS = ("peak_bytes", "peak_tensors", "largest_bytes", "unused_bytes", "allocated_bytes", "allocations",
+           "kept_bytes", "unused_byte_s")
+"""Columns of `grouped` behind those of `--by`."""
+
+
+def grouped(rows: pl.DataFrame, peaks: Sequence[Peak], by: Sequence[str]) -> pl.DataFrame:
+    """Sums over the ranks.
+
+    Args:
+        rows: Of `allocations_of`.
+        peaks: Of the same ranks.
+        by: Keys of `BY`.
+
+    Returns:
+        The columns of `by`; `peak_bytes` and `peak_tensors` that were alive at the peak of their device,
+        `largest_bytes` of one of them, and `unused_bytes` of those that were not used any more; `allocated_bytes` and
+        `allocations` of the whole recording, and of these `kept_bytes`, which forward made and backward needed, and
+        `unused_byte_s`: bytes times the seconds from their last use until they were freed. Largest at the peak first.
+
+    Raises:
+        UsageError: `by` has another key.
+    """
+    keys = [_column(one) for one in dict.fromkeys(by)]
+    size = pl.col("size_bytes")
+    unused = [peak.alive.with_columns(is_unused=unused_at(peak.time_ns)) for peak in peaks]
+    alive = pl.concat([pl.DataFrame(schema=SCHEMA | {"is_unused": pl.Boolean()}), *unused])
+    at_peak = alive.group_by(keys).agg(peak_bytes=size.sum(), peak_tensors=pl.len().cast(pl.Int64),
+                                       largest_bytes=size.max(), unused_bytes=size.filter("is_unused").sum())
+    made = rows.group_by(keys, maintain_order=True).agg(
+        allocated_bytes=size.sum(), allocations=pl.len().cast(pl.Int64),
+        kept_bytes=size.filter(pl.col("category") == "activation").sum(),
+        unused_byte_s=(size * (pl.col("unused_ns") / 1e9)).sum())
+    both = made.join(at_peak, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return both.select(*keys, *(pl.col(name).fill_null(0) for name in NUMBERS)).sort(
+        "peak_bytes", "allocated_bytes", descending=True, maintain_order=True)
+
+
+def longest_unused(rows: pl.DataFrame, top: int | None) -> pl.DataFrame:
+    """Allocations that were kept for nothing, by size times the time for which they were; `top` of them, or all."""
+    kept = rows.filter(pl.col("unused_ns") > 0).with_columns(
+        unused_byte_s=pl.col("size_bytes") * (pl.col("unused_ns") / 1e9))
+    found = kept.sort("unused_byte_s", "made_ns", descending=[True, False]).drop("first", "last")
+    return found if top is None else found.head(top)
+
+
+def _column(key: str) -> str:
+    if key not in BY:
+        near = difflib.get_close_matches(key, BY, n=1)
+        raise UsageError(f"unknown value {key!r} for --by; choose from {', '.join(BY)}",
+                         hint=f"--by {near[0]}" if near else None)
+    return BY[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,77 @@
-"""Operators added up by what a user asks for, with shares, rates and the spread over ranks, in an order."""
+"""Operators added up by what a user asks for, with shares, rates and the spread over ranks, in an order.
+
+The spread names the rank that spends most time on what rows have in common, unless that may be chance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from distprof.errors import UsageError
-from distprof.merge.operators.amounts import MEMORY
-from distprof.merge.operators.limits import LATENCY_RATIO
+from distprof.errors import one_of
+from distprof.merge.chance import chances
+from distprof.merge.operators.counted_work import LATENCY_RATIO
 from distprof.merge.operators.operator_rows import as_texts
-from distprof.merge.operators.spread import spread
-from distprof.merge.operators.sums.added_up import BY, KEYS, added_up
-from distprof.merge.operators.sums.run_sums import RunSums
+from distprof.merge.operators.sums import BY, KEYS, RunSums, added_up
+from distprof.merge.operators.timeline.grouped_calls import MEMORY
+
+MOST_NUMBERS = 10_000_000
+"""Numbers that are dealt out to ranks to tell chance: of many ranks and steps, those of fewer groups."""
+DEALT = 2_000
+MOST_GROUPS = 100
+NAMES = {"slowest_rank": pl.Int64(), "slowest_ratio": pl.Float64(), "slowest_p_value": pl.Float64()}
+
+
+def spread(sums: RunSums, busy: str) -> pl.DataFrame:
+    """Compares ranks in each group.
+
+    Args:
+        sums: Of a run.
+        busy: The column of self time.
+
+    Returns:
+        `group`, its place; `slowest_rank` has most self time, the first of several; `slowest_ratio` is that of the
+        median rank's, null of one rank; `slowest_p_value`: how likely some rank would be as slow in some group if all
+        were equal. Null without three steps that all ranks have, and for groups that take little of the time. No rows
+        where there is nothing to compare.
+    """
+    ranks = sums.ranks
+    if "rank" in sums.keys or len(ranks) < 2:
+        return pl.DataFrame(schema={"group": pl.UInt32(), **NAMES})
+    each, median = _added(sums.busy(busy), ["group", "rank"], pl.col(busy).sum()), pl.col(busy).median()
+    found = each.group_by("group").agg(
+        slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").filter(pl.col(busy) == pl.col(busy).max()).min()),
+        slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median))
+    return found.join(_significance(sums, pl.Series(ranks), busy), on="group", how="left")
+
+
+def _added(parts: Iterable[pl.DataFrame], keys: Sequence[str], what: pl.Expr) -> pl.DataFrame:
+    """Of each part: `what` of the rows that share keys."""
+    return pl.concat([part.group_by(keys).agg(what) for part in parts])
+
+
+def _significance(sums: RunSums, ranks: pl.Series, busy: str) -> pl.DataFrame:
+    def timed() -> Iterator[pl.DataFrame]:
+        return (part.filter(pl.col("step").is_not_null()) for part in sums.busy(busy))
+
+    of_steps = _added(timed(), ["step"], pl.col("rank").n_unique().cast(pl.Int64)).group_by("step").sum()
+    common = of_steps.filter(pl.col("rank") == len(ranks))["step"].sort()
+    size = max(len(ranks) * len(common) * DEALT, 1)
+    largest = _added(timed(), ["group"], pl.col(busy).sum()).group_by("group").sum().sort(
+        busy, "group", descending=[True, False])
+    groups = largest.head(min(max(MOST_NUMBERS // size, 1), MOST_GROUPS)).select("group")
+    work = np.zeros((len(ranks), len(common), len(groups)))
+    for part in timed():
+        own = part.join(groups.with_row_index("column"), on="group").filter(pl.col("step").is_in(common.implode()))
+        place = (ranks.search_sorted(own["rank"]), common.search_sorted(own["step"]), own["column"])
+        work[tuple(one.to_numpy() for one in place)] = own[busy].to_numpy()
+    found: Any = chances(work - np.median(work, axis=0)) if len(groups) else None
+    values = pl.Series("slowest_p_value", found, pl.Float64()) if found is not None else pl.lit(None, pl.Float64())
+    return groups.with_columns(slowest_p_value=values)
+
 
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
@@ -47,7 +105,7 @@ def columns_of(by: Sequence[str]) -> list[str]:
     Raises:
         UsageError: There is no such name.
     """
-    return [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
+    return [BY[one_of(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
 
 
 def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
@@ -64,7 +122,7 @@ def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
     Raises:
         UsageError: There is no such name.
     """
-    column, groups = _known(sort, SORTS, "--sort"), sums.groups.with_row_index("group")
+    column, groups = one_of(sort, SORTS, "--sort"), sums.groups.with_row_index("group")
     busy = "self_device_ns" if groups["self_device_ns"].sum() else "self_host_ns"
     worked = busy.removeprefix("self_").removesuffix("_ns")
     timed = {name: pl.col(f"{name}_on_{worked}") for name in ("counted_ns", "limited_ns")}
@@ -94,11 +152,3 @@ def _derived(found: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(bound=pl.when(pl.col("roofline_ratio") < LATENCY_RATIO).then(pl.lit("latency")).when(
         pl.col("roofline_ratio").is_not_null()).then(
         pl.when(pl.col("compute_ns") >= pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))))
-
-
-def _known(name: str, names: Sequence[str], option: str) -> str:
-    if name not in names:
-        near = get_close_matches(name, names, n=3)
-        raise UsageError(f"unknown value {name!r} for {option}; choose from {', '.join(names)}",
-                         hint=f"did you mean {' or '.join(near)}?" if near else None)
-    return name

@@ -15,7 +15,7 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import DataError
 from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
 from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import readable

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from distprof.merge.operators.amounts import COSTS, MEMORY
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.shapes import ShapeCoverage
+from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
 
 WORDS = ("op", "type", "dtypes", "module_path", "class_name", "phase", "stream", "launched_by")
 KEYS = {**dict.fromkeys(WORDS, pl.Categorical()), "shapes": pl.String(), "stack": pl.String(), "step": pl.Int64()}

@@ -9,12 +9,11 @@ import polars as pl
 
 from distprof.contract.problems import TraceDamaged
 from distprof.contract.tables import OPS
-from distprof.merge.operators.counted import with_counts
-from distprof.merge.operators.limits import with_limits
+from distprof.merge.operators.counted_work import with_counts, with_limits
 from distprof.merge.operators.operator_rows import RankOperators
 from distprof.merge.operators.selection import Selection, selected
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.sums.added_up import AddedUp, added_up
+from distprof.merge.operators.shapes import ShapeCoverage
+from distprof.merge.operators.sums import AddedUp, added_up
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, TYPES
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import rank_table

@@ -13,12 +13,11 @@ import polars as pl
 from distprof.contract.problems import Problem, Unreadable
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
-from distprof.merge.operators.counted import Coverage
+from distprof.merge.operators.counted_work import Coverage
 from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_share import Asked, Kept, RankShare, Rates, ShareMaker
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.sums.added_up import AddedUp
-from distprof.merge.operators.sums.run_sums import RunSums
+from distprof.merge.operators.shapes import ShapeCoverage
+from distprof.merge.operators.sums import AddedUp, RunSums
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines

@@ -1,4 +1,7 @@
-"""Waits that were missed on some ranks: where most others waited, they did so too."""
+"""Waits that no slice shows, or that were missed on some ranks: where most others waited, they did so too.
+
+A thread may stand still for a collective inside an operator or a function of autograd.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,65 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from distprof.merge.program.hidden_waits import calls_before
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+ENOUGH = 20
+"""Rows of a kind of collective from which on it is judged."""
+AFTER = 0.95
+"""Share of the rows whose thread calls nothing before the collective has ended, or may have been noted to end later."""
+BETWEEN = 0.5
+"""Slope that lies between that of threads that wait, 1, and of those that go on, 0."""
+DEVIATIONS = 4
+"""Standard errors by which the slope has to lie above `BETWEEN`."""
+
+
+def waits_at_once(rows: pl.DataFrame, known: Integers, begin_ns: Integers) -> Integers:
+    """Rows of collectives for which threads waited as soon as they had called them, though nothing shows it.
+
+    A thread that waits calls its next op the later, the earlier it came to the collective; one that goes on does not.
+    So the time to the next call is fitted as a line of the time to the end, of all rows of one op in one group, each
+    less the mean of its collective. A known wait before the next call would bring ranks together whatever they did.
+
+    Args:
+        rows: Collectives by rank and call, with `rank`, `collective`, `op`, `group`, `enqueue_ns`, `end_ns` and
+            `timed_by`.
+        known: Indices of rows that threads are known to have waited for.
+        begin_ns: When these waits began.
+
+    Returns:
+        Indices of rows.
+    """
+    rank, called, end = (rows[name].to_numpy() for name in ("rank", "enqueue_ns", "end_ns"))
+    chosen = np.append(rank[1:] == rank[:-1], False)[:len(rows)]  # those with a next call
+    chosen[known] = False
+    chosen[known + calls_before(rank, called, known, begin_ns)] = False
+    following = np.append(called[1:], 0)[:len(rows)]
+    table = rows.select("op", "group", "collective", row=pl.int_range(pl.len()),
+                        to_end=pl.Series((end - called).astype(float)),
+                        to_next=pl.Series((following - called).astype(float)),
+                        is_after=pl.Series(following >= end) | (pl.col("timed_by") == "future").fill_null(value=False),
+                        ).filter(pl.Series(chosen))
+    centred = table.with_columns(pl.col("to_end", "to_next") - pl.col("to_end", "to_next").mean().over("collective"))
+    kinds = centred.group_by("op", "group").agg(
+        pl.len(), share=pl.col("is_after").mean(), xx=(pl.col("to_end") ** 2).sum(), yy=(pl.col("to_next") ** 2).sum(),
+        xy=(pl.col("to_end") * pl.col("to_next")).sum())
+    slope = pl.col("xy") / pl.col("xx")
+    error = ((pl.col("yy") - slope * pl.col("xy")).clip(0) / pl.col("len") / pl.col("xx")).sqrt()
+    waited = kinds.filter(pl.col("len") >= ENOUGH, pl.col("share") >= AFTER, pl.col("xx") > 0,
+                          slope - DEVIATIONS * error > BETWEEN)
+    return table.join(waited, on=["op", "group"], how="semi").filter("is_after")["row"].sort().to_numpy()
+
+
+def calls_before(rank: Integers, enqueue: Integers, row: Integers, begin_ns: Integers) -> Any:
+    """Calls of the rank between that of an op and the wait for it; rows are by rank and call."""
+    if not len(row):
+        return np.zeros(0, np.int64)
+    base = rank * (int(np.ptp(enqueue)) + int(np.ptp(begin_ns)) + 2) - int(enqueue.min())
+    return np.maximum(np.searchsorted(enqueue + base, begin_ns + base[row], "right") - 1 - row, 0)
+
 
 MOST = 0.6
 """Share of the others that waited, from which all did."""
@@ -22,7 +81,7 @@ calls, in which turn among the waits behind the last of those, and how long afte
 began."""
 
 
-def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tuple[Any, Any, Any]:
+def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers, end_ns: Integers) -> tuple[Any, Any, Any]:
     """Waits that nothing shows on the rank itself.
 
     The others are those of the same collective; where they are too few, those that call the same op in the same place
@@ -55,7 +114,7 @@ def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tu
     return lacking, began, until
 
 
-def _like(rows: pl.DataFrame, lacks: Any) -> pl.DataFrame:
+def _like(rows: pl.DataFrame, lacks: Flags) -> pl.DataFrame:
     """Rows of the collectives, and in the places, of those that lack a wait; of many rows, most are neither."""
     rank, collective = rows["rank"].to_numpy(), rows["collective"].to_numpy()
     place = np.arange(len(rows)) - np.searchsorted(rank, rank)
@@ -64,14 +123,14 @@ def _like(rows: pl.DataFrame, lacks: Any) -> pl.DataFrame:
                        place=pl.Series(place), row=pl.int_range(pl.len(), dtype=pl.Int64))[alike]
 
 
-def _among(keys: Any, chosen: Any) -> Any:
+def _among(keys: Integers, chosen: Flags) -> Flags:
     """True where a key, not below 0, is also that of a chosen row."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys[chosen]] = True
     return there[keys]
 
 
-def _with_turns(enqueue: Any, waits: pl.DataFrame, *, needed: bool) -> pl.DataFrame:
+def _with_turns(enqueue: Integers, waits: pl.DataFrame, *, needed: bool) -> pl.DataFrame:
     """Adds `turn` and `own`; null where they are not needed."""
     if not needed:
         return waits.with_columns(turn=pl.lit(None, pl.Int64), own=pl.lit(None, pl.Int64))
@@ -99,7 +158,7 @@ def _as_others(table: pl.DataFrame, lacks: pl.DataFrame, key: Sequence[str]) -> 
     return lacks.join(enough, on=key).select("row", "rank", "enqueue_ns", "end_ns", *USUAL)
 
 
-def _behind(rank: Any, enqueue: Any, found: pl.DataFrame) -> pl.DataFrame:
+def _behind(rank: Integers, enqueue: Integers, found: pl.DataFrame) -> pl.DataFrame:
     """Adds the row of the last call in front of each wait, when that was called, and the next."""
     row, calls = (found[name].to_numpy() for name in ("row", "calls"))
     last = np.searchsorted(rank, rank[row], "right") - 1

@@ -1,4 +1,4 @@
-"""The parts that ranks have in collectives, as a graph needs them."""
+"""The parts that ranks have in collectives, as a graph needs them, with roots that meet the other ranks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,70 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
-from distprof.merge.program.roots import meeting_roots
 from distprof.merge.replay.graph import Parts
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+CLEAR = 2
+"""The side that sends came so many times earlier than an op takes to move, where it shows whether it waits."""
+
+
+def meeting_roots(table: pl.DataFrame, op: Integers, rooted: Flags, is_root: Flags, sends: Flags) -> Integers:
+    """Of each row, the row of the root of its collective, for ops in which nobody sends before the other side is there.
+
+    Whether a backend sends into buffers or waits for who receives depends on the backend, the op and its size. It
+    shows where one side came long before the other: most of such collectives decide for the op. An op in which it never
+    shows sends into buffers.
+
+    Args:
+        table: Rows with `collective`, `arrival_ns`, `end_ns`, `timed_by` and, where it was recorded, `wait_end_ns`.
+        op: A number for the op of each row.
+        rooted: True for rows of ops that begin from the root or end in it.
+        is_root: True for rows of roots.
+        sends: True for rows whose rank sends.
+
+    Returns:
+        Indices of rows; -1 for rows of all other ops, and of collectives whose root is not known.
+    """
+    found = np.full(len(table), -1, np.int64)
+    rows = np.flatnonzero(rooted)
+    if not len(rows):
+        return found
+    number, collective = np.unique(table["collective"].to_numpy()[rows], return_inverse=True)
+    root = np.full(len(number), -1, np.int64)
+    root[collective[is_root[rows]]] = rows[is_root[rows]]
+    waits = _senders_stay(table, rows, collective, root, is_root[rows], sends[rows], op[rows])
+    meets = (root[collective] >= 0) & waits[op[rows]]
+    found[rows[meets]] = root[collective[meets]]
+    return found
+
+
+def _senders_stay(table: pl.DataFrame, rows: Integers, collective: Integers, root: Integers, is_root: Flags,
+                  sends: Flags, op: Integers) -> Flags:
+    """By op, true where most senders that came long before the other side stayed until it was there."""
+    start, end = table["arrival_ns"].to_numpy()[rows], _ends(table)[rows]
+    last = np.full(len(root), np.iinfo(np.int64).min)
+    np.maximum.at(last, collective[~is_root], start[~is_root])
+    other = np.where(is_root, last[collective], table["arrival_ns"].to_numpy()[root[collective]])
+    shortest = np.full(int(op.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(shortest, op, np.maximum(end - start, 0))
+    took, gap = end - start, other - start
+    clear = sends & (root[collective] >= 0) & (gap > CLEAR * shortest[op])
+    # it leaves `shortest` after its own start or after the gap: clocks that are a little off do not change which
+    stayed = 2 * took > gap + shortest[op]
+    both = [np.bincount(op[clear & (stayed == how)], minlength=len(shortest)) for how in (True, False)]
+    return both[0] > both[1]
+
+
+def _ends(table: pl.DataFrame) -> Integers:
+    """Ends of parts; where they may have been noted late, no later than a thread had waited for them."""
+    if "wait_end_ns" not in table.columns:
+        return table["end_ns"].to_numpy()
+    return table.select(pl.min_horizontal("end_ns", "wait_end_ns"))["end_ns"].to_numpy()
 
 
 def ops_of(table: pl.DataFrame) -> Any:
@@ -30,7 +89,7 @@ def _codes(texts: pl.Series) -> tuple[Any, list[str]]:
     return codes, coded.gather(first).cast(pl.String).to_list()
 
 
-def _is_in(codes: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
+def _is_in(codes: Integers, names: Sequence[str], wanted: Sequence[str]) -> Flags:
     return np.isin(codes, [number for number, name in enumerate(names) if name in wanted])
 
 
@@ -61,7 +120,7 @@ def parts_of(table: pl.DataFrame) -> tuple[Parts, Any]:
     return parts, leads[np.argsort(leads[:, 0], kind="stable")]
 
 
-def _is_buffered(table: pl.DataFrame, collective: Any) -> Any:
+def _is_buffered(table: pl.DataFrame, collective: Integers) -> Flags:
     """True for parts that ended before another one of their collective began."""
     last = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, collective, table["arrival_ns"].to_numpy())
@@ -72,14 +131,14 @@ FROM_ROOT, TO_ROOT = (tuple(name for name, op in COLLECTIVE_OPS.items() if op.be
                       for which in ("from root", "to root"))
 
 
-def _led(collective: Any, led: Any, leads: Any) -> Any:
+def _led(collective: Integers, led: Flags, leads: Flags) -> Integers:
     """Pairs of parts of one collective, the first of those led and the second of those that lead."""
     one = pl.DataFrame({"collective": collective[led], "led": np.flatnonzero(led)})
     other = pl.DataFrame({"collective": collective[leads], "leads": np.flatnonzero(leads)})
     return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)
 
 
-def numbered(keys: Any) -> tuple[Any, Any]:
+def numbered(keys: Integers) -> tuple[Any, Any]:
     """The different keys, which are not below 0, ascending; and the index of each key among them."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys] = True

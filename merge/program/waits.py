@@ -11,8 +11,7 @@ import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity
-from distprof.merge.program.hidden_waits import waits_at_once
-from distprof.merge.program.missed_waits import missed_waits
+from distprof.merge.program.missed_waits import missed_waits, waits_at_once
 
 COLUMNS = ("wait_start_ns", "wait_end_ns")
 

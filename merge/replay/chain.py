@@ -1,15 +1,68 @@
-"""The longest chain of work, collectives and queues that leads to an instant: nothing on it could have been earlier."""
+"""The longest chain of work, collectives and queues that leads to an instant: nothing on it could have been earlier.
+
+Lanes of queues tell which parts each part of a queue had to wait for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from distprof.merge.replay.graph import WAIT, Graph
-from distprof.merge.replay.lanes import called_by, lanes_of
+from distprof.merge.replay.graph import CALL, WAIT, Graph
 from distprof.merge.replay.order import Order
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """Of each part, parts in front of it in its queue; -1: none."""
+
+    holder: Integers
+    """The one whose end made a lane free for it; none for a part that began although no lane seemed free."""
+    busy: Integers
+    """The one that held the other lane, of a queue with two lanes."""
+
+
+def lanes_of(graph: Graph, is_there: npt.NDArray[np.bool_]) -> Lanes:
+    """Finds these parts.
+
+    Args:
+        graph: With `previous` of its parts.
+        is_there: True for parts that are replayed.
+    """
+    parts = graph.parts
+    holder, busy = (np.full(len(parts), -1, np.int64) for _ in range(2))
+    in_queue = is_there & (parts.queue >= 0)
+    single = in_queue & graph.single_lane[parts.queue] if len(graph.single_lane) else in_queue & False
+    alone = single & graph.uses_lane
+    holder[alone] = graph.previous[alone]
+    double = np.flatnonzero(in_queue & ~single)
+    ends, uses, queues = (values.tolist() for values in (parts.end_ns, graph.uses_lane, parts.queue))
+    latest: dict[int, tuple[int, int]] = {}
+    for part in double[np.argsort(called_by(graph)[double], kind="stable")].tolist():
+        first, second = latest.get(queues[part], (-1, -1))
+        if uses[part]:
+            holder[part], busy[part] = second, first
+        if first < 0 or ends[part] > ends[first]:
+            latest[queues[part]] = part, first
+        elif second < 0 or ends[part] > ends[second]:
+            latest[queues[part]] = first, part
+    return Lanes(holder=holder, busy=busy)
+
+
+def called_by(graph: Graph) -> Integers:
+    """Of each part, the event that called it; behind all events where none did."""
+    events = graph.events
+    calls = np.flatnonzero(events.kind == CALL)
+    found = np.full(len(graph.parts), len(events), np.int64)
+    found[events.part[calls]] = calls
+    return found
+
 
 WORK, WAKING, MOVING, STARTING = "work", "waking", "moving", "starting"
 
@@ -86,7 +139,7 @@ class Chains:
                 yield Link(STARTING, part, int(events.rank[place]), ready, int(parts.start_ns[part]))
                 part = holder if holder >= 0 and parts.end_ns[holder] > events.at_ns[place] else -1
 
-    def _last_needed(self) -> Any:
+    def _last_needed(self) -> Integers:
         """Of each part, the one that began last of all that it needs; itself where it was as late."""
         parts, leads = self._graph.parts, self._graph.leads
         joins = int(parts.join.max(initial=-1)) + 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.replay.chain import called_by, lanes_of
 from distprof.merge.replay.graph import WAIT, Graph
-from distprof.merge.replay.lanes import called_by, lanes_of
 from distprof.merge.replay.order import Order
 from distprof.merge.replay.replay import by_round
 

@@ -9,9 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.errors import DataError
-from distprof.merge.memory.grouping import grouped
-from distprof.merge.memory.peak import Peak
-from distprof.merge.memory.run_memory import RunMemory
+from distprof.merge.memory.run_memory import Peak, RunMemory, grouped
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.columns import Columns, columns_of, columns_of_rows
 from distprof.merge.report.sampling import Sample

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from distprof.errors import DataError
-from distprof.merge.memory.grouping import grouped
+from distprof.merge.memory.run_memory import grouped
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.columns import columns_of
 from distprof.merge.report.sampling import Sample

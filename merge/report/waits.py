@@ -12,7 +12,7 @@ from distprof.merge.report.columns import Columns, columns_of
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import Sources
 from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
-from distprof.merge.waits.grouping import grouped
+from distprof.merge.waits.run_waits import grouped
 from distprof.merge.waits.script_lines import script_lines as lines_of
 from distprof.units import counted
 

@@ -21,7 +21,7 @@ from distprof.contract.problems import Unreadable
 from distprof.contract.rank_json import MOST_RANKS
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.run.traces.rank_from_name import natural
-from distprof.storage.walking import walk
+from distprof.storage.places import walk
 
 LEVELS = 1
 """Folders below the given one that are looked into."""

@@ -17,8 +17,7 @@ from distprof.contract.rank_json import RankJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.launches import Launch
 from distprof.merge.run.summaries.summaries import Summaries
-from distprof.storage.ahead import ahead
-from distprof.storage.places import remote
+from distprof.storage.places import ahead, remote
 
 SIZES = "(mp_size, dp_size)"
 NAMED = 8

@@ -25,8 +25,7 @@ from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.frames import frame_of
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
 from distprof.merge.run.table_check import check_rows, check_size
-from distprof.storage.ahead import ahead
-from distprof.storage.places import remote
+from distprof.storage.places import ahead, remote
 from distprof.threads import thread_pool
 
 SPLITS = "split_bytes"

@@ -10,9 +10,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem
-from distprof.merge.memory.grouping import BY, longest_unused
-from distprof.merge.memory.peak import Peak
-from distprof.merge.memory.run_memory import RunMemory
+from distprof.merge.memory.run_memory import BY, Peak, RunMemory, longest_unused
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page

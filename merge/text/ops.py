@@ -12,8 +12,8 @@ import polars as pl
 from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
 from distprof.merge.operators.run_operators import RunOperators
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.sums.added_up import BY
+from distprof.merge.operators.shapes import ShapeCoverage
+from distprof.merge.operators.sums import BY
 from distprof.merge.operators.timeline.rank_timeline import COPIES
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.communication.culprits import chance_words

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.operators.shapes.tensors import tensors_and_scalars
+from distprof.merge.operators.shapes import tensors_and_scalars
 from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import HOSTS, MEMORY, OUT_OF_MEMORY
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline
 from distprof.merge.torch_table.flop_estimates import torch_flops
-from distprof.merge.torch_table.session import INPUTS, TorchSession
-from distprof.merge.torch_table.stacks import Stack, TorchStacks
+from distprof.merge.torch_table.session import INPUTS, Stack, TorchSession, TorchStacks
 
 WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
 """Collectives: as they may end on another thread, torch neither nests them nor gives them a self time."""

@@ -1,4 +1,4 @@
-"""The queues of devices: commands that the host has sent and that have not begun."""
+"""The queues of devices, commands that the host has sent and that have not begun; and all that devices did."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from distprof.merge.activity.device.commands import commands_of
+from distprof.merge.activity.device.rank_device import NO_DEVICES, WINDOWS, DeviceSteps, OnHost, device_steps
 from distprof.merge.operators.timeline.device_times import joined
 from distprof.merge.operators.timeline.grouped_calls import marked_steps
-from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, TYPES, RankTimeline
+from distprof.merge.scan.scanned_columns import NONE
 
+Integers = npt.NDArray[np.int64]
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",
                                        "deepest", "full_ns", "span_ns", "unsent")}
 FULL = 1024
@@ -67,7 +72,8 @@ def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
             mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns"))).sort("rank")
 
 
-def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any, Any, Any, Any]:
+def _commands(timeline: RankTimeline, device: npt.NDArray[Any], call: npt.NDArray[Any]) -> (
+        tuple[Any, Any, Any, Any, Any]):
     """Of each call that sent something: its start, its end, when the first slice of it began, how long all ran, and the
     stream of the first."""
     order = np.lexsort((timeline.start_ns[device], call))
@@ -77,13 +83,13 @@ def _commands(timeline: RankTimeline, device: Any, call: Any) -> tuple[Any, Any,
     return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[begun], ran, timeline.thread[begun]
 
 
-def _clipped(start: Any, end: Any, low: int, high: int) -> tuple[Any, Any]:
+def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Any, Any]:
     """The parts of intervals that lie in a window."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     return start[start < end], end[start < end]
 
 
-def _full(start: Any, end: Any, stream: Any, low: int, high: int, full: int = FULL) -> int:
+def _full(start: Integers, end: Integers, stream: npt.NDArray[Any], low: int, high: int, full: int = FULL) -> int:
     """For how long streams had so many intervals at once in a window, added up over streams."""
     total = 0
     for number in np.unique(stream):
@@ -96,8 +102,39 @@ def _full(start: Any, end: Any, stream: Any, low: int, high: int, full: int = FU
     return total
 
 
-def _deepest(start: Any, end: Any) -> int:
+def _deepest(start: Integers, end: Integers) -> int:
     """Most intervals at once; one that ends where another begins is over."""
     change = np.concatenate((np.full(len(end), -1), np.full(len(start), 1)))
     order = np.argsort(np.concatenate((end, start)), kind="stable")
     return int(np.cumsum(change[order]).max(initial=0))
+
+
+def devices_of_timeline(rank: int, timeline: RankTimeline,
+                        windows: Sequence[tuple[int, int, int]] | None) -> DeviceSteps:
+    """What its devices did in its steps, without what its host did meanwhile.
+
+    Args:
+        rank: Its number.
+        timeline: Its slices.
+        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+    """
+    commands = commands_of(_slices(timeline))
+    if commands is None:
+        return NO_DEVICES
+    known = marked_steps(timeline) if windows is None else windows
+    rows = [(step, start, end, True) for start, end, step in known]
+    if windows is None and not rows:
+        rows = [(0, int(timeline.start_ns.min()), int(timeline.end_ns.max()), False)]
+    return device_steps(rank, commands, pl.DataFrame(rows, schema=WINDOWS, orient="row"), OnHost())
+
+
+def _slices(timeline: RankTimeline) -> pl.DataFrame:
+    """Commands and calls of the runtime, as `commands_of` needs them."""
+    rows = np.flatnonzero((timeline.type >= NUM_HOST) | (timeline.type == RUNTIME))
+    names, types, threads = (pl.Series(words, dtype=pl.String) for words in (timeline.names, TYPES, timeline.threads))
+    thread = threads.gather(timeline.thread[rows])
+    return pl.DataFrame({
+        "name": names.gather(timeline.name[rows]), "category": types.gather(timeline.type[rows]),
+        "start_ns": timeline.start_ns[rows], "duration_ns": timeline.duration_ns[rows],
+        "correlation": timeline.correlation[rows], "process": thread.str.split(" ").list.first(), "thread": thread,
+    }).with_columns(correlation=pl.when(pl.col("correlation") != NONE).then("correlation"))

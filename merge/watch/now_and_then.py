@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.merge.chance.others import median_of_others
+from distprof.merge.chance import median_of_others
 from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.long_steps import PHASES, LongSteps
 from distprof.merge.watch.rhythm import period

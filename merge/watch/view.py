@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.chance.others import median_of_others
+from distprof.merge.chance import median_of_others
 from distprof.merge.watch import shifts
 from distprof.merge.watch.grid import Grid
 from distprof.merge.watch.sampled_steps import SampledSteps

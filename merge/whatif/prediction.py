@@ -22,9 +22,8 @@ from distprof.merge.replay.moved_waits import with_later_waits, with_waits_at_on
 from distprof.merge.replay.order import Order, ordered
 from distprof.merge.replay.replay import Relief, Replay
 from distprof.merge.whatif.changes import Changes
-from distprof.merge.whatif.communication import Bandwidth, faster, free, moved_by_bytes
 from distprof.merge.whatif.deferral import Deferral, deferral
-from distprof.merge.whatif.scaled import scaled
+from distprof.merge.whatif.scaled import Bandwidth, faster, free, moved_by_bytes, scaled
 from distprof.merge.whatif.stragglers import Stragglers, stragglers
 
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "measured_ns": pl.Float64(), "replayed_ns": pl.Float64(),

@@ -12,7 +12,7 @@ from distprof.errors import DataError
 from distprof.merge.blame.candidates import MOST_MISSED
 from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.peers import peers_of
-from distprof.merge.chance.others import median_of_others
+from distprof.merge.chance import median_of_others
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram
 

@@ -11,8 +11,7 @@ from torch import nn
 
 import distprof
 from distprof.compat import deepspeed as ours
-from distprof.peers.deepspeed import peer_lines
-from distprof.peers.deepspeed_bugs import BUGS, NOT_REPRODUCED
+from distprof.peers.deepspeed import BUGS, NOT_REPRODUCED, peer_lines
 from support.side_by_side import Calls, Case, Sensors, profile, rand, warned_of
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import distprof
 import distprof.compat.fvcore as ours
 from distprof.counting.count import count_with_unused
-from distprof.peers.fvcore_rules import UNUSED
+from distprof.peers.fvcore import UNUSED
 from support.zoo import transformers_model
 
 WIDTH, ROWS = 4, 3

@@ -10,7 +10,7 @@ from torch import nn
 import distprof
 from distprof.counting import known_calls
 from distprof.counting.known_calls import KnownCalls
-from distprof.formulas.call_key import call_key
+from distprof.formulas.dispatched_call import call_key
 
 aten = torch.ops.aten
 SQUARE = torch.ones(4, 4)

@@ -132,7 +132,7 @@ def test_cuda_attention_operators_by_their_layouts(device):
 
 
 def test_packed_sequences_attend_to_themselves_only():
-    from distprof.formulas.packed_attention import PACKED_ATTENTION
+    from distprof.formulas.attention import PACKED_ATTENTION
     from distprof.shape_formulas.operator_call import OperatorCall
 
     query, bounds = torch.empty(7, 2, 4), torch.tensor([0, 3, 7])

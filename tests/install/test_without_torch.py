@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from distprof import needs
-from distprof.launch.next_commands import command_names
+from distprof.launch.what_next import command_names
 from support.bare import link_packages, site_packages
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.reading import APART, RECORDING, reading_commands

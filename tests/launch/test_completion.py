@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distprof.contract import rank_json
-from distprof.launch.completion import USUAL_OF_TORCHRUN
 from distprof.launch.job_arguments import job_parser
+from distprof.launch.options import USUAL_OF_TORCHRUN
 from distprof.recording.run_directory import this_launch
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import distprof as library
-from distprof.counting.meta_device import has_grouped_product_on_cpu
+from distprof.counting.invocation import has_grouped_product_on_cpu
 from distprof.launch.cli import main
 from support import forked
 from support.jobs import EXAMPLES, clean_environ, distprof

@@ -10,10 +10,9 @@ import torch
 
 from distprof.compiled.library import is_built
 from distprof.errors import UsageError
-from distprof.launch import accelerator_checks
-from distprof.launch.accelerator_checks import accelerator_lines
+from distprof.launch import torch_checks
 from distprof.launch.doctor_checks import examine, show_peaks, with_published
-from distprof.launch.torch_features import lacking
+from distprof.launch.torch_checks import accelerator_lines, lacking
 from distprof.merge.scan.engine import PLAIN
 from distprof.peaks import measured as measured_peak
 from distprof.process.identity import cpu_name
@@ -80,7 +79,7 @@ def test_an_accelerator_is_named_with_what_its_backend_lacks(monkeypatch):
 def test_an_accelerator_that_has_all_needs_one_line(monkeypatch):
     backend = SimpleNamespace(get_device_name=lambda index: "NVIDIA H100 80GB HBM3", max_memory_allocated=int)
     monkeypatch.setattr(torch, "cuda", backend)
-    monkeypatch.setattr(accelerator_checks, "has_events", lambda kind: kind == "cuda")
+    monkeypatch.setattr(torch_checks, "has_events", lambda kind: kind == "cuda")
     monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {torch.profiler.ProfilerActivity.CUDA})
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type="cuda"))

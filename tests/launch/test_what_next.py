@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
-from distprof.launch.next_commands import next_commands
-from distprof.launch.what_next import what_next
+from distprof.launch.what_next import next_commands, what_next
 from distprof.recording.run_directory import this_launch
 from support.jobs import called
 from support.rank_traces import slice_of, write_run

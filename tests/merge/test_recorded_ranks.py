@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.errors import DataError
-from distprof.merge.activity import timelines
+from distprof.merge.activity import rank_slices
 from distprof.merge.chrome.drawing import collectives
 from distprof.merge.commands.critical_path import CriticalView, critical_paths
 from distprof.merge.commands.merge import merge
@@ -93,13 +93,14 @@ def test_a_merge_in_parts_writes_the_same_bytes(of_many_ranks, tmp_path, monkeyp
 
 def test_timelines_that_are_not_held_are_read_again(of_many_ranks, monkeypatch):
     run, read = of_many_ranks(4), list[int]()
-    slices_of = timelines.slices_of
-    monkeypatch.setattr(timelines, "slices_of", lambda rank, line: (read.append(rank.number), slices_of(rank, line))[1])
+    slices_of = rank_slices.slices_of
+    monkeypatch.setattr(
+        rank_slices, "slices_of", lambda rank, line: (read.append(rank.number), slices_of(rank, line))[1])
     shown = critical_paths(run, view=CriticalView(as_json=True))
     assert sorted(read) == sorted(set(read)) and read
-    monkeypatch.setattr(timelines, "HELD", 1)
+    monkeypatch.setattr(rank_slices, "HELD", 1)
     assert critical_paths(run, view=CriticalView(as_json=True)) == shown
-    monkeypatch.setattr(timelines, "slices_of", lambda *_: None)
+    monkeypatch.setattr(rank_slices, "slices_of", lambda *_: None)
     with pytest.raises(DataError, match=r"the timeline of rank \d changed while it was being read: none"):
         critical_paths(run, view=CriticalView(as_json=True))
 

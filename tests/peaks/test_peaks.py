@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distprof.errors import UsageError
 from distprof.peaks.published import PEAKS, device_peaks, peak
-from distprof.peaks.roofline import roofline
+from distprof.profiling.profile import roofline
 
 NAMES = (
     "Tesla V100-SXM2-32GB", "Tesla V100-PCIE-16GB", "Tesla V100S-PCIE-32GB", "Tesla T4", "NVIDIA A100-SXM4-40GB",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import distprof
-from distprof.peers import fvcore, fvcore_rules
+from distprof.peers import fvcore
 from support.fvcore_sums import sums
 from support.products import PRODUCTS, rand
 from support.zoo import transformers_model
@@ -29,7 +29,7 @@ def test_published_totals_of_bert(size, attention, expected):
     counts = distprof.count(model, torch.ones(size, 128, dtype=torch.long))
     assert sum(line.flops for line in fvcore.peer_lines(counts)) == expected
     lost = {line.reason for line in fvcore.peer_lines(counts) if line.reason}
-    assert lost == ({fvcore_rules.NO_RULE} if attention == "sdpa" else set())
+    assert lost == ({fvcore.NO_RULE} if attention == "sdpa" else set())
 
 
 @pytest.mark.parametrize(("name", "reason"), [
@@ -44,7 +44,7 @@ def test_departures_are_named(name, reason):
         "nearest": lambda: F.grid_sample(rand(1, 2, 4, 4), rand(1, 3, 3, 2), "nearest", align_corners=False),
     }[name]
     lines = fvcore.peer_lines(distprof.count(lambda: run()))
-    assert fvcore_rules.BUGS[reason] in {line.reason for line in lines}
+    assert fvcore.BUGS[reason] in {line.reason for line in lines}
 
 
 def total(function, *inputs: torch.Tensor) -> int:

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import distprof
 from distprof.errors import UsageError
 from distprof.peaks.published import Peak
-from distprof.peaks.roofline import roofline
+from distprof.profiling.profile import roofline
 from support.isolated import Raises, state
 from support.jobs import called
 from support.jobs import distprof as command

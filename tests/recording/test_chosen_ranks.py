@@ -14,8 +14,7 @@ from distprof.errors import UsageError
 from distprof.process.identity import Identity
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.chosen_ranks import ChosenRanks, spread
-from distprof.recording.passes.light import LIGHT_CLASSES
-from distprof.recording.passes.registry import PASS_CLASSES
+from distprof.recording.passes.registry import LIGHT_CLASSES, PASS_CLASSES
 from support.jobs import SCRIPTS, record_run
 
 STEPS = "wait=1,count=1,time=2,trace=2,memory=1,arrivals=3"

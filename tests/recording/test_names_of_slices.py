@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distprof.recording.tracing.kineto_trace import read_repaired
-from distprof.recording.tracing.raw_strings import strict
-from distprof.recording.tracing.slice_names import LONGEST, copy_with_real_names, real_names, recorded_name
+from distprof.recording.tracing.slice_names import LONGEST, copy_with_real_names, real_names, recorded_name, strict
 from support.jobs import SCRIPTS, called, record_run
 from support.perfetto import ask
 from support.recording import train

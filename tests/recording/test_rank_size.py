@@ -13,8 +13,7 @@ from torch import nn
 
 from distprof.errors import UsageError
 from distprof.recording.rank_size import MOST_BYTES, bytes_in, requested
-from distprof.recording.tracing.capped_timeline import capped
-from distprof.recording.tracing.kineto_trace import read_trace
+from distprof.recording.tracing.kineto_trace import capped, read_trace
 from distprof.sizes import num_bytes
 from support.jobs import SCRIPTS, called, distprof, merged, record_run
 from support.perfetto import ask

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distprof
 from distprof.launch import worker
-from distprof.recording.tracing.open_slices import close_open_slices
+from distprof.recording.tracing.profiler_sessions import close_open_slices
 from support import forked
 from support.freed_memory import environ_that_ends_it
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ

@@ -9,14 +9,13 @@ import pytest
 
 import distprof
 from distprof.compat.megengine import Profiler
-from distprof.compat.megengine.topics import DEFAULT
+from distprof.compat.megengine.chrome_timeline import DEFAULT
 from distprof.contract.passes import ARRIVALS, MEMORY, SYNC, TRACE, WAIT
 from distprof.contract.topics import NAMES, RECORDED_BY, Topic, parse_topics
 from distprof.errors import UsageError
 from distprof.integrations.joined_recording import JoinedRecording
 from distprof.launch.deepspeed_config import FlopsProfilerSection
-from distprof.recording.asked_plan import asked_plan
-from distprof.recording.plan import StepPlan
+from distprof.recording.plan import StepPlan, asked_plan
 from support.jobs import SCRIPTS, record_run, torchrun
 
 PASSES_OF = {"command": {TRACE}, "operator": {"count", TRACE}, "tensor_lifetime": {MEMORY}, "tensor_prop": {SYNC},

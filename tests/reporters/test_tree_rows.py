@@ -7,9 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.reporters.tree import TreeRow, build_trees
+from distprof.reporters.tree import TreeRow, TreeView, build_trees, select_modules
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_view import TreeView, select_modules
 
 
 def test_times_of_equal_layers_are_never_folded_into_one():

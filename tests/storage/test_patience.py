@@ -12,8 +12,8 @@ from distprof.errors import StorageError
 from distprof.storage import fetching, retrying, tally
 from distprof.storage.backend import MOST_BYTES, entry_of
 from distprof.storage.faults import RemoteError
-from distprof.storage.kinds.s3_listing import listed as s3_listed
-from distprof.storage.kinds.web_listing import listed as web_listed
+from distprof.storage.kinds.s3 import listed as s3_listed
+from distprof.storage.kinds.web import listed as web_listed
 from distprof.storage.retrying import VARIABLE, allowed_s, persistently
 from distprof.storage.tally import Tally
 

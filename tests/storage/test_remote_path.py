@@ -18,11 +18,10 @@ from typing import BinaryIO
 import pytest
 
 from distprof.storage import remote_path, stream
-from distprof.storage.kinds import s3, s3_listing
+from distprof.storage.kinds import s3
 from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import Listings
-from distprof.storage.places import place, real, remote
-from distprof.storage.walking import walk
+from distprof.storage.places import place, real, remote, walk
 from support.faulty_proxy import FaultyProxy, faulty_proxy
 from support.jobs import called, clean_environ
 from support.rank_traces import slice_of, write_run
@@ -254,8 +253,9 @@ def test_runs_in_memory_and_by_file_urls_are_read(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_many_objects_are_listed_side_by_side_each_once(server: S3Server, bucket: str, proxy: FaultyProxy,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_listing, "SIDE_BY_SIDE", 8)
-    monkeypatch.setattr(s3, "listed", lambda ask, *rest: s3_listing.listed(partial(ask, MaxKeys=40), *rest))
+    monkeypatch.setattr(s3, "SIDE_BY_SIDE", 8)
+    listed = s3.listed
+    monkeypatch.setattr(s3, "listed", lambda ask, *rest: listed(partial(ask, MaxKeys=40), *rest))
     names = {"run.json", "rank", "r/x", "rank/y", "merged/summary.json", "rank00000x/z",
              *(f"rank{rank:05d}/{name}" for rank in range(30) for name in ("rank.json", "a b", "0"))}
     client = server.client()

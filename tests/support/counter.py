@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
-from distprof.formulas import higher_order_rules
-from distprof.formulas.composite_operators import run_parts
+from distprof.formulas.composite_operators import admit_mode, dismiss_mode, run_parts
 from distprof.shape_formulas.operator_cost import Cost
 
 
@@ -21,12 +20,12 @@ class Counter(TorchDispatchMode):
         self.costs: list[tuple[str, Cost]] = []
 
     def __enter__(self):
-        higher_order_rules.admit(self)
+        admit_mode(self)
         return super().__enter__()
 
     def __exit__(self, *raised):
         super().__exit__(*raised)
-        higher_order_rules.dismiss(self)
+        dismiss_mode(self)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from distprof.merge.difference.change import Change, changes
-from distprof.merge.difference.noise import BETWEEN_RUNS, Noise
-from distprof.merge.difference.samples import Samples
+from distprof.merge.difference.samples import BETWEEN_RUNS, Noise, Samples
 from distprof.merge.totals.step_time import middle
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder

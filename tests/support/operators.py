@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from distprof import formulas
-from distprof.counting.meta_device import has_grouped_product_on_cpu
+from distprof.counting.invocation import has_grouped_product_on_cpu
 from distprof.shape_formulas.operator_cost import Cost
 
 SCHEMAS = {

@@ -19,11 +19,9 @@ from distprof.model.call_paths import CallPath
 from distprof.model.compiled import ForcedEager
 from distprof.model.modules import Model, ModuleMap, Site
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.peers.deepspeed import deepspeed_line
-from distprof.peers.deepspeed_bugs import RECURRENT_TYPES
+from distprof.peers.deepspeed import RECURRENT_TYPES, deepspeed_line
 from distprof.peers.deepspeed_formulas import RULES
-from distprof.timing.own_time import OwnTime
-from distprof.timing.stopwatch import Stopwatch, stopwatch
+from distprof.timing.stopwatch import OwnTime, Stopwatch, stopwatch
 
 OUTSIDE = CallPath(None, None)
 

@@ -17,11 +17,10 @@ import torch
 from torch import nn
 
 from distprof.compat.fvcore.module_sums import Handle, ModuleNames, ModuleSums, sum_by_module
-from distprof.counting.count import count_with_unused
-from distprof.counting.counts import Counts
+from distprof.counting.count import Counts, count_with_unused
 from distprof.errors import UsageError
 from distprof.model.held_state import attributes_kept
-from distprof.peers.fvcore_rules import ACTIVATIONS, FLOPS, FREE
+from distprof.peers.fvcore import ACTIVATIONS, FLOPS, FREE
 
 FORWARDLESS = (None, nn.Module.forward, nn.Identity.forward)
 """`forward` of modules that are not meant to be called, or do nothing then."""

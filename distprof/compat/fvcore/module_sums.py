@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from distprof.counting.counts import Counts
+from distprof.counting.count import Counts
 from distprof.model.call_paths import CallPath
 from distprof.model.modules import is_wrapper
 from distprof.peers.fvcore import by_name

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
-from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
+from distprof.compat.megengine.analysis.profile import dtype_of, type_of
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors

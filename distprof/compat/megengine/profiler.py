@@ -10,8 +10,8 @@ from pathlib import Path
 
 from distprof.compat.megengine.command_line import Parser, exit_code
 from distprof.compat.megengine.merged_events import merge_trace_events
-from distprof.compat.megengine.output import CHROME_TIMELINE, FORMATS
 from distprof.compat.megengine.regions import OPTIONS, Profiler
+from distprof.compat.megengine.session import CHROME_TIMELINE, FORMATS
 from distprof.errors import UsageError
 from distprof.terminal import say
 

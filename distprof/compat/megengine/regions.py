@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-from distprof.compat.megengine.chrome_timeline import Look
-from distprof.compat.megengine.output import CHROME_TIMELINE, FORMATS, MEMORY_FLOW, Output
-from distprof.compat.megengine.session import Session
-from distprof.compat.megengine.topics import DEFAULT
+from distprof.compat.megengine.chrome_timeline import DEFAULT, Look
+from distprof.compat.megengine.session import CHROME_TIMELINE, FORMATS, MEMORY_FLOW, Output, Session
 from distprof.contract.topics import Topic
 from distprof.errors import UsageError
 from distprof.terminal import say

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from distprof.contract.tables import TableRow
 from distprof.model.scopes import Guard, in_backward
 from distprof.process.accelerators import CPU, device_type
-from distprof.recording.blocking.node_owners import NodeOwners
-from distprof.recording.blocking.script_line import NOWHERE, Place, place_of, place_of_thread
+from distprof.recording.blocking.origins import NOWHERE, NodeOwners, Place, place_of, place_of_thread
 
 DEVICE, COMMUNICATION, DATA, THREAD, PROCESS = "device", "communication", "data", "thread", "process"
 MOST_KINDS = 1 << 16

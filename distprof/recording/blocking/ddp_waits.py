@@ -14,7 +14,7 @@ from torch.autograd import Variable
 
 from distprof.model.scopes import Guard
 from distprof.recording.blocking.blocking_log import COMMUNICATION, BlockingLog, Wait
-from distprof.recording.blocking.script_line import caller_of_callback
+from distprof.recording.blocking.origins import caller_of_callback
 from distprof.recording.communication.backward_end import BUCKETS, is_of_ddp
 
 WAIT = Wait("all_reduce of DDP", COMMUNICATION, "cpu", blocking=True)

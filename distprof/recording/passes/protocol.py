@@ -1,4 +1,4 @@
-"""What a pass is to the recorder."""
+"""What a pass is to the recorder. The plainest is the wait pass: nothing is on while the script warms up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from distprof.contract.passes import WAIT
 from distprof.contract.tables import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import Guard, ModuleScopes
@@ -106,3 +107,9 @@ class Pass:
             ended: False where more steps of other passes follow that are needed. May be true several times.
             elsewhere: True on another thread than that of the steps, which hangs.
         """
+
+
+class WaitSteps(Pass):
+    """Steps that are only numbered."""
+
+    name = WAIT

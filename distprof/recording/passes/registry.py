@@ -1,17 +1,70 @@
-"""The classes of the passes; their names, order and usual lengths are in distprof/contract/passes.py."""
+"""The classes of the passes; their names, order and usual lengths are in distprof/contract/passes.py.
+
+A rank that is recorded lightly goes through the same steps as the others, with less in them. Steps with their parts,
+times of modules and arrivals of collectives are recorded as everywhere; there is no profiler, and no operator is
+counted.
+"""
 
 from __future__ import annotations
 
+from distprof.contract.passes import EXECUTION, MEMORY, SYNC, TRACE
+from distprof.model.compiled import ForcedEager
 from distprof.recording.passes.arrivals import ArrivalSteps
 from distprof.recording.passes.count import CountSteps
 from distprof.recording.passes.execution import ExecutionSteps
 from distprof.recording.passes.memory import MemorySteps
-from distprof.recording.passes.protocol import Pass
+from distprof.recording.passes.protocol import Pass, PassContext, WaitSteps
 from distprof.recording.passes.sync import SyncSteps
 from distprof.recording.passes.time import TimeSteps
 from distprof.recording.passes.trace import TraceSteps
-from distprof.recording.passes.wait import WaitSteps
 
 PASS_CLASSES: tuple[type[Pass], ...] = (
     WaitSteps, CountSteps, TimeSteps, SyncSteps, ExecutionSteps, TraceSteps, MemorySteps, ArrivalSteps)
 """A new pass is a file beside these, a row here and a row in the contract."""
+
+
+class LightCountSteps(Pass):
+    """Steps without the counter. Compiled code is off all the same: what it communicates, and in which order, may
+    differ from what the others do meanwhile, and ranks would wait for each other for ever.
+    """
+
+    name = "count"
+
+    def __init__(self, context: PassContext) -> None:
+        self._eager = ForcedEager()
+
+    def start(self) -> None:
+        self._eager.start()
+
+    def stop(self) -> None:
+        self._eager.stop()
+
+
+class LightTraceSteps(ArrivalSteps):
+    """Steps in which collectives are labelled, while others have a timeline."""
+
+    name = TRACE
+
+
+class LightSyncSteps(Pass):
+    """Steps that are only numbered."""
+
+    name = SYNC
+
+
+class LightExecutionSteps(Pass):
+    """Likewise."""
+
+    name = EXECUTION
+
+
+class LightMemorySteps(Pass):
+    """Likewise."""
+
+    name = MEMORY
+
+
+LIGHT_CLASSES: tuple[type[Pass], ...] = (
+    WaitSteps, LightCountSteps, TimeSteps, LightSyncSteps, LightExecutionSteps, LightTraceSteps, LightMemorySteps,
+    ArrivalSteps)
+"""In the order of `PASS_CLASSES`, with the same names."""

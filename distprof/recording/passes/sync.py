@@ -9,9 +9,8 @@ from distprof.contract.tables import WAITS, TableRow
 from distprof.recording.blocking.blocking_log import BlockingLog
 from distprof.recording.blocking.ddp_waits import DdpWaits
 from distprof.recording.blocking.functions import WaitingFunctions
-from distprof.recording.blocking.node_owners import NodeOwners
 from distprof.recording.blocking.operators import WaitingOperators
-from distprof.recording.blocking.script_line import is_in_kernel
+from distprof.recording.blocking.origins import NodeOwners, is_in_kernel
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder
 

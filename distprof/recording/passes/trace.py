@@ -9,7 +9,7 @@ import torch.distributed as dist
 from distprof.contract.paths import TRACE_JSON
 from distprof.contract.tables import EVENTS, TableRow
 from distprof.recording.communication.backend_times import time_calls
-from distprof.recording.passes.labelled import LabelledSteps
+from distprof.recording.passes.arrivals import LabelledSteps
 from distprof.recording.passes.protocol import PassContext
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.tracing.timeline import Timeline

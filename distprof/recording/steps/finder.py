@@ -15,10 +15,11 @@ from distprof.recording.steps.pattern import (
     MOST_FOR_SILENT,
     MOST_TURNS,
     PatternFollower,
+    TurnLog,
+    Waited,
     iteration_at_end,
     most_frequent,
 )
-from distprof.recording.steps.turns import TurnLog, Waited
 from distprof.units import counted
 
 IN_BACKWARD = -1

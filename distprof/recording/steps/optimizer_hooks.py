@@ -14,8 +14,7 @@ from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
 from distprof.process.accelerators import is_capturing
 from distprof.recording.pass_switch import PassSwitch
-from distprof.recording.steps.replayed import ReplayedSteps
-from distprof.recording.steps.skipped import SkippedSteps
+from distprof.recording.steps.unhooked_steps import ReplayedSteps, SkippedSteps
 
 
 class Later(Protocol):

@@ -24,10 +24,8 @@ from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.process.accelerators import CPU, device_type
 from distprof.recording import rank_size
-from distprof.recording.tracing.capped_timeline import capped, part_that_fits
-from distprof.recording.tracing.kineto_trace import TraceContent, read_repaired
-from distprof.recording.tracing.open_slices import end_with_step
-from distprof.recording.tracing.profiler_sessions import ProfilerSessions
+from distprof.recording.tracing.kineto_trace import TraceContent, capped, part_that_fits, read_repaired
+from distprof.recording.tracing.profiler_sessions import ProfilerSessions, end_with_step
 from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
 from distprof.system import end_forked_children_at_exit
 

@@ -19,7 +19,7 @@ from distprof.merge.blame.summarised.causes import sketched_causes
 from distprof.merge.blame.summarised.timed import Timed
 from distprof.merge.blame.summarised.waited_for import WaitedFor, Waits
 from distprof.merge.blame.verdicts import ALMOST_ALL, MOST_NAMED, late_steps_of
-from distprof.merge.chance.convolved import chance_of_any
+from distprof.merge.chance import chance_of_any
 from distprof.merge.levels.level_run import LevelRun
 
 WORTH_A_LOOK = MATERIAL / 2

@@ -20,7 +20,7 @@ from distprof.merge.chrome.drawing.rank_rows import RankRows
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.collective_pieces import CollectivePieces
 from distprof.merge.layout.windows import Windows
-from distprof.merge.spill.parts import Parts
+from distprof.merge.spill import Parts
 
 TEXTS = tuple(name for name in Row._fields if name not in ("title", "lane"))
 PART_ROWS = 1 << 16

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing.drawn import CounterValue
-from distprof.merge.spill.parts import Parts
+from distprof.merge.spill import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

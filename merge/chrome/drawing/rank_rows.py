@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.merge.chrome.drawing.drawn import PROCESS
 from distprof.merge.chrome.drawing.rank_drawing import NO_ENDS, Row
-from distprof.merge.spill.parts import Parts
+from distprof.merge.spill import Parts
 
 KEY = ("group", "group_description")
 ORDER = ("rank", "arrival_ns", "collective", "row")

@@ -18,9 +18,8 @@ from distprof.merge.execution.communication import WAITING, Communication
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.storage_dependencies import uses_at
 from distprof.merge.execution.node_table import WRITES
-from distprof.merge.execution.rank_execution import rank_calls
+from distprof.merge.execution.rank_execution import rank_calls, sources_of
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.execution.sources import sources_of
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR
 from distprof.merge.run.run_model import Run
 

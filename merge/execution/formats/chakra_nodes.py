@@ -1,15 +1,28 @@
-"""The nodes of Chakra's schema from what ran on a rank."""
+"""The nodes of Chakra's schema from what ran on a rank, written as one file a rank."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
-from distprof.merge.execution.formats.chakra import COMM_TYPES, Attribute, ChakraNode, NodeType, Values, rounded_us
+from distprof.files import told, write_whole
+from distprof.merge.execution.formats.chakra import (
+    COMM_TYPES,
+    VERSION,
+    Attribute,
+    ChakraNode,
+    GlobalMetadata,
+    NodeType,
+    Values,
+    delimited,
+    rounded_us,
+)
 from distprof.merge.execution.linking import STREAM
 from distprof.merge.execution.nodes import Node
 from distprof.merge.execution.nodes import Values as RecordedValues
@@ -177,3 +190,41 @@ def _values(recorded: RecordedValues) -> Values:
     values, shapes, types = (bytes(part).decode("utf-8", "replace") for part in (
         recorded.values, recorded.shapes, recorded.types))
     return Values(values=values, shapes=shapes, types=types)
+
+
+BUFFER_BYTES = 1 << 20
+
+
+def write_chakra(path: Path, execution: RankExecution, context: ExportContext, to_common: Any,
+                 tags: Mapping[str, str]) -> Written:
+    """Writes the file of a rank.
+
+    Args:
+        path: Ends with `.<rank>.et`, as simulators want it.
+        execution: The rank.
+        context: What is the same for all ranks.
+        to_common: Turns an array of times of the rank into times of the clock of all ranks.
+        tags: Attributes of the whole file.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    written = Written()
+
+    def write(temporary: Path) -> None:
+        nonlocal written
+        written = Written()
+        with temporary.open("wb", BUFFER_BYTES) as file:
+            file.write(delimited(GlobalMetadata(version=VERSION, attributes=tags).message()))
+            for node in chakra_nodes(execution, context, to_common, written):
+                file.write(delimited(node.message()))
+
+    with told(path):
+        write_whole(path, write)
+    return written
+
+
+def sizes_of(rows: pl.DataFrame) -> dict[int, int]:
+    """Bytes of each collective: of the rank that has most, so that all agree."""
+    largest = rows.group_by("collective").agg(pl.col("size_bytes").max()).drop_nulls()
+    return dict(largest.iter_rows())

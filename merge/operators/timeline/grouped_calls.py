@@ -1,5 +1,6 @@
-"""Operators of one rank, added up: a row for all calls that share operator, shapes, module, phase and step. Knows numpy
-alone, as merging does.
+"""Operators of one rank, added up: a row for all calls that share operator, shapes, module, phase and step.
+
+Knows numpy alone, as merging does.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.merge.activity.device.commands import GRAPHS
 from distprof.merge.activity.markers import AUTOGRAD, STEP
-from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
-from distprof.merge.operators.shapes.costs import UNKNOWN, ShapeCosts, shape_costs
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.shapes.tensors import strict, tensors_of
+from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
 from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -32,6 +31,12 @@ from distprof.merge.operators.timeline.rank_timeline import (
     RankTimeline,
 )
 from distprof.merge.scan.thread_ids import thread_of
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+COSTS = ("flops", "bytes")
+MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
+"""Bytes of memory, where the timeline has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,8 @@ def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | Non
     return PythonStacks(timeline).innermost(num_frames)
 
 
-def _sums(rows: Any, keys: Mapping[str, Any], times: Mapping[str, Any], amounts: Mapping[str, Any]) -> dict[str, Any]:
+def _sums(rows: Integers, keys: Mapping[str, Any], times: Mapping[str, Any], amounts: Mapping[str, Any]) -> (
+        dict[str, Any]):
     """Of these rows: the keys of each group, how many rows it has, and what they add up to."""
     key = one_key([*keys.values(), *(values == UNKNOWN for values in amounts.values() if values is not None)])[rows]
     order = sorted_places(key)
@@ -135,7 +141,7 @@ def _sums(rows: Any, keys: Mapping[str, Any], times: Mapping[str, Any], amounts:
                for name, values in amounts.items()}}
 
 
-def _keys(timeline: RankTimeline, places: Places, launcher: Any,
+def _keys(timeline: RankTimeline, places: Places, launcher: Integers,
           windows: Sequence[tuple[int, int, int]] | None) -> dict[str, Any]:
     by_operator = _by_operator(timeline, launcher)
     return {
@@ -146,24 +152,24 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
         "launched_by": np.where(by_operator | _by_graph(timeline, launcher), timeline.name[launcher], -1)}
 
 
-def _by_operator(timeline: RankTimeline, launcher: Any) -> Any:
+def _by_operator(timeline: RankTimeline, launcher: Integers) -> Any:
     """False for what a call of the runtime launched outside of all operators: that counts by itself."""
     return (launcher >= 0) & (timeline.type[launcher] == OPERATOR)
 
 
-def _by_graph(timeline: RankTimeline, launcher: Any) -> Any:
+def _by_graph(timeline: RankTimeline, launcher: Integers) -> Flags:
     names = [number for number, name in enumerate(timeline.names) if name in GRAPHS]
     return (launcher >= 0) & np.isin(timeline.name[launcher], names)
 
 
-def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Any) -> Any:
+def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers) -> Integers:
     """Number of the step of each slice; -1 for commands without a launch: a device may run them in a later step."""
     step = steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher))
     has_steps = bool(marked_steps(timeline)) if windows is None else True
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
 
-def _of_launcher(values: Any, launcher: Any) -> Any:
+def _of_launcher(values: npt.NDArray[Any], launcher: Integers) -> npt.NDArray[Any]:
     """Each slice's value; of slices of a device that of what launched them, if that is known."""
     return np.where(launcher >= 0, values[launcher], values)
 
@@ -188,7 +194,7 @@ def _shapes(timeline: RankTimeline) -> list[int]:
     return found
 
 
-def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Any) -> Any:
+def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Integers) -> Flags:
     """True for the only call of an operator by itself with the same tensors."""
     inside = np.flatnonzero((nesting.parent >= 0) & (timeline.type == OPERATOR))
     inside = inside[alike[inside] == alike[nesting.parent[inside]]]
@@ -198,7 +204,7 @@ def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Any) -> Any:
     return found
 
 
-def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: Any) -> dict[str, Any]:
+def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_on: Flags) -> dict[str, Any]:
     host = timeline.type < NUM_HOST
     on_host = np.where(host, timeline.duration_ns, 0)
     on_device = np.where(host, 0, timeline.duration_ns)
@@ -211,7 +217,7 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: A
             "self_device_ns": nesting.lifted(of_operators, passed_on) + on_device}
 
 
-def _of_backward(timeline: RankTimeline, launched: Any) -> Any:
+def _of_backward(timeline: RankTimeline, launched: Integers) -> Integers:
     """What autograd's own threads launched during annotations of the thread that waits for them, as with a GPU.
 
     Args:
@@ -234,14 +240,15 @@ def _of_backward(timeline: RankTimeline, launched: Any) -> Any:
     return found
 
 
-def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | None, passed_on: Any) -> dict[str, Any]:
+def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | None, passed_on: Flags) -> (
+        dict[str, Any]):
     found = None if changes is None else changes_within(timeline, nesting, changes)
     return {} if found is None else {
         **{name: nesting.lifted(values, passed_on) for name, values in found.items()},
         **{name.removeprefix("self_"): nesting.with_inner(values) for name, values in found.items()}}
 
 
-def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Any) -> Any:
+def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Integers) -> Integers:
     """Number of the step in which each slice starts, or was launched; -1 outside of all."""
     if windows is None:
         windows = marked_steps(timeline)

@@ -21,8 +21,7 @@ from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.trace_file import TraceFile, printable
-from distprof.storage.places import real
-from distprof.storage.walking import walk
+from distprof.storage.places import real, walk
 
 LEVELS = 4
 """Folders below the given one that are looked into: runs/plugins/profile/2026_07_25_18_01_04/host0.trace.json.gz."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from distprof.merge.difference.facts import Note
-from distprof.merge.difference.noise import Noise
+from distprof.merge.difference.samples import Noise
 from distprof.units import percent, spans
 
 SENTENCES = {

@@ -8,8 +8,7 @@ import polars as pl
 
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import MemoryEndedEarly
-from distprof.merge.memory.peak import Peak
-from distprof.merge.memory.run_memory import RunMemory
+from distprof.merge.memory.run_memory import Peak, RunMemory
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.memory import TENSORS_SHOWN
 

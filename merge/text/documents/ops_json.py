@@ -9,7 +9,7 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.merge.operators.grouping import NUMBERS
 from distprof.merge.operators.run_operators import RunOperators
-from distprof.merge.operators.sums.added_up import KEYS
+from distprof.merge.operators.sums import KEYS
 from distprof.merge.run.run_model import Run
 
 

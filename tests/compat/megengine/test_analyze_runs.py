@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from distprof.compat.megengine.analysis.torch_types import TYPES, dtype_of, type_of
+from distprof.compat.megengine.analysis.profile import TYPES, dtype_of, type_of
 from distprof.compat.megengine.profile_analyze import analyze
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared

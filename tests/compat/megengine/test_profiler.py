@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from distprof.compat.megengine import Profiler, is_profiling, profile, scope
-from distprof.compat.megengine.tensor_lifetimes import lifetimes
-from distprof.compat.megengine.topics import topics_of
+from distprof.compat.megengine.chrome_timeline import topics_of
+from distprof.compat.megengine.memory_flow import lifetimes
 from distprof.contract.topics import Topic
 from distprof.errors import UsageError
 

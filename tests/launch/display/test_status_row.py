@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.launch.display.status_row import StatusRow, drawn, has_rows, taken_away
+from distprof.launch.display.job_progress import StatusRow, drawn, has_rows, taken_away
 from support.terminal import Screen
 
 ROWS, COLUMNS = 6, 40

@@ -14,8 +14,8 @@ import pytest
 from distprof.launch.selftest import recording, selftest
 from distprof.launch.selftest.evidence import Evidence, Planted, planted_in
 from distprof.launch.selftest.host_claims import SAID, late
-from distprof.launch.selftest.jobs_here import jobs_here
 from distprof.launch.selftest.judged import Claim, rows
+from distprof.launch.selftest.machine import jobs_here
 from distprof.launch.selftest.recording import Recorded, recorded
 from support import forked
 from support.jobs import called, distprof

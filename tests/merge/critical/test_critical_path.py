@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from distprof.merge.critical.critical_path import KINDS, CriticalPath, critical_path
+from distprof.merge.critical.critical_path import KINDS, CriticalPath, OperatorsAt, critical_path
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank, slack_by_rank
-from distprof.merge.critical.operators_at import OperatorsAt
 from distprof.merge.critical.replayable import chosen_steps, open_replayable
 from distprof.merge.text.critical import slowed
 from distprof.merge.totals.step_time import StepTime

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from distprof.merge.difference.attribution import items_table, parts_table
 from distprof.merge.difference.change import Change, exact
-from distprof.merge.difference.noise import Noise
-from distprof.merge.difference.samples import Samples
+from distprof.merge.difference.samples import Noise, Samples
 from distprof.merge.difference.split import is_communication
 
 PAIR = Noise()

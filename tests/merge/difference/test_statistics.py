@@ -7,9 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from distprof.merge.difference.bootstrap import USUAL, block_length, correlation, mean, standard_errors
 from distprof.merge.difference.change import LEVEL, between_runs, exact, inverse
-from distprof.merge.difference.student import quantile, two_sided
+from distprof.merge.difference.scatter import (
+    USUAL,
+    block_length,
+    correlation,
+    mean,
+    quantile,
+    standard_errors,
+    two_sided,
+)
 from distprof.merge.totals.step_time import middle_half
 from support.differing_runs import change_of, changed_ratio, series
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
-from distprof.merge.execution.sources import sources_of
+from distprof.merge.execution.rank_execution import sources_of
 from distprof.merge.run.open_run import open_run
 from support.execution_traces import call, file_of, pair, read_et, slices
 from support.jobs import SCRIPTS, called, started

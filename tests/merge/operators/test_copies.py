@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from distprof.merge.operators.limits import with_limits
+from distprof.merge.operators.counted_work import with_limits
 from support.jobs import called
 from support.made_up_traces import folder, op
 

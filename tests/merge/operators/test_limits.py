@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from distprof.merge.operators.limits import with_limits
+from distprof.merge.operators.counted_work import with_limits
 from distprof.merge.run.run_model import Rank
 
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -11,7 +11,7 @@ import pytest
 import distprof
 from distprof.merge.operators.grouping import NUMBERS, SORTS
 from distprof.merge.operators.selection import ASKED
-from distprof.merge.operators.sums.added_up import BY, KEYS
+from distprof.merge.operators.sums import BY, KEYS
 from support.jobs import called
 from support.made_up_traces import folder, op
 

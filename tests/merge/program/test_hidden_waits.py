@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from distprof.merge.program.hidden_waits import waits_at_once
+from distprof.merge.program.missed_waits import waits_at_once
 
 WORK_NS = 1_000_000
 RANKS = 4

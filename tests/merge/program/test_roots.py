@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from distprof.merge.program.roots import meeting_roots
+from distprof.merge.program.parts import meeting_roots
 
 ROOT = 1
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from distprof.merge.memory.allocations import SCHEMA
-from distprof.merge.memory.peak import Peak
+from distprof.merge.memory.run_memory import Peak
 from distprof.merge.report import collectives, memory, modules, sampling
 from distprof.merge.report.columns import rows_of
 from distprof.merge.report.document import document

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from distprof.merge.totals.modules import module_rows
+from distprof.reporters.tree import TreeView
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_view import TreeView
 from distprof.units import duration, si
 from support.jobs import distprof
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from distprof.contract.group_ranks import text_of
 from distprof.contract.tables import COLLECTIVES, PARAMETERS
 from distprof.merge.run.tables import empty
-from distprof.merge.topology.chains import chains_of
 from distprof.merge.topology.evidence import evidence_of
-from distprof.merge.topology.inference import Inferred, inferred
+from distprof.merge.topology.inference import Inferred, chains_of, inferred
 
 AXES = ("pp", "dp", "cp", "ep", "tp")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import distprof
-from distprof.merge.waits.grouping import KEYS, NUMBERS
+from distprof.merge.waits.run_waits import KEYS, NUMBERS
 from support.jobs import called
 from support.made_up_traces import folder, op
 

@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
-from distprof.recording.communication.collective_rows import collective_rows
+from distprof.recording.communication.collective_call import CollectiveCall, collective_rows, note_begin, note_wait
 from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRecorder
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.errors import OutputError
-from distprof.process.launchers import local_rank, rank_and_size
+from distprof.process.identity import local_rank, rank_and_size
 from distprof.recording.job import claim as module
 from distprof.recording.job.claim import LOCK, claim, join_or_make
 from distprof.recording.run_directory import RankFolder, this_launch

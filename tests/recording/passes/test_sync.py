@@ -22,9 +22,8 @@ from distprof.model.modules import ModuleMap
 from distprof.model.scopes import ModuleScopes
 from distprof.recording.blocking.blocking_log import BlockingLog
 from distprof.recording.blocking.functions import WaitingFunctions
-from distprof.recording.blocking.node_owners import NodeOwners
 from distprof.recording.blocking.operators import copying
-from distprof.recording.blocking.script_line import is_in_kernel, place_of_thread
+from distprof.recording.blocking.origins import NodeOwners, is_in_kernel, place_of_thread
 from support.jobs import SCRIPTS, called, merged, record_run
 
 SCRIPT = SCRIPTS / "synchronises.py"

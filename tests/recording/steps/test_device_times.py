@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import distprof
-from distprof.recording.steps import device_times
+from distprof.recording.steps import current_step
 
 
 class Stream:
@@ -44,9 +44,9 @@ class Event:
 @pytest.fixture
 def stream(monkeypatch):
     found = Stream()
-    monkeypatch.setattr(device_times, "device_type", lambda: "cuda")
-    monkeypatch.setattr(device_times, "has_events", lambda kind: True)
-    monkeypatch.setattr(device_times, "torch", SimpleNamespace(Event=found.event))
+    monkeypatch.setattr(current_step, "device_type", lambda: "cuda")
+    monkeypatch.setattr(current_step, "has_events", lambda kind: True)
+    monkeypatch.setattr(current_step, "torch", SimpleNamespace(Event=found.event))
     return found
 
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import distprof
-from distprof.recording.steps.without_gradient import CallsWithoutGradient
+from distprof.recording.steps.evaluation import CallsWithoutGradient
 from support.recording import Recorded
 
 pytestmark = pytest.mark.long

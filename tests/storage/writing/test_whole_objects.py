@@ -9,7 +9,7 @@ import pytest
 
 from distprof.errors import OutputError
 from distprof.storage.writing import writable
-from distprof.storage.writing.whole_objects import WholeObjects
+from distprof.storage.writing.by_workers import WholeObjects
 from support.faulty_proxy import answers, faulty_proxy
 from support.s3_server import use
 

@@ -1,4 +1,4 @@
-"""Operators of a profile as a table, whoever wrote it."""
+"""Operators of a profile as a table, in MegEngine's words, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -24,3 +24,59 @@ class Profile:
     """`SCHEMA`."""
     notes: Sequence[str] = ()
     """Sentences on what the numbers are, and on what was left out."""
+
+
+TYPES = {
+    "ConvolutionForward": ("convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution",
+                           "miopen_convolution", "thnn_conv2d", "_slow_conv2d_forward", "_conv_depthwise2d"),
+    "MatrixMul": ("mm", "addmm", "matmul", "linear", "mkldnn_linear", "_scaled_mm", "addmv", "mv"),
+    "BatchedMatrixMul": ("bmm", "baddbmm"),
+    "Dot": ("dot", "vdot"),
+    "Elemwise": (
+        "add", "sub", "mul", "div", "neg", "abs", "exp", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "reciprocal",
+        "relu", "sigmoid", "tanh", "silu", "gelu", "erf", "sin", "cos", "tan", "floor", "ceil", "round", "maximum",
+        "minimum", "clamp", "clamp_min", "clamp_max", "eq", "ne", "lt", "le", "gt", "ge", "where", "threshold_backward",
+        "sigmoid_backward", "tanh_backward", "silu_backward", "gelu_backward", "addcmul", "addcdiv", "lerp", "sign",
+        "logical_and", "logical_or", "logical_not"),
+    "Reduce": ("sum", "mean", "prod", "amax", "amin", "max", "min", "any", "all", "norm"),
+    "PoolingForward": ("max_pool2d_with_indices", "avg_pool2d", "mkldnn_max_pool2d"),
+    "PoolingBackward": ("max_pool2d_with_indices_backward", "avg_pool2d_backward"),
+    "AdaptivePoolingForward": ("_adaptive_avg_pool2d", "adaptive_max_pool2d"),
+    "AdaptivePoolingBackward": ("_adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward"),
+    "BatchNormForward": ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm",
+                         "_batch_norm_with_update"),
+    "BatchNormBackward": ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"),
+    "Copy": ("copy", "_to_copy"),
+    "Concat": ("cat",),
+    "Reshape": ("view", "_unsafe_view", "reshape"),
+    "Dimshuffle": ("permute", "transpose", "t"),
+    "SoftmaxForward": ("_softmax",), "SoftmaxBackward": ("_softmax_backward_data",),
+    "LayerNormForward": ("native_layer_norm",), "LayerNormBackward": ("native_layer_norm_backward",),
+    "GroupNormForward": ("native_group_norm",), "GroupNormBackward": ("native_group_norm_backward",),
+    "DropoutForward": ("native_dropout",), "DropoutBackward": ("native_dropout_backward",),
+    "Subtensor": ("slice", "select"), "Split": ("split", "split_with_sizes"), "Broadcast": ("expand",),
+    "Argmax": ("argmax",), "Argmin": ("argmin",), "ArgsortForward": ("sort", "argsort"), "TopK": ("topk",),
+    "Cumsum": ("cumsum",),
+}
+"""MegEngine's type -> operators of torch without `aten::` and the `_` at the end of those that work in place.
+What has no counterpart, such as a backward convolution for data and filter at once, keeps torch's name."""
+_BY_NAME = {name: kind for kind, names in TYPES.items() for name in names}
+DTYPES = {
+    "float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64", "int8": "Int8",
+    "uint8": "Uint8", "int16": "Int16", "int32": "Int32", "int64": "Int64", "bool": "Bool",
+    "float": "Float32", "double": "Float64", "c10::half": "Float16", "c10::bfloat16": "BFloat16", "int": "Int32",
+    "signed char": "Int8", "unsigned char": "Uint8", "short int": "Int16", "short": "Int16", "long int": "Int64",
+    "long": "Int64", "complex64": "Complex64", "c10::complex<float>": "Complex64"}
+"""Type of elements, as torch or its profiler writes it in lower case -> MegEngine's word."""
+
+
+def type_of(operator: str) -> str:
+    """`aten::add_` -> "Elemwise"; an operator without a counterpart keeps its name."""
+    namespace, _, name = operator.rpartition("::")
+    bare = name if name.startswith("_") and not name.endswith("_") else name.rstrip("_")
+    return _BY_NAME.get(bare, operator) if namespace in ("aten", "") else operator
+
+
+def dtype_of(name: str) -> str | None:
+    """`c10::BFloat16` -> "BFloat16"; None for what is no tensor."""
+    return DTYPES.get(name.lower())

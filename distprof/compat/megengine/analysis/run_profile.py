@@ -11,17 +11,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.compat.megengine.analysis.profile import SCHEMA, Profile
-from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
+from distprof.compat.megengine.analysis.profile import SCHEMA, Profile, dtype_of, type_of
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
-from distprof.merge.operators.counted import Coverage, with_counts
+from distprof.merge.operators.counted_work import Coverage, with_counts
 from distprof.merge.operators.operator_rows import RankOperators, as_texts
-from distprof.merge.operators.rank_operators import rank_operators
+from distprof.merge.operators.read_operators import rank_operators
 from distprof.merge.operators.selection import Selection, selected
-from distprof.merge.operators.shapes.costs import WANTED
-from distprof.merge.operators.shapes.coverage import ShapeCoverage
-from distprof.merge.operators.shapes.tensors import tensors_of
+from distprof.merge.operators.shapes import WANTED, ShapeCoverage, tensors_of
 from distprof.merge.operators.timeline.grouped_calls import slice_costs
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import (

@@ -1,1 +1,0 @@
-"""What torch.compile compiles while the job runs: when, for whom, how long it takes, and why it does it again."""

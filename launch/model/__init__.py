@@ -1,1 +1,0 @@
-"""A model that is counted without a job: how it is made, what it is given, how it is called."""

@@ -1,1 +1,0 @@
-"""How likely one of equal ranks stands out as much by chance."""

@@ -1,0 +1,226 @@
+"""FLOPs and bytes of the operators of a rank from the shapes in its trace, where no count pass recorded them.
+
+And how far the shapes tell them: `ShapeCoverage`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from distprof.merge.operators.one_key import one_key
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
+from distprof.shape_formulas.traced_bytes import TRAFFIC
+from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeCoverage:
+    """How far shapes tell the FLOPs of operators."""
+
+    host_ns: int = 0
+    """Self time on hosts of calls whose FLOPs are known, or part of those of a call around them."""
+    all_host_ns: int = 0
+    """Also of the others, but of none that only passes on to operators within."""
+    device_ns: int = 0
+    """The same on devices."""
+    all_device_ns: int = 0
+    unknown_calls: int = 0
+    calls_without_shapes: int = 0
+    """Those among them of which the trace has no shapes."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Share of the time: on devices where anything ran on one. None where nothing ran."""
+        known, everything = (self.device_ns, self.all_device_ns) if self.all_device_ns else (
+            self.host_ns, self.all_host_ns)
+        return known / everything if everything else None
+
+    @classmethod
+    def of(cls, several: Sequence[ShapeCoverage]) -> ShapeCoverage:
+        """Of all ranks."""
+        return cls(**{one.name: sum(getattr(each, one.name) for each in several) for one in fields(cls)})
+
+
+UNKNOWN = -1
+MOST_KEPT = 1 << 14
+NODE = re.compile(r"\w+Backward\d+|autograd::engine::.*")
+WANTED = (STRIDES, VALUES)
+"""Texts that a timeline has to have for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeCosts:
+    """Costs of the slices of a timeline."""
+
+    flops: Any
+    """`UNKNOWN` where they are, and for what is part of a call around it."""
+    num_bytes: Any
+    """The same."""
+    is_known: Any
+    """True where FLOPs are known, or part of those of a call around."""
+    passes_on: Any
+    """True for others that hold operators, or call some: they may do work of their own on a device."""
+
+    def coverage(self, timeline: RankTimeline, rows: Flags, self_host_ns: Integers, self_device_ns: Integers) -> (
+            ShapeCoverage):
+        """Of the operators among these rows, with these times."""
+        operators = rows & (timeline.type == OPERATOR)
+        known = operators & self.is_known
+        works = ~self.passes_on | (self_device_ns > 0)
+        unknown = operators & ~self.is_known & works
+        host_ns, device_ns = int(self_host_ns[known].sum()), int(self_device_ns[known].sum())
+        return ShapeCoverage(
+            host_ns=host_ns, all_host_ns=host_ns + int(self_host_ns[unknown].sum()), device_ns=device_ns,
+            all_device_ns=device_ns + int(self_device_ns[unknown].sum()), unknown_calls=int(np.count_nonzero(unknown)),
+            calls_without_shapes=int(np.count_nonzero(unknown & (timeline.shapes < 0))))
+
+
+def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passed_on: Flags) -> ShapeCosts | None:
+    """Costs by shapes; None where the trace has no shapes.
+
+    Torch dispatches some operators as a whole, which do their work in others: the outermost of these counts. Where one
+    calls itself with other tensors, as those of a DTensor do with its local parts, the inner one does the work.
+
+    Args:
+        timeline: The slices, with texts for `WANTED`.
+        nesting: They in their parents.
+        alike: Equal for slices with the same name and tensors.
+        passed_on: True for slices that are one call with the slice around them.
+    """
+    if not (timeline.shapes >= 0).any():
+        return None
+    size = len(timeline.name)
+    flops, num_bytes = np.full(size, UNKNOWN, np.int64), np.full(size, UNKNOWN, np.int64)
+    operators = (timeline.type == OPERATOR) & ~passed_on
+    whole = operators & _of_names(timeline, is_whole)
+    flops[operators & _of_names(timeline, has_no_flops)] = 0
+    rows = np.flatnonzero(operators & _of_names(timeline, lambda name: name in FORMULAS or name in TRAFFIC))
+    flops[rows], num_bytes[rows] = _each(timeline, rows)
+    inside = _inside(timeline, nesting, whole & (flops >= 0), alike)
+    flops[inside.part | inside.elsewhere], num_bytes[inside.part | inside.elsewhere] = UNKNOWN, UNKNOWN
+    passes_on = _is_node(timeline) | (_holds_operators(timeline, nesting) & (inside.elsewhere | ~whole))
+    return ShapeCosts(flops=flops, num_bytes=num_bytes, is_known=(flops >= 0) | inside.part, passes_on=passes_on)
+
+
+def _is_node(timeline: RankTimeline) -> Any:
+    """True for torch's own functions of autograd, which call operators."""
+    return _of_names(timeline, lambda name: NODE.fullmatch(name) is not None)
+
+
+def _of_names(timeline: RankTimeline, holds: Callable[[str], bool]) -> Any:
+    """True for slices whose names are so."""
+    return np.array([holds(name) for name in timeline.names] or [False])[timeline.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    part: Any
+    """True for slices in an operator that counts as a whole."""
+    elsewhere: Any
+    """True for operators that call themselves with other tensors."""
+
+
+def _inside(timeline: RankTimeline, nesting: Nesting, counts: npt.NDArray[Any], alike: Integers) -> _Inside:
+    around = np.full(len(counts), -1, np.int64)
+    """The innermost of those that count around each slice."""
+    for rows, parents in nesting.downwards():
+        held = parents >= 0
+        around[rows[held]] = np.where(counts[parents[held]], parents[held], around[parents[held]])
+    again = np.flatnonzero(counts & (around >= 0))
+    again = again[(timeline.name[again] == timeline.name[around[again]]) & (alike[again] != alike[around[again]])]
+    elsewhere = np.zeros(len(counts), bool)
+    elsewhere[around[again]] = True
+    part = np.zeros(len(counts), bool)
+    for rows, parents in nesting.downwards():
+        held = parents >= 0
+        part[rows[held]] = part[parents[held]] | (counts & ~elsewhere)[parents[held]]
+    return _Inside(part, elsewhere & ~part)
+
+
+def _holds_operators(timeline: RankTimeline, nesting: Nesting) -> Flags:
+    found = np.zeros(len(timeline.name), bool)
+    inner = np.flatnonzero((timeline.type == OPERATOR) & (nesting.parent >= 0))
+    found[nesting.parent[inner]] = True
+    return found
+
+
+def _each(timeline: RankTimeline, rows: Integers) -> tuple[Any, Any]:
+    """FLOPs and bytes of each of the rows: computed once for each kind of call."""
+    kinds, number = _kinds(timeline, rows)
+    texts = [*timeline.texts, None]  # -1 is the last one
+    costs = [_cost(timeline.names[name], *(texts[text] for text in of_call)) for name, *of_call in kinds]
+    return tuple(np.array([UNKNOWN if one is None else one for one in column], np.int64)[number]
+                 for column in zip(*costs, strict=True)) if costs else (np.empty(0, np.int64),) * 2
+
+
+def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Any]:
+    """Names and texts of different calls, and the number of the kind of each row."""
+    columns = [column[rows] for column in (timeline.name, timeline.shapes, timeline.dtypes,
+                                           *(timeline.more[key] for key in WANTED))]
+    _, first, number = np.unique(one_key(columns), return_index=True, return_inverse=True)
+    return np.stack([column[first] for column in columns], axis=1).tolist(), number
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _cost(name: str, *texts: str | None) -> TracedCost:
+    """Ranks make the same calls."""
+    return traced_cost(name, *map(_decoded, texts))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _decoded(text: str | None) -> Any:
+    """None for what is no JSON."""
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+MOST = 1 << 16
+
+
+def strict(text: str) -> str | None:
+    """The text as JSON is usually written; None for what is none."""
+    try:
+        found = msgspec.json.encode(msgspec.json.decode(text)).decode().replace(",", ", ")
+    except msgspec.DecodeError:
+        return None
+    return text if found == text else found  # most are: in memory once
+
+
+@lru_cache(maxsize=MOST)
+def tensors_of(text: str) -> str:
+    """Shapes of tensors alone, lists taken apart: to the profiler a scalar looks like a tensor without dimensions."""
+    try:
+        return msgspec.json.encode(_flat(msgspec.json.decode(text, type=list[object]))).decode()
+    except msgspec.DecodeError:
+        return text
+
+
+def _flat(dims: list[object]) -> list[object]:
+    found = list[object]()
+    for one in dims:
+        if isinstance(one, list) and one:
+            found += _flat(one) if isinstance(one[0], list) else [one]
+    return found
+
+
+def tensors_and_scalars(text: str) -> str:
+    """As torch's tables show it: a list of tensors looks like a scalar."""
+    try:
+        dims = msgspec.json.decode(text, type=list[object])
+    except msgspec.DecodeError:
+        return "[]"
+    return str([[] if isinstance(one, list) and one and isinstance(one[0], list) else one for one in dims])

@@ -1,1 +1,0 @@
-"""FLOPs and bytes of operators, by the shapes in timelines."""

@@ -1,1 +1,0 @@
-"""Tables that are larger than what is held in memory, on disk in parts."""
