@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.hanging_jobs import STOP, HangingJob
 from support.planted_runs import RUNS, Truth
 
 pytest.importorskip("mcp")
@@ -43,3 +44,15 @@ def test_planted_runs_are_explained(tmp_path: Path, name: str) -> None:
     found = explain_run(tmp_path / "run")
     print(name, found)
     assert is_right(found, truth), (found, truth)
+
+
+@pytest.mark.stress
+def test_a_job_that_hangs_is_explained_while_it_does(tmp_path):
+    job = HangingJob(tmp_path, "lock", 2)
+    try:
+        assert job.listen().finding is not None, job.said
+        found = explain_run(job.out)
+    finally:
+        job.over()
+    assert is_right(found, Truth(kind="hang", ranks=(1,), since_step=STOP, within=0)), found
+    assert found is not None and found.line is not None and found.line.startswith("stands_still.py:")
