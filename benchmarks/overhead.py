@@ -1,7 +1,8 @@
 """What recording costs: step times of a transformer with and without it, paired in one process, as ratios.
 
     python benchmarks/overhead.py [--layers 4] [--width 128] [--batch 8] [--length 64] [--rounds 9] [--steps 8]
-                                  [--modes plain ddp watch] [--peers deepspeed torch] [--watched-steps 2000]
+                                  [--modes plain ddp watch] [--peers deepspeed torch traceml]
+                                  [--watched-steps 2000] [--watched-ms 20 200]
 
 Processor time is what a step costs; elapsed time holds what others do on the machine as well.
 
@@ -10,7 +11,10 @@ blocks. "plain" is a plain block measured the same way: its spread is the noise 
 is no difference. The profilers of DeepSpeed and torch are measured in the same rounds.
 
 What the watch costs behind the passes is measured in steps of 20 and 200 ms that mostly sleep, with ten collectives
-each, in turns with steps without it: the processor time that it adds, what it writes, and the memory it takes.
+each, in turns with steps without it: the processor time that it adds, what it writes, and the memory it takes. Then
+three programs take turns, block by block, with the same steps: with nothing, under `distprof run`, and under TraceML
+(`--peers traceml`, where `pip install --no-deps traceml-ai==0.5.0` was called), of which the training process is
+measured. `--modes watch` measures nothing else: 3 x 2,000 steps of 20 and 200 ms and as many pairs take 45 minutes.
 
 What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in
 a gloo group of one rank. The default is the model of the demo, whose modules are tiny; `--layers 12 --width 512
@@ -26,12 +30,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from measuring.benchmark import Found, Option, Ratio, run
+from measuring.benchmark import Found, Option, Ratio, files, run
+from measuring.beside_peers import HEAD as BESIDE_HEAD
+from measuring.beside_peers import OURS, TRACEML, beside, has_traceml
 from measuring.pairs import HEAD, Pairs, Seconds, paired, timed_step
 from measuring.tables import table
 from measuring.watched_steps import HEAD as WATCHED_HEAD
@@ -205,10 +212,26 @@ def measure(args: argparse.Namespace) -> Found:
         text += _text("under DDP, ", pairs)
         ratios["arrivals pass: CPU / plain"] = Ratio(value=pairs.cpu("arrivals pass"), factor=NOISE)
     if "watch" in args.modes:
-        found = [watched(20, args.watched_steps), watched(200, max(args.watched_steps // 10, 50))]
+        found = [watched(step_ms, args.watched_steps) for step_ms in args.watched_ms]
         text += ["The watch, with ten collectives in a step; mean (25 % .. 75 % of pairs of blocks):",
                  table(WATCHED_HEAD, [one.row() for one in found])]
+        if "traceml" in args.peers:
+            more, of = _beside_peers(args)
+            text, ratios = text + more, ratios | of
     return Found(text=text, ratios=ratios)
+
+
+def _beside_peers(args: argparse.Namespace) -> tuple[list[str], dict[str, Ratio]]:
+    """A table of programs that are watched by others, and what ours costs to TraceML, where that is installed."""
+    with files(args) as folder:
+        found = [beside(folder, step_ms, args.watched_steps) for step_ms in args.watched_ms]
+    text = ["The same steps in programs of their own, in turns; mean (25 % .. 75 % of turns):",
+            table(BESIDE_HEAD, [row for one in found for row in one.rows()])]
+    if not has_traceml():
+        return [*text, "TraceML is not installed: `pip install --no-deps traceml-ai==0.5.0`."], {}
+    return text, {f"the watch, {one.step_ms:g} ms: CPU / TraceML": Ratio(
+        value=max(fmean(one.more_ms(OURS)), 0.0) / max(fmean(one.more_ms(TRACEML)), 1e-3), factor=1.5)
+        for one in found}
 
 
 def _paired(trainer: Trainer, modes: Mapping[str, Mode], args: argparse.Namespace) -> Pairs:
@@ -228,5 +251,7 @@ if __name__ == "__main__":
         batch=Option(default=8, smallest=1), length=Option(default=64, smallest=8),
         rounds=Option(default=9, smallest=1), steps=Option(default=8, smallest=1),
         modes=Option(default=["plain", "ddp", "watch"], smallest=["plain", "ddp", "watch"]),
-        watched_steps=Option(default=2000, smallest=50, help="of 20 ms; a tenth as many of 200 ms"),
-        peers=Option(default=["torch", "deepspeed"], smallest=["torch"], help="that are installed"))
+        watched_steps=Option(default=2000, smallest=50, help="of each length"),
+        watched_ms=Option(default=[20, 200], smallest=[20], help="lengths of watched steps"),
+        peers=Option(default=["torch", "deepspeed", "traceml"], smallest=["torch", "traceml"],
+                     help="that are installed"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
@@ -47,7 +48,7 @@ class UnseenThread:
 
     Scripts wait for all threads there are, count them, name them, and give them a function that traces or profiles;
     some block signals and wait for them, and a thread that does not would get them instead. What the thread itself
-    starts inherits that. It must not call `threading.current_thread`, which would make it known.
+    starts inherits that. It must not call `threading.current_thread`, which makes it known, or `stay_unseen` then.
     """
 
     def __init__(self, target: Callable[..., object], *arguments: Any) -> None:
@@ -88,6 +89,11 @@ class UnseenThread:
         finally:
             _unseen.pop(_thread.get_ident(), None)
             self._running.release()
+
+
+def stay_unseen() -> None:
+    """Of the calling thread: a library that it called may have asked for `threading.current_thread`."""
+    getattr(threading, "_active", {}).pop(_thread.get_ident(), None)
 
 
 _unseen: dict[int, int] = {}

@@ -43,6 +43,7 @@ generates this page from `distprof/contract/`, where `rank_json.py` has all fiel
       hosts/host-4f00/            what a host said once a second while the job was watched: conditions-000.bin, ...
       summaries/host-4f00.bin     a few KB for each rank of a host: see [thousands of ranks](levels.md)
       watch/tensorboard/          only with `run --log-to tensorboard`: metrics and findings of the job
+      watch/log-to-wandb          only with `run --log-to wandb` (or mlflow): which rank wrote into which run
       watch/request.json          what `distprof trigger`, or the watch, asks the ranks to record: number, step, passes
       windows/0001/               what they recorded then: a run directory of its own; 0002 and so on
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted

@@ -46,6 +46,7 @@ from distprof.recording.plan import VARIABLE as TOPICS
 from distprof.recording.plan import StepPlan, asked_plan
 from distprof.recording.run_directory import NO_ARGV, WATCH, make_run_directory, new_run_id, this_launch
 from distprof.recording.steps.every import VARIABLE
+from distprof.recording.watch.open_runs import VARIABLE as LOG_TO
 from distprof.sizes import num_bytes
 from distprof.storage.places import remote
 from distprof.terminal import relay, say
@@ -98,6 +99,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         os.environ[WATCH] = args.watch
     if args.watch_bytes is not None:
         os.environ[rank_size.WATCH_VARIABLE] = str(num_bytes(args.watch_bytes, "--watch-bytes"))
+    os.environ[LOG_TO] = args.log_to or ""
     rank_size.requested(os.environ)  # what the ranks would not take is refused here
     rank_size.watch_bytes(os.environ)
     target = remote(args.out) if args.out is not None else None

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.contract.topics import NAMES
+from distprof.contract.watch_state import OPEN_RUNS
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import OFF, default_plan
@@ -111,9 +112,10 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--otlp", default=None, metavar="URL",
                        help="send the same metrics, and findings as log events, to the OpenTelemetry collector at this "
                             "URL, like http://localhost:4318 (OTLP over HTTP); needs pip install 'distprof[otlp]'")
-    group.add_argument("--log-to", choices=("tensorboard",), default=None,
-                       help="also write the metrics, and findings as texts, as an event file to watch/tensorboard/ in "
-                            "the run directory; needs pip install 'distprof[tensorboard]'")
+    group.add_argument("--log-to", choices=("tensorboard", *OPEN_RUNS), default=None,
+                       help="also write the metrics, and findings as texts: as an event file to watch/tensorboard/ in "
+                            "the run directory (needs pip install 'distprof[tensorboard]'), or into the run that the "
+                            "script has open in wandb or mlflow, beside its own curves")
     group.add_argument("--window-every", default=None, metavar="MINUTES",
                        help="least time between two recordings that the watch asks for to find module and line of what "
                             "it noticed; off: it never does (default: 10)")

@@ -64,7 +64,8 @@ def watched(step_ms: float, num_steps: int) -> Watched:
         dist.destroy_process_group()
 
 
-def _watched(run: Path, step_ms: float, num_steps: int) -> Watched:
+def sleepy_step(step_ms: float) -> tuple[torch.nn.Module, Callable[[], None]]:
+    """A model and its step, of which the processor works for a small part, with ten collectives."""
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data, reduced = torch.ones(8, 64), torch.ones(64)
@@ -76,27 +77,33 @@ def _watched(run: Path, step_ms: float, num_steps: int) -> Watched:
             dist.all_reduce(reduced)
         time.sleep(max(0.0, until - time.perf_counter()))
         optimizer.step()
+        optimizer.zero_grad()
 
-    _cpu_of(step, BLOCK)
+    return model, step
+
+
+def _watched(run: Path, step_ms: float, num_steps: int) -> Watched:
+    _, step = sleepy_step(step_ms)
+    cpu_of(step, BLOCK)
     with distprof.record(run, steps="off") as recorder:
         step()
-        before = _rss()
-        with_it, without = [_cpu_of(step, BLOCK)], list[float]()  # the first one warms up
+        before = rss_bytes()
+        with_it, without = [cpu_of(step, BLOCK)], list[float]()  # the first one warms up
         watching = 0.0
         for _ in range(num_steps // BLOCK):
             started = time.perf_counter()
-            with_it.append(_cpu_of(step, BLOCK))
+            with_it.append(cpu_of(step, BLOCK))
             watching += time.perf_counter() - started
             with paused(recorder):
-                without.append(_cpu_of(step, BLOCK))
-        rss = _rss() - before
+                without.append(cpu_of(step, BLOCK))
+        rss = rss_bytes() - before
     written = sum(path.stat().st_size for path in run.glob("rank*/watch-*.bin"))
     costs = sorted((on - off) * 1e3 for on, off in zip(with_it[1:], without, strict=True))
     return Watched(step_ms=step_ms, num_steps=len(costs) * BLOCK, cpu_ms=fmean(costs), low_ms=costs[len(costs) // 4],
                    high_ms=costs[3 * len(costs) // 4], bytes_per_hour=written / watching * 3600, rss_mb=rss / 1e6)
 
 
-def _cpu_of(step: Callable[[], None], number: int) -> float:
+def cpu_of(step: Callable[[], None], number: int) -> float:
     """Seconds of processor time per step, of all threads."""
     began = time.process_time()
     for _ in range(number):
@@ -112,5 +119,5 @@ def paused(recorder: Recorder) -> Iterator[None]:
     recorder.later.resume(recorder.later.step)
 
 
-def _rss() -> int:
+def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * STATM_PAGE

@@ -5,6 +5,8 @@ The launcher's watcher writes it whole, every few seconds while the job runs and
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -18,12 +20,23 @@ STATE_JSON = "state.json"
 REQUEST_JSON = "request.json"
 WINDOWS = "windows"
 """A folder in a run directory: what was recorded later, each a run directory of its own: 0001, 0002, ..."""
-
+LogTo = Literal["tensorboard", "wandb", "mlflow"]
+OPEN_RUNS = ("wandb", "mlflow")
+"""Of these, what ranks write into a run that their script has open there."""
+SETTLES_S = 8.0
+"""The first estimate of a finding changes most."""
+AT_ONCE = ("hang", "stopped")
+"""What nobody waits for to become clearer."""
 
 
 def window_folder(run: Path, number: int) -> Path:
     """The run directory of the N-th recording that was made later in the job of a run."""
     return run / WINDOWS / f"{number:04d}"
+
+
+def logged_file(run: Path, log_to: str | None) -> Path:
+    """A line for each run of a tracker that ranks write into: `rank 0: 3k9x2b1c`."""
+    return run / WATCH / f"log-to-{log_to}"
 
 
 FindingKind = Literal["slow_rank", "slow_host", "slow_link", "slow_group", "regression", "intermittent", "data_stall",
@@ -131,3 +144,16 @@ class WindowRequest(msgspec.Struct, kw_only=True):
     """`asked`, or the id of a finding."""
     stacks: int = 0
     """Counts requests for the stacks of all ranks, which they write at once wherever they are."""
+
+
+def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float], *, running: bool) -> set[str]:
+    """Ids of findings that have been there for a while.
+
+    Args:
+        findings: As of now.
+        seen_s: When each was seen first, which is added to.
+        running: At the end of the job all are.
+    """
+    now_s = time.monotonic()
+    return {one.id for one in findings if now_s - seen_s.setdefault(one.id, now_s) >= SETTLES_S or not running
+            or one.kind in AT_ONCE}

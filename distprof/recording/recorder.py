@@ -81,7 +81,8 @@ class Recorder:
         self._thread = known.thread if known else StepThread(self._rank.note)
         self._passes.scopes.left_out = self._thread.left_out
         self._writing = Writing()
-        self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
+        self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording,
+                               later_step=lambda: self.later.step)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._written = known.written if known and known.signals_seen else self._watch.resume
         self._walk = StepWalk(

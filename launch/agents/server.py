@@ -67,7 +67,8 @@ def _findings(answers: RunAnswers) -> Callable[..., str]:
         `hosts`, `phase` (data, forward, backward, optimizer, host, communication), `module`, `line` (file.py:33),
         `since_step`, `until_step` (absent: it goes on), `why` (what the machine said then), `command` (shows more),
         `details` (evidence: `per_step_ns` or `gain_ns` is what it costs per step, `cost_ns` what it has cost the job,
-        `p` or `p_value` the probability of chance, `cause`).
+        `p` or `p_value` the probability of chance, `cause`). `windows` are later recordings, absent if there are none:
+        for a finding without `module`, ask again with the last `window` and look for the same `ranks`.
         """
         return _told(answers.findings, window=window, offset=offset)
 

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distprof.contract.watch_series import EVERY_S, SHARE, Family, by_step
 from distprof.contract.watch_state import WATCH, WatchFinding, WatchState
-from distprof.launch.watching.series import Family, families
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 FOLDER = "tensorboard"
-EVERY_S, SHARE = 10.0, 1 / 200
-"""Between two points of a series: at least, and as a share of the time since the first one."""
-MOST_RANKS = 32
-"""Of a larger job, the first ranks and those with findings are written."""
-LEFT_OUT = ("distprof.running", "distprof.ranks", "distprof.steps", "distprof.job.steps", "distprof.state_timestamp",
-            "distprof.last_step_timestamp")
-"""The step is the axis here."""
 VERSION = "brain.Event:2"
 """What every event file begins with."""
 
@@ -91,21 +84,11 @@ def scalars(state: WatchState) -> list[Summary.Value]:
     """A point of each series; `distprof step/rank 1`."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    late = {rank for finding in state.findings for rank in finding.ranks}
-    ranks = sorted((one.rank for one in state.ranks), key=lambda rank: (rank not in late, rank))
-    shown = {str(rank) for rank in ranks[:MOST_RANKS]}
-    return [Summary.Value(tag=tag, simple_value=value)
-            for one in families(state) if one.kind == "gauge" and one.name not in LEFT_OUT
-            for tag, value in _points(one, shown)]
+    return [Summary.Value(tag=f"{_name(family)}/{of}", simple_value=value) for family, of, value in by_step(state)]
 
 
-def _points(family: Family, shown: set[str]) -> Iterator[tuple[str, float]]:
-    name = family.name.replace(".", " ") + (f" ({family.unit})" if family.unit not in ("", "1") else "")
-    for key, value in family.points:
-        of = dict(zip(family.labels, key, strict=True))
-        if of.get("rank", "") in shown or not of.get("rank"):
-            words = (f"rank {text}" if label == "rank" else text for label, text in of.items() if text)
-            yield "/".join((name, " ".join(words) or "job")), value
+def _name(family: Family) -> str:
+    return family.name.replace(".", " ") + (f" ({family.unit})" if family.unit not in ("", "1") else "")
 
 
 def _text(tag: str, text: str) -> Summary.Value:

@@ -17,6 +17,7 @@ from distprof.launch.watching.readings.activity import Activity, activity, nativ
 from distprof.launch.watching.readings.processes import RankPids
 from distprof.merge.blame.standstill import Doing, Standstill, standstill
 from distprof.merge.text.communication.standstill import standstill_lines
+from distprof.merge.text.script_lines import file_name
 
 LEAST_LIMIT_S, STEPS = 15.0, 20
 """No step has ended for so long, and for so many usual steps: the job may hang."""
@@ -106,7 +107,10 @@ class HangSearch:
         told, now = _told(self._run, ranks), self._seen(ranks, time.monotonic())
         if not told or not first.told <= now.told:
             return  # a rank that goes on takes back what it told: steps end, and are not written down
-        doing = {one.rank: _doing(first.doing.get(one.rank), now.doing.get(one.rank)) for one in ranks}
+        # a rank may have come to stand before it wrote a row
+        world = range(max(one.world_size for one in told.values()))
+        every = sorted({*world, *now.doing, *(one.rank for one in ranks)})
+        doing = {rank: _doing(first.doing.get(rank), now.doing.get(rank)) for rank in every}
         moved = (now.moved_bytes - first.moved_bytes) / (now.at_s - first.at_s)
         found = standstill(told, doing, moving=moved > MOST_BYTES and still_s < UNSEEN_S)
         if found is not None and (found.sure or still_s >= UNSEEN_S):
@@ -125,8 +129,9 @@ class HangSearch:
             id=f"hang-{self._number}", kind="hang", ranks=found.culprits, onset_ns=last_ns, text=lines[0],
             why=lines[1:],
             hosts=sorted({one.host for one in ranks if one.rank in found.culprits}),
-            onset_step=min(one.step for one in ranks) + 1,
-            line=next((f"{frame.file}:{frame.line}" for frame in places if frame is not None), None))
+            # the steps of a row that no other step follows are written by nobody
+            onset_step=max(min(one.step for one in told.values()), min(one.step for one in ranks) + 1),
+            line=next((f"{file_name(frame.file)}:{frame.line}" for frame in places if frame is not None), None))
 
 
 def _limit_s(ranks: list[RankState]) -> float:
@@ -164,10 +169,10 @@ def ask_for_stacks(run: Path) -> None:
 def _told(run: Path, ranks: list[RankState]) -> dict[int, Stuck]:
     """Where ranks are, of those that told since their last step."""
     found: dict[int, Stuck] = {}
-    for one in ranks:
-        for path in run.glob(f"rank{one.rank:05d}*/{STUCK_JSON}"):
-            with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                told = msgspec.json.decode(read_small(path), type=Stuck)
-                if told.time_ns > one.time_ns:
-                    found[one.rank] = told
+    last_ns = {one.rank: one.time_ns for one in ranks}
+    for path in run.glob(f"rank*/{STUCK_JSON}"):
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            told = msgspec.json.decode(read_small(path), type=Stuck)
+            if told.time_ns > last_ns.get(told.rank, max(last_ns.values(), default=0)):
+                found[told.rank] = told
     return found

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from distprof.contract.watch_series import SUFFIXES, Family, families
 from distprof.contract.watch_state import WatchState
-from distprof.launch.watching.series import BYTES, RATIO, SECONDS, Family, families
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 STALLED_S = 10.0
-SUFFIXES = {"": "", SECONDS: "_seconds", BYTES: "_bytes", RATIO: "_ratio"}
 
 
 class Exposed:

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from distprof import __version__
+from distprof.contract.watch_series import Family, families
 from distprof.contract.watch_state import WatchFinding, WatchState
-from distprof.launch.watching.series import Family, families
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord

@@ -149,6 +149,7 @@ class LocalRanks:
         self._run, self._due_s = run, 0.0
         self._boot_id = _boot_id()
         self._pids: dict[int, int] = {}
+        self._attempt = 0
         self.about: RankJson | None = None
         """One of them."""
 
@@ -157,7 +158,10 @@ class LocalRanks:
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + LOCAL_EVERY_S
             here = [about for about in self._every() if about.boot_id == self._boot_id and about.pid > 0]
-            self._pids = {about.rank: about.pid for about in sorted(here, key=lambda one: one.attempt)}
+            attempt = max((about.attempt for about in here), default=self._attempt)
+            kept = self._pids if attempt == self._attempt else {}  # of a rank whose folder is gone
+            self._attempt = attempt
+            self._pids = kept | {about.rank: about.pid for about in here if about.attempt == attempt}
             self.about = here[0] if here else self.about
         return self._pids
 

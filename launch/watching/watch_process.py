@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from distprof.contract.watch_state import LogTo
 from distprof.ending import ended_by_signals
 from distprof.errors import Ended, UsageError
 from distprof.launch.watching.watcher_protocol import (
@@ -134,7 +134,7 @@ class Wanted:
     metrics: str | None
     on_finding: str | None
     otlp: str | None
-    log_to: Literal["tensorboard"] | None
+    log_to: LogTo | None
     window_every_s: float | None
 
     def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
@@ -145,7 +145,7 @@ class Wanted:
 
 
 def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: str | None = None,
-           log_to: Literal["tensorboard"] | None = None, window_every: str | None = None, is_on: bool) -> Wanted | None:
+           log_to: LogTo | None = None, window_every: str | None = None, is_on: bool) -> Wanted | None:
     """Checks the flags before the job begins; None where nothing is to be watched.
 
     Raises:
@@ -166,7 +166,7 @@ def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: s
         _expect("opentelemetry.exporter.otlp.proto.http", "--otlp", "opentelemetry-exporter-otlp-proto-http", "otlp")
         _expect("opentelemetry.sdk.metrics", "--otlp", "opentelemetry-sdk", "otlp")
     if log_to is not None:
-        _expect("tensorboard.summary", "--log-to tensorboard", "tensorboard", "tensorboard")
+        _expect("tensorboard.summary" if log_to == "tensorboard" else log_to, f"--log-to {log_to}", log_to, log_to)
     window_every_s = every_s(window_every)
     return Wanted(metrics=metrics, on_finding=on_finding, otlp=otlp, log_to=log_to,
                   window_every_s=window_every_s) if is_on else None
@@ -177,5 +177,5 @@ def _expect(module: str, flag: str, package: str, extra: str) -> None:
         found = find_spec(module)
     except ImportError:  # a package around it is missing
         found = None
-    if found is None:
+    if found is None or found.origin is None:  # a folder like wandb/, which that leaves where jobs ran, is no package
         raise UsageError(f"{flag} needs the package {package}", hint=f"pip install 'distprof[{extra}]'")

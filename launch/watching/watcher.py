@@ -11,14 +11,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.contract.watch_state import OPEN_RUNS, WatchFinding, WatchState, certain_findings, logged_file
 from distprof.contract.written_state import read_state, write_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
@@ -43,10 +42,6 @@ LOW_PRIORITY = 10
 MOST_SAID = 20
 """Findings that are said while the job runs, and at its end."""
 EXPLAINS_S = 6.0
-SETTLES_S = 8.0
-"""The first estimate of a finding changes most."""
-AT_ONCE = ("hang", "stopped")
-"""What nobody waits for to become clearer."""
 PATIENCE_S = 5.0
 """For `--on-finding`, and for `--otlp`, after the job."""
 
@@ -148,7 +143,7 @@ class Watcher:
 
             self._collector = Collector(order.otlp, self._run, order.run_id, lambda line: tell("say", line))
         self._events: EventFile | None = None
-        if order.log_to is not None:
+        if order.log_to == "tensorboard":
             from distprof.launch.watching.event_file import EventFile
 
             self._events = EventFile(self._run, lambda line: tell("say", line))
@@ -222,10 +217,15 @@ class Watcher:
             tell("say", "--on-finding did not take all findings in time")
         if self._collector is not None and not self._collector.finish(PATIENCE_S):
             tell("say", "--otlp did not take the last metrics in time")
+        if self._order.is_alone and self._order.log_to in OPEN_RUNS and not self._is_logged():
+            tell("say", f"--log-to {self._order.log_to}: nothing was written, as no rank had a run of it open")
         self.release()
         from distprof.merge.text.watch import end_lines
 
         return end_lines(self._state)
+
+    def _is_logged(self) -> bool:
+        return self._state is None or logged_file(self._run, self._order.log_to).exists()
 
     def release(self) -> None:
         """Lets the watcher of another host go on."""
@@ -307,16 +307,3 @@ def _last_state(run: Path) -> WatchState | None:
         return read_state(run)
     except DataError:
         return None
-
-
-def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float], *, running: bool) -> set[str]:
-    """Ids of findings that have been there for a while.
-
-    Args:
-        findings: As of now.
-        seen_s: When each was seen first, which is added to.
-        running: At the end of the job all are.
-    """
-    now_s = time.monotonic()
-    return {one.id for one in findings if now_s - seen_s.setdefault(one.id, now_s) >= SETTLES_S or not running
-            or one.kind in AT_ONCE}

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from distprof.contract.watch_state import LogTo
 from distprof.errors import UsageError
 from distprof.hidden import hidden
 from distprof.storage.credentials import is_url
@@ -40,8 +41,8 @@ class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two recordings that the watch asks for by itself; None: as usual."""
     otlp: str | None = None
     """The URL of a collector, without `/v1/metrics`."""
-    log_to: Literal["tensorboard"] | None = None
-    """What else is written."""
+    log_to: LogTo | None = None
+    """What else is written, here (tensorboard) or by the ranks."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 from distprof.contract.watch_state import WatchFinding, WatchState
 from distprof.contract.written_state import state_of
 from distprof.merge.text.phrases import brief, rank_list
-from distprof.units import counted, percent, size
+from distprof.units import percent, size
 
 _PHASES = {"data": "before the first forward call"}
 MOST_AT_END = 4
@@ -183,7 +183,7 @@ def _stopped(one: WatchFinding) -> str:
 
 def _hang(one: WatchFinding) -> str:
     return f"no rank goes on since step {one.onset_step:,}" if not one.ranks else (
-        f"{counted(len(one.ranks), 'rank')} hang since step {one.onset_step:,}: {_who(one)}")
+        f"{_who(one)} {'hangs' if len(one.ranks) == 1 else 'hang'} since step {one.onset_step:,}")
 
 
 _SENTENCES: dict[str, Callable[[WatchFinding], str]] = {

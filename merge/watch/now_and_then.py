@@ -34,6 +34,8 @@ COSTLY = 0.002
 """Of the watched time that long steps of one kind must have cost."""
 EVERYBODY = 0.7
 """Of the ranks."""
+FULL = 0.75
+"""Of the times at which something with a rhythm is due it happens: every long step is known."""
 
 
 def intermittent(view: View, known: Iterable[WatchFinding]) -> list[WatchFinding]:
@@ -199,6 +201,8 @@ def _of_steps(view: View, kind: Any, phase: str | None, ranks: Sequence[int],
         return None
     rhythm = period(number)
     gaps = {after - before for before, after in pairwise(number.tolist())}
+    if rhythm is not None and len(number) < FULL * ((number[-1] - number[0]) / rhythm + 1):
+        rhythm = None  # of a fraction of the true one: one more that came by chance fits to that as well
     if rhythm is None and len(gaps) == 1:
         rhythm = float(gaps.pop())
     if kind != "pauses" and tuple(ranks) == (view.ranks[0],) and rhythm is not None:

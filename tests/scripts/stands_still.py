@@ -1,6 +1,8 @@
-"""Ranks come to stand in step STEP, or only take long: `stands_still.py HOW STEP MARK`. Each notes its steps."""
+"""Ranks come to stand in step STEP, or only take long: `stands_still.py HOW STEP MARK WHO`. Each notes its steps."""
 
+import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 LONG_S = 24
-how, stop, mark = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+how, stop, mark, who = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 
 
 class Samples(Dataset):
@@ -23,9 +25,9 @@ class Samples(Dataset):
         return 1000
 
     def __getitem__(self, number):
-        if number == stop + 1 and how == "loader" and dist.get_rank() == 1:
+        if number == stop + 1 and how == "loader" and dist.get_rank() == who:
             time.sleep(10_000)
-        if number == stop + 1 and how == "slow loader" and dist.get_rank() == 1:
+        if number == stop + 1 and how == "slow loader" and dist.get_rank() == who:
             compute()
         return torch.zeros(4)
 
@@ -66,7 +68,7 @@ def wait_for_store():
 
 
 def trouble():
-    one = rank == min(1, size - 1)
+    one = rank == who
     if how == "dead" and one:
         os._exit(0)
     elif how == "dead":
@@ -80,6 +82,11 @@ def trouble():
         dist.all_reduce(torch.zeros(3), group=first)
     elif how == "lock" and one:
         take_lock()
+    elif how == "no folder" and one:
+        shutil.rmtree(next(Path(os.environ["DISTPROF_OUT"]).glob(f"rank{rank:05d}*")))
+        take_lock()
+    elif how == "native" and one:
+        ctypes.PyDLL(None).sleep(10_000)  # holds the interpreter: no thread of this rank can tell anything
     elif how == "store" and one:
         wait_for_store()
     elif (how == "fifo" and one) or how == "all fifo":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,12 @@ def ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
     return anyio.run(_ask, run, questions)
 
 
+def _server(run: Path) -> StdioServerParameters:
+    return StdioServerParameters(command=sys.executable, args=["-m", "distprof", "mcp", str(run)], env=clean_environ())
+
+
 async def _ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
-    started = StdioServerParameters(command=sys.executable, args=["-m", "distprof", "mcp", str(run)],
-                                    env=clean_environ())
-    async with Client(stdio_client(started)) as client:
+    async with Client(stdio_client(_server(run))) as client:
         return [await _answer(client, *one) for one in questions]
 
 
@@ -62,15 +64,33 @@ async def _answer(client: Client, name: str, arguments: dict[str, Any]) -> Answe
 
 
 async def _tools(run: Path) -> dict[str, Any]:
-    started = StdioServerParameters(command=sys.executable, args=["-m", "distprof", "mcp", str(run)],
-                                    env=clean_environ())
-    async with Client(stdio_client(started)) as client:
+    async with Client(stdio_client(_server(run))) as client:
         return {one.name: one for one in (await client.list_tools()).tools}
 
 
 def tools(run: Path) -> dict[str, Any]:
     """What an agent is told of the tools."""
     return anyio.run(_tools, run)
+
+
+def explain_run(run: Path) -> Explained | None:
+    """All that the tools say of what is wrong with a run."""
+    return anyio.run(_explain_run, run)
+
+
+async def _explain_run(run: Path) -> Explained | None:
+    """Asks for findings; of one whose module is unknown, in the later recordings, the last first."""
+    async with Client(stdio_client(_server(run))) as client:
+        found = await _answer(client, "findings", {})
+        assert not found.is_error, found.text
+        first = explain(found.content)
+        if first is None or first.module is not None or first.kind not in ("slow_rank", "intermittent"):
+            return first
+        for window in reversed(found.content.get("windows", ())):
+            later = explain((await _answer(client, "findings", {"window": window})).content)
+            if later is not None and later.ranks == first.ranks:
+                return replace(first, module=later.module, line=later.line, phase=later.phase or first.phase)
+        return first
 
 
 def explain(findings: dict[str, Any]) -> Explained | None:

@@ -38,12 +38,12 @@ INTERRUPTED_FOR_NS = 60_000_000_000
 class HangWatch:
     """Watches one recorder."""
 
-    def __init__(self, rank: RankRecording, switch: PassSwitch, step: CurrentStep,
-                 recording: Callable[[], bool]) -> None:
+    def __init__(self, rank: RankRecording, switch: PassSwitch, step: CurrentStep, recording: Callable[[], bool],
+                 later_step: Callable[[], int]) -> None:
         self._rank = rank
         self._switch = switch
         self._step = step
-        self._recording = recording
+        self._recording, self._later_step = recording, later_step
         self._longest_ns = 0
         self._ending = False
         self._interrupted: Stuck | None = None
@@ -187,7 +187,8 @@ class HangWatch:
         phase = frame.phase if frame is not None else None
         return {
             "rank": self._rank.identity.rank, "world_size": self._rank.identity.world_size,
-            "recording": recording, "step": self._step.number, "pass_name": self._switch.running,
+            "recording": recording, "step": max(self._step.number, self._later_step()),
+            "pass_name": self._switch.running,
             "phase": self._switch.phases.on(thread) or phase,
             "module_path": frame.site.path if frame is not None else None,
             "since_ns": self._step.began_ns or None if recording else None,

@@ -26,6 +26,7 @@ from distprof.recording.unnoticed import is_traced, unnoticed
 from distprof.recording.watch.device_marks import DeviceMarks
 from distprof.recording.watch.root_phases import RootPhases
 from distprof.recording.watch.rows import GarbageTime, RowInProgress
+from distprof.recording.watch.run_log import RunLog, run_log
 from distprof.recording.watch.sampled_steps import SampledSteps
 from distprof.recording.watch.watch_file import WatchFile
 
@@ -64,6 +65,7 @@ class RankWatch:
         """The running one."""
         self._finder, self._passes, self._rank = finder, passes, rank
         self._file: WatchFile | None = None
+        self._log: RunLog | None = None
         self._thread = 0
         self._root_began = self._guarded(self._on_root)
         self._phases = RootPhases(passes.phases, self._root_begins, self._fail)
@@ -88,6 +90,9 @@ class RankWatch:
             self._file = WatchFile(folder, watch_bytes(os.environ), self._marks_overdue, self._fail)
             self._file.start()
             self._thread = get_ident()
+            self._log = run_log(folder, self._rank.identity.rank, self._rank.say)
+            if self._log is not None:
+                self._log.start()
             self.resume(first)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
             self._fail(error)
@@ -124,6 +129,8 @@ class RankWatch:
             self.note("ended", why)
             self._file.close()
             self._file = None
+        if self._log is not None:
+            self._log.stop()
 
     def flush(self, why: str) -> None:
         """The process is about to end by a signal; on any thread."""
@@ -135,7 +142,7 @@ class RankWatch:
         """In a forked child: the parent notes its own steps."""
         if self.is_on:
             self._take_away()
-        self._file = None
+        self._file = self._log = None
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
@@ -200,6 +207,8 @@ class RankWatch:
 
     def _on_due(self) -> None:
         self._end_row()
+        if self._log is not None:
+            self._log.look()
         if self.windows is not None:
             self.windows.look(self.step - 1)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import psutil
 
 LEAST_PROCESSORS = 0.15
 """Who polls a lock or a store uses less."""
+LEAST_RUNNABLE = 0.5
+"""Of the time a thread has work, done or waiting for a processor: on a machine that is busy it gets little of one."""
 LEAST_BYTES = 64 << 10
 """A second, of files, pipes and sockets."""
 PROC = Path("/proc")
@@ -34,13 +38,20 @@ class Activity:
     waits_for_disk: bool
     used_s: float
     num_bytes: int
+    runnable_s: Mapping[int, float] = field(default_factory=dict)
+    """Of each thread: the time it had a processor, or waited for one."""
 
     def is_busy_since(self, before: Activity) -> bool:
         """Computed, read or wrote since then, or waits for a disk."""
         elapsed_s = max(self.at_s - before.at_s, 1e-3)
         # a child that ended takes what it used along: then there is less
-        return (self.waits_for_disk or abs(self.used_s - before.used_s) / elapsed_s >= LEAST_PROCESSORS
-                or abs(self.num_bytes - before.num_bytes) / elapsed_s >= LEAST_BYTES)
+        used_s, num_bytes = abs(self.used_s - before.used_s), abs(self.num_bytes - before.num_bytes)
+        return (self.waits_for_disk or used_s >= LEAST_PROCESSORS * elapsed_s or num_bytes >= LEAST_BYTES * elapsed_s
+                or self._has_worked_since(before, elapsed_s))
+
+    def _has_worked_since(self, before: Activity, elapsed_s: float) -> bool:
+        return any(ran_s - before.runnable_s[thread] >= LEAST_RUNNABLE * elapsed_s
+                   for thread, ran_s in self.runnable_s.items() if thread in before.runnable_s)
 
 
 def activity(pid: int) -> Activity:
@@ -56,7 +67,8 @@ def activity(pid: int) -> Activity:
         at_s=at_s, alive=status not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE),
         stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
         waits_for_disk=psutil.STATUS_DISK_SLEEP in states,
-        used_s=sum(map(_used_s, every)), num_bytes=sum(_num_bytes(one.pid) for one in every))
+        used_s=sum(map(_used_s, every)), num_bytes=sum(_num_bytes(one.pid) for one in every),
+        runnable_s={thread: ran_s for one in every for thread, ran_s in _threads(one.pid)})
 
 
 def _status(process: psutil.Process) -> str:
@@ -72,6 +84,15 @@ def _used_s(process: psutil.Process) -> float:
     except psutil.Error:
         return 0.0
     return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _threads(pid: int) -> Iterator[tuple[int, float]]:
+    """Of each thread, the time in which it could run: used, and waited for (proc_schedstat)."""
+    with suppress(OSError):
+        for thread in (PROC / str(pid) / "task").iterdir():
+            with suppress(OSError, ValueError):  # it ended, or the kernel counts nothing
+                used_ns, waited_ns, _ = map(int, (thread / "schedstat").read_text().split())
+                yield int(thread.name), (used_ns + waited_ns) / 1e9
 
 
 def _num_bytes(pid: int) -> int:

@@ -27,8 +27,10 @@ def standstill_lines(found: Standstill, stuck: Mapping[int, Stuck], doing: Mappi
         doing: What each rank does.
         since_ns: How long no step has ended.
     """
-    missing = [f"rank {rank} {WITHOUT_REPORT[doing[rank]]}" for rank in sorted(doing) if rank not in stuck]
     told = list(hang_lines(found.hangs)) if found.hangs.hangs else []
+    said = {rank for one in found.hangs.hangs for rank in one.unknown}  # that they left no report
+    missing = [f"rank {rank} {WITHOUT_REPORT[doing[rank]]}" for rank in sorted(doing)
+               if rank not in stuck and not (rank in said and doing[rank] == "unknown")]
     if told:
         first = "; ".join([told[0], *missing])
     else:

@@ -3,111 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import time
-from dataclasses import replace as changed
-from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from distprof.contract.written_state import write_state
 from distprof.launch.agents.bounded import MOST_BYTES
-from distprof.merge.text.watch import with_texts
 from support.jobs import called
 from support.made_up_states import job_state, rank_state, slow_rank
-from support.simulator.cases import random_case
+from support.planted_runs import recorded
 from support.simulator.plant import Plant
-from support.watched_jobs.job import MS, Job, Link, Trouble
-from support.watched_jobs.judged import watch_live
+from support.watched_jobs.job import MS
 from support.watched_ranks import MadeUpRank, make_run
 
 pytest.importorskip("mcp")
-from support.coding_agent import Explained, ask, explain, tools
+from support.coding_agent import ask, tools
 
 pytestmark = pytest.mark.job
 NAMES = ("findings", "steps", "comms", "ops", "watch_state")
-
-
-def explained(run: Path) -> Explained | None:
-    found, = ask(run, [("findings", {})])
-    assert not found.is_error, found.text
-    return explain(found.content)
-
-
-def watched(run: Path, job: Job) -> Path:
-    """The run directory of a made-up job, with what its watch found."""
-    seen = watch_live(job)
-    state = seen.watch.state(time.time_ns(), run_id="made-up", running=False)
-    write_state(make_run(run), replace(state, findings=with_texts(state.findings)))
-    return run
-
-
-def recorded(run: Path, *plants: Plant, seed: int = 3) -> Path:
-    """One of a job whose steps were recorded, simulated."""
-    case = random_case(seed, (8, 8), "ddp")
-    clean = changed(case.recorder, clock_error_ns={}, clock_off_ns={}, late_end_ns=0, records_waits=True,
-                    hides_waits=frozenset(), misses_waits=frozenset())
-    changed(case, plants=plants, background=(), jitter=0.01, jitter_kind="normal", slowdown=0.0, num_steps=12,
-            recorder=clean, _run={}).write(make_run(run, end_ns=1))
-    return run
-
-
-# --- planted runs are explained right from the documented fields alone ---------------------------------------------
-
-
-def test_the_demo_is_explained_down_to_the_line(shown_demo):
-    found = explained(shown_demo / "runs" / "demo")
-    assert found is not None and (found.kind, found.ranks, found.phase, found.module) == (
-        "slow_rank", (2,), "forward", "layers.1.mlp")
-    assert found.line is not None and found.line.startswith("demo.py:")
-
-
-def test_a_rank_that_is_slow_in_recorded_steps(tmp_path):
-    found = explained(recorded(tmp_path / "run", Plant(5, "optimizer", None, 20 * MS)))
-    assert found is not None and (found.ranks, found.phase, found.since_step) == ((5,), "optimizer", 1)
-
-
-@pytest.mark.parametrize("phase", ["data", "forward"])
-def test_a_rank_that_became_slow_later(tmp_path, phase):
-    job = Job(num_steps=3000, load=0.003, seed=1,
-              troubles=(Trouble(ranks=(1,), onset=1200, extra_ns=1.5 * MS, phase=phase),))
-    found = explained(watched(tmp_path / "run", job))
-    assert found is not None and (found.kind, found.ranks, found.phase) == ("slow_rank", (1,), phase)
-    assert found.since_step is not None and abs(found.since_step - 1200) <= 10
-
-
-def test_a_job_that_became_slow_as_a_whole(tmp_path):
-    job = Job(num_steps=3000, load=0.003, seed=2,
-              troubles=(Trouble(ranks=(0, 1, 2, 3), onset=1500, extra_ns=4 * MS),))
-    found = explained(watched(tmp_path / "run", job))
-    assert found is not None and (found.kind, found.ranks) == ("regression", ())
-    assert found.since_step is not None and abs(found.since_step - 1500) <= 10
-
-
-def test_a_link_that_became_slow(tmp_path):
-    job = Job(num_steps=2400, load=0.003, layout="pp", per_host=1, seed=0,
-              links=(Link(hosts=("host1", "host2"), onset=700, extra_ns=10 * MS),))
-    found = explained(watched(tmp_path / "run", job))
-    assert found is not None and (found.kind, found.hosts) == ("slow_link", ("host1", "host2"))
-
-
-def test_a_balanced_job_is_not_explained(tmp_path):
-    assert explained(watched(tmp_path / "run", Job(num_steps=2000, load=0.003))) is None
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("seed", range(15))
-def test_more_planted_runs(tmp_path, seed):
-    phase, rank = ("data", "forward", "backward", "optimizer")[seed % 4], seed % 4
-    job = Job(num_steps=5000, load=0.003, seed=100 + seed,
-              troubles=(Trouble(ranks=(rank,), onset=1000 + 150 * seed, extra_ns=1.5 * MS, phase=phase),))
-    found = explained(watched(tmp_path / "run", job))
-    assert found is not None and (found.kind, found.ranks) == ("slow_rank", (rank,))
-    assert found.phase in (phase, None)
-    assert found.since_step is not None and abs(found.since_step - 1000 - 150 * seed) <= 20
-
-
-# --- the tools ---------------------------------------------------------------------------------------------------
 
 
 def test_an_agent_is_told_what_each_tool_is_for(tmp_path):

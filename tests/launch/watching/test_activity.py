@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -58,6 +58,28 @@ def test_who_waits_for_a_disk_is_busy():
     still = Activity(at_s=0, alive=True, stopped=False, waits_for_disk=False, used_s=0, num_bytes=0)
     waits = Activity(at_s=5, alive=True, stopped=False, waits_for_disk=True, used_s=0, num_bytes=0)
     assert waits.is_busy_since(still)
+
+
+def test_who_gets_little_of_a_processor_is_busy_and_who_asks_for_little_is_not():
+    def of(at_s: float, ran_s: dict[int, float]) -> Activity:
+        return Activity(at_s=at_s, alive=True, stopped=False, waits_for_disk=False, used_s=at_s / 20, num_bytes=0,
+                        runnable_s=ran_s)
+
+    before = of(0, {1: 10.0, 2: 0.0})
+    assert of(2, {1: 11.9, 2: 0.0}).is_busy_since(before)
+    assert not of(2, {1: 10.1, 2: 0.2, 3: 50.0}).is_busy_since(before)  # the third is new
+
+
+def test_a_process_among_many_on_a_processor_is_busy():
+    alone = f"import os\nos.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n{COMPUTES}"
+    with ExitStack() as stack:
+        first, *_ = [stack.enter_context(process(alone)) for _ in range(12)]
+        time.sleep(1)
+        before = activity(first.pid)
+        time.sleep(2)
+        now = activity(first.pid)
+    assert now.is_busy_since(before)
+    assert now.used_s - before.used_s < 1.0  # it had to share
 
 
 def test_calls_below_python():

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from distprof.contract.watch_series import MOST_RANKS
 from distprof.launch.watching import event_file
-from distprof.launch.watching.event_file import MOST_RANKS, EventFile, scalars
+from distprof.launch.watching.event_file import EventFile, scalars
 from distprof.launch.watching.watch_process import WatchProcess
 from support.made_up_states import job_state, rank_state, slow_rank
 from support.watched_ranks import PROGRAM, MadeUpRank, make_run, order
@@ -77,6 +78,20 @@ def test_a_run_that_is_gone_is_one_line_and_is_not_made_again(tmp_path):
     file.tell("new", slow_rank())
     file.show(job_state(), at_end=True)
     assert said == ["--log-to tensorboard: nothing more is written: No such file or directory"] and not run.exists()
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("opened", [False, True])
+def test_that_no_rank_had_a_run_open_is_said_at_the_end(tmp_path, capfd, opened):
+    run = make_run(tmp_path / "run")
+    watching = WatchProcess(order(run, log_to="wandb"), PROGRAM)
+    MadeUpRank(run, 0).steps(200)
+    (run / "watch").mkdir(exist_ok=True)
+    if opened:
+        (run / "watch" / "log-to-wandb").write_text("rank 0: 1a2b3c\n")
+    watching.finish()
+    said = "--log-to wandb: nothing was written, as no rank had a run of it open"
+    assert (said in capfd.readouterr().err) != opened
 
 
 @pytest.mark.job

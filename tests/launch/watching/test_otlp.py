@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from distprof.contract.watch_series import families
 from distprof.launch.watching import otlp
 from distprof.launch.watching.metrics import SUFFIXES, exposition
 from distprof.launch.watching.otlp import Collector, signal_url
-from distprof.launch.watching.series import families
 from distprof.launch.watching.watch_process import WatchProcess
 from support.made_up_states import job_state, slow_rank
 from support.ports import free_port

@@ -50,7 +50,7 @@ def test_a_wrong_collector_shows_no_password():
 
 
 @pytest.mark.parametrize("flags", [{"metrics": "9464"}, {"on_finding": "true"}, {"otlp": "http://host:4318"},
-                                   {"log_to": "tensorboard"}])
+                                   {"log_to": "tensorboard"}, {"log_to": "wandb"}])
 def test_without_a_watch_there_is_nothing_to_tell(flags):
     with pytest.raises(UsageError, match="needs the watch"):
         wanted(**({"metrics": None, "on_finding": None} | flags), is_on=False)
@@ -70,6 +70,14 @@ def test_a_package_that_is_missing_is_named_before_the_job_begins(monkeypatch):
     monkeypatch.setattr(watch_process, "find_spec", lambda name: None if "tensorboard" in name else find_spec(name))
     with pytest.raises(UsageError, match="needs the package tensorboard  hint: pip install"):
         wanted(log_to="tensorboard", is_on=True)
+
+
+def test_a_folder_that_wandb_left_is_not_the_package(tmp_path, monkeypatch):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *(one for one in sys.path if "site-packages" not in one)])
+    with pytest.raises(UsageError, match="--log-to wandb needs the package wandb  hint: pip install"):
+        wanted(log_to="wandb", is_on=True)
 
 
 @pytest.mark.long

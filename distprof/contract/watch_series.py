@@ -1,7 +1,7 @@
 """What is known of a job as series of numbers: one table, from which `--metrics`, `--otlp` and `--log-to` tell.
 
 Names and units are OpenTelemetry's (UCUM). Prometheus has the same names by the rules of both: dots become underscores,
-and the unit a suffix.
+and the unit a suffix. Trackers of experiments get those that are numbers by step, of some ranks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ from distprof.contract.watch_state import RankState, WatchFinding, WatchState
 PHASES = ("data", "forward", "backward", "optimizer", "device")
 MEMORY = ("host", "device")
 SECONDS, BYTES, RATIO = "s", "By", "1"
+SUFFIXES = {"": "", SECONDS: "_seconds", BYTES: "_bytes", RATIO: "_ratio"}
+"""Of a name that holds the unit."""
+EVERY_S, SHARE = 10.0, 1 / 200
+"""Between two points of a series by step: at least, and as a share of the time since the first one."""
+MOST_RANKS = 32
+"""Of a larger job, the first ranks and those with findings have series by step."""
+NOT_BY_STEP = ("distprof.running", "distprof.ranks", "distprof.steps", "distprof.job.steps", "distprof.state_timestamp",
+               "distprof.last_step_timestamp")
+"""The step is the axis there."""
 Point = tuple[tuple[str, ...], float]
 
 
@@ -45,6 +54,19 @@ def families(state: WatchState | None) -> Iterator[Family]:
         yield from _job(state)
         yield from _ranks(state.ranks)
         yield from _findings(state.findings)
+
+
+def by_step(state: WatchState) -> Iterator[tuple[Family, str, float]]:
+    """A point of each series that is drawn by step: family, which of it (`rank 1 forward`, `job`), and the number."""
+    late = {rank for finding in state.findings for rank in finding.ranks}
+    ranks = sorted((one.rank for one in state.ranks), key=lambda rank: (rank not in late, rank))
+    shown = {"", *map(str, ranks[:MOST_RANKS])}
+    for family in families(state):
+        for key, value in family.points if family.kind == "gauge" and family.name not in NOT_BY_STEP else ():
+            of = dict(zip(family.labels, key, strict=True))
+            if of.get("rank", "") in shown:
+                yield family, " ".join(f"rank {text}" if label == "rank" else text
+                                       for label, text in of.items() if text) or "job", value
 
 
 def _job(state: WatchState) -> Iterator[Family]:

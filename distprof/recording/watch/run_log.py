@@ -1,0 +1,152 @@
+"""What the watcher knows of a job, written into the run of a tracker that this rank's script has open: `open_runs.py`.
+
+The watcher beside the launcher writes `watch/state.json`; a thread here reads that, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from distprof.contract.watch_series import EVERY_S, SHARE, SUFFIXES, by_step
+from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState, certain_findings, logged_file
+from distprof.contract.written_state import read_state
+from distprof.recording.watch.open_runs import PREFIX, VARIABLE, OpenRun, open_run
+from distprof.threads import UnseenThread, is_scarce, stay_unseen
+
+LOOKS_S = 2.0
+"""Between two looks for what is new."""
+PATIENCE_S = 2.0
+"""How long the end of the script waits for the last words: a server may not answer."""
+MOST_FAILURES = 3
+"""In a row; then nothing more is tried."""
+MOST_FINDINGS = 20
+
+
+class RunLog:
+    """Writes series and findings of a job into the open run of this process."""
+
+    def __init__(self, run: Path, rank: int, log_to: str, to: OpenRun, say: Callable[[str], object]) -> None:
+        """Begins with nothing written.
+
+        Args:
+            run: The run directory.
+            rank: Of this process.
+            log_to: The tracker's name.
+            to: What is written to.
+            say: Called with a line once, where nothing more can be written.
+        """
+        self._run, self._rank, self._log_to, self._to, self._say = run, rank, log_to, to, say
+        self._is_asked = True
+        self._over = threading.Event()
+        self._began_s, self._due_s, self._last = time.monotonic(), 0.0, -1
+        self._seen = (0, 0)
+        self._seen_s: dict[str, float] = {}
+        """When findings were seen first."""
+        self._name: str | None = None
+        self._told: dict[str, str] = {}
+        """Texts that the run has by now."""
+        self._num_failed = 0
+        self._thread = UnseenThread(self._write_on)
+
+    def start(self) -> None:
+        """Begins to write.
+
+        Raises:
+            RuntimeError: There can be no more threads.
+        """
+        self._thread.start()
+
+    def look(self) -> None:
+        """Looks for an open run, if it is time; on the thread of the steps, now and then."""
+        if self._is_asked:
+            self._is_asked = False
+            with suppress(Exception):  # of another version
+                self._to.look()
+
+    def stop(self) -> None:
+        """The script ends."""
+        self._over.set()
+        self._thread.join(PATIENCE_S)
+
+    def _write_on(self) -> None:
+        while not self._over.wait(LOOKS_S) and self._num_failed < MOST_FAILURES:
+            self._look()
+            self._is_asked = True
+        if self._num_failed < MOST_FAILURES:
+            self._look(at_end=True)
+
+    def _look(self, *, at_end: bool = False) -> None:
+        try:
+            self._seen = (0, 0) if at_end else self._seen
+            state = self._news()
+            name = self._to.name()
+            if state is not None and name is not None:
+                self._write(state, name, at_end=at_end)
+            self._num_failed = 0
+        except Exception as error:  # noqa: BLE001 (a server that is gone, a run that has just ended, another version)
+            self._num_failed += 1
+            if self._num_failed == MOST_FAILURES:
+                self._say(f"--log-to {self._log_to}: nothing more is written: {type(error).__name__}: {error}")
+        finally:
+            stay_unseen()
+
+    def _news(self) -> WatchState | None:
+        """The state, if it was written since the last look."""
+        with suppress(OSError):
+            about = (self._run / WATCH / STATE_JSON).stat()
+            seen, self._seen = self._seen, (about.st_mtime_ns, about.st_ino)
+            if seen != self._seen:
+                return read_state(self._run)
+        return None
+
+    def _write(self, state: WatchState, name: str, *, at_end: bool) -> None:
+        if name != self._name:
+            self._begin(name)
+        now, step = time.monotonic(), state.num_steps - 1
+        is_due = step > self._last and (at_end or now >= self._due_s)
+        new = {key: text for key, text in self._texts(state).items()
+               if key not in self._told or (is_due and text != self._told[key])}
+        if is_due or new:
+            self._to.write(step, points(state) if is_due else {}, new)
+            self._told |= new
+        if is_due:
+            self._due_s, self._last = now + max(EVERY_S, (now - self._began_s) * SHARE), step
+
+    def _begin(self, name: str) -> None:
+        """Another run is open."""
+        self._name, self._told = name, {}
+        with suppress(OSError), logged_file(self._run, self._log_to).open("a") as file:
+            file.write(f"rank {self._rank}: {name}\n")
+
+    def _texts(self, state: WatchState) -> dict[str, str]:
+        """Findings that may be told, as sentences."""
+        certain = certain_findings(state.findings, self._seen_s, running=state.running)
+        told = [one for one in state.findings if one.id in certain and one.kind != "pauses"]
+        return {f"{PREFIX}/findings/{one.id}": one.text if one.until_step is None else
+                f"{one.text} (until step {one.until_step:,})" for one in told[:MOST_FINDINGS]}
+
+
+def points(state: WatchState) -> dict[str, float]:
+    """`distprof/step_seconds/rank 1` -> 0.02."""
+    return {f"{family.name.replace('.', '/', 1).replace('.', '_')}{SUFFIXES[family.unit]}/{of}": value
+            for family, of, value in by_step(state)}
+
+
+def run_log(folder: Path, rank: int, say: Callable[[str], object],
+            environ: Mapping[str, str] = os.environ) -> RunLog | None:
+    """That of a rank, if `--log-to` asks for one and there can be a thread.
+
+    Args:
+        folder: Of the rank.
+        rank: Its number.
+        say: Says a line.
+        environ: Where `VARIABLE` is.
+    """
+    log_to = environ.get(VARIABLE, "")
+    to = open_run(log_to)
+    return None if to is None or is_scarce() else RunLog(folder.parent, rank, log_to, to, say)
