@@ -37,7 +37,7 @@ from distprof.launch.job_arguments import (
     step_every,
     world_size,
 )
-from distprof.launch.job_end import AfterMerge, finish
+from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.process import flight_recorder
@@ -134,11 +134,13 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
           nullcontext() if bringing is None else bringing.meeting()):
         code, failed = _launch(_with_worker(args), directory)
     gathered = None if bringing is None else bringing.finish(code, failed)
+    lines = watching.finish() if watching is not None else []
     finish(directory, started, code, failed, merges=not args.no_merge, is_alone=is_one_node(args),
            after_merge=after_merge, uploaded_to=None if target is None else str(target), gathered=gathered,
-           job_lines=watching.finish() if watching is not None else ())
-    if sending is not None:
-        sending.finish()
+           job_lines=lines)
+    if sending is not None and target is not None and sending.finish() and not (is_one_node(args) or args.no_merge
+                                                                                or code or after_merge is not None):
+        merge_uploaded(target, lines)
     if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code
@@ -157,7 +159,7 @@ def _default_directory(args: argparse.Namespace) -> Path:
     """Creates a directory under runs/; jobs that start in the same second get one each."""
     if not is_one_node(args):
         raise UsageError("a job on several nodes needs --out",
-                         hint="use --out DIR on every node: a directory that all of them share, or one of its own for each")
+                         hint="use --out DIR on every node: one directory that all share, or one of its own for each")
     name = f"{Path(args.training_script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         Path("runs").mkdir(exist_ok=True)

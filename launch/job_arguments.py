@@ -119,8 +119,8 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                             "it noticed; off: it never does (default: 10)")
     group.add_argument("--hosts", default=None, metavar="on|off|PORT",
                        help="whether the launchers of several hosts without a common --out bring what they record to "
-                            "the first one, while the job runs and at its end; PORT (or HOST:PORT): where the first one "
-                            "listens (default: on, any free port)")
+                            "the first one, while the job runs and at its end; PORT (or HOST:PORT): where the first "
+                            "one listens (default: on, any free port)")
     group.add_argument("--hosts-cert", default=None, metavar="FILE",
                        help="PEM file with a certificate, by which the connections of --hosts are encrypted (TLS); "
                             "needed on the first host, and refused to do without where it is given")

@@ -90,7 +90,8 @@ class Bringer:
         """Waits until all is where it belongs, or nothing goes on any more."""
         is_first = self._met is not None and self._met.announcement is None
         if is_first and self._first is not None and self._met is not None:
-            return _gathered(self._first, self._met.num_nodes)
+            places = self._first.places if self._order.uploaded else []
+            return msgspec.structs.replace(_gathered(self._first, self._met.num_nodes), places=places)
         if self._bringing is None:
             return Gathered(role="kept")
         self._bringing.finish(end)
@@ -118,8 +119,8 @@ class Bringer:
 
     def _bring(self, to: Announcement, node: int) -> None:
         if to.protocol != PROTOCOL or (self._order.certificate is not None and not to.certificate):
-            why = "another version of distprof" if to.protocol != PROTOCOL else "no certificate, and --hosts-cert wants one"
-            tell(FromHosts(say=f"{to.host} has {why}: what this host records stays in {self._run}"))
+            has = "another version of distprof" if to.protocol != PROTOCOL else "no certificate, as --hosts-cert wants"
+            tell(FromHosts(say=f"{to.host} has {has}: what this host records stays in {self._run}"))
             return
         if self._bringing is None:
             stem = file_stem(RankJson(run_id="", status="recording", rank=0, world_size=1, host=self._host,

@@ -1,5 +1,5 @@
-"""Brings what one host records to the first one, in a thread: it connects, looks for changes, and begins again where the
-connection breaks."""
+"""Brings what one host records to the first one, in a thread: it connects, looks for changes, and begins again where
+the connection breaks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ REFUSED_S = 5.0
 """Before what was refused is tried again: a rank may have another number in the next attempt."""
 BULK_BYTES_S = 16e6
 """A second, of what no watch reads, while the job runs: the network is the job's."""
-HINT = ("hint: may this host connect to that port? `--hosts PORT` chooses one, `--hosts off` brings nothing; or give all "
-        "hosts a common --out")
+HINT = ("hint: may this host connect to that port? `--hosts PORT` chooses one, `--hosts off` brings nothing; or give "
+        "all hosts a common --out")
 
 
 class Bringing:

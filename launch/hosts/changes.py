@@ -1,4 +1,4 @@
-"""What changed in the run directory of a host since it was brought: files of its ranks, of its machine, and summaries."""
+"""What changed in the run directory of a host since it was brought: files of its ranks, of its machine, summaries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distprof.contract import rank_json
 from distprof.contract.conditions import HOSTS
-from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, STEP_LINES
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, STEP_LINES, STUCK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.watch_state import WINDOWS
@@ -21,7 +21,7 @@ from distprof.launch.hosts.wire import CHUNK_BYTES, Drop, Move, Put
 
 APPENDED = re.compile(rf"(watch-\d+|conditions-\d+)\.bin|{re.escape(STEP_LINES)}")
 """Files to which is only appended, as long as they are the same file."""
-FIRST = re.compile(rf"watch-\d+\.bin|{re.escape(RANK_JSON)}")
+FIRST = re.compile(rf"(watch|conditions)-\d+\.bin|{re.escape(STUCK_JSON)}|{re.escape(RANK_JSON)}")
 """What a watch reads comes before all else."""
 AROUND = ("", "attempt[0-9][0-9][0-9][0-9]/", f"{WINDOWS}/[0-9][0-9][0-9][0-9]/",
           f"{WINDOWS}/[0-9][0-9][0-9][0-9]/attempt[0-9][0-9][0-9][0-9]/")
@@ -78,7 +78,7 @@ class Changes:
         """By inode, which a folder keeps when it is renamed."""
 
     def look(self, *, at_end: bool) -> Iterator[Change]:
-        """All of them, one after the other; each is to be answered by `brought` or `refused` before the next is taken.
+        """All of them; what became of each is to be said by `brought` or `differs` before the next one is taken.
 
         Args:
             at_end: Also files that changed since the last look.
@@ -102,7 +102,7 @@ class Changes:
                 file.signs = change.signs
 
     def differs(self, change: Change, size: int) -> None:
-        """There are so many bytes of a file to which was to be appended: it is brought anew where these are too many."""
+        """So many bytes are there of a file to which was to be appended; it is brought anew where these are too many."""
         file = self._folders[change.folder].files.get(change.name)
         if file is not None:
             file.brought, file.signs = size, (0, 0, 0)
@@ -139,17 +139,17 @@ class Changes:
         there = f"{path}{PARTIAL_SUFFIX}" if whole else path
         one = self._folders.setdefault(inode, _Folder(path=there, is_of_rank=is_of_rank))
         if one.path.removesuffix(PARTIAL_SUFFIX) != path.removesuffix(PARTIAL_SUFFIX):  # of an earlier attempt now
-            yield Change(said=Move(path=one.path, to=there), is_bulk=False, is_of_rank=is_of_rank, folder=inode, name="")
+            yield Change(said=Move(path=one.path, to=there), is_bulk=False, is_of_rank=True, folder=inode, name="")
         names = {file.name for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()}
         names = {name for name in names if is_of_rank or folder.name != SUMMARIES or name.startswith(self._stem)}
         for name in sorted(names, key=lambda name: (not FIRST.fullmatch(name), name)):
             with suppress(FileNotFoundError):
                 yield from self._of_file(one, inode, folder / name, at_end=at_end)
         for name in sorted(one.files.keys() - names):
-            yield Change(said=Drop(path=f"{one.path}/{name}"), is_bulk=False, is_of_rank=is_of_rank, folder=inode, name=name)
+            yield Change(said=Drop(path=f"{one.path}/{name}"), is_bulk=False, is_of_rank=False, folder=inode, name=name)
         if whole and one.path.endswith(PARTIAL_SUFFIX) and all(
                 name in one.files and one.files[name].signs == _signs(folder / name) for name in names):
-            yield Change(said=Move(path=one.path, to=path), is_bulk=False, is_of_rank=is_of_rank, folder=inode, name="")
+            yield Change(said=Move(path=one.path, to=path), is_bulk=False, is_of_rank=True, folder=inode, name="")
 
     def _of_file(self, one: _Folder, inode: int, file: Path, *, at_end: bool) -> Iterator[Change]:
         signs, known = _signs(file), one.files.get(file.name)
@@ -176,8 +176,9 @@ class Changes:
             while True:
                 content = source.read(min(CHUNK_BYTES, signs[1] - begin))
                 is_last = begin + len(content) >= signs[1] or not content
-                yield Change(said=Put(path=f"{one.path}/{file.name}", offset=begin, content=content, appends=appends,
-                                      is_last=is_last), is_bulk=is_bulk, is_of_rank=one.is_of_rank, folder=inode, name=file.name,
+                said = Put(path=f"{one.path}/{file.name}", offset=begin, content=content, appends=appends,
+                           is_last=is_last)
+                yield Change(said=said, is_bulk=is_bulk, is_of_rank=one.is_of_rank, folder=inode, name=file.name,
                              signs=signs)
                 begin += len(content)
                 file_there = one.files.get(file.name)

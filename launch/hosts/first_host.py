@@ -85,6 +85,11 @@ class FirstHost:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="distprof hosts", daemon=True)
 
+    @property
+    def places(self) -> list[str]:
+        """What was brought, as folders of ranks without `.partial`, folders of hosts and files."""
+        return sorted(self._owners)
+
     def listen(self, host: str, port: int) -> int:
         """Begins; returns the port.
 

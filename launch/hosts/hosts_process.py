@@ -1,5 +1,4 @@
-"""The process that brings files between hosts, as its launcher has it: begun beside the job, finished after it, never in
-its way."""
+"""The process that brings files between hosts, as its launcher has it: begun beside the job, never in its way."""
 
 from __future__ import annotations
 

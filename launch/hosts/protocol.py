@@ -1,4 +1,5 @@
-"""What a launcher and its process that brings files tell each other: orders on standard input, news on standard output."""
+"""What a launcher and its process that brings files tell each other: orders on standard input, news on standard
+output."""
 
 from __future__ import annotations
 
@@ -59,6 +60,8 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that brought all they had; of the first host."""
     missing: list[str] = []
     """Hosts that did not, likewise."""
+    places: list[str] = []
+    """What was brought only to be watched, as it is uploaded by those who recorded it."""
     ends: list[End] = []
     """How the job ended on the others, likewise."""
 

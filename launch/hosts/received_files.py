@@ -1,4 +1,4 @@
-"""The files that other hosts bring, in the run directory of the first: each host writes what is its own, and no more."""
+"""The files that other hosts bring, in the run directory of the first: each writes what is its own, and no more."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What launchers of a job say to each other: messages over a connection on which both have proven that they know a token.
+"""What launchers of a job say to each other: messages over a connection on which both have proven to know a token.
 
-The token travels through the store of torchrun's rendezvous, never over this connection: each side sends a random number
-and the HMAC of both numbers (challenge and response, as of RFC 2195). Keys that are made of the same numbers then seal
-each message with its place in the order (keyed BLAKE2, RFC 7693), so that nobody on the way changes, repeats or drops
-one. Who must not read along either is kept out by TLS.
+The token travels through the store of torchrun's rendezvous, never over this connection: each side sends a random
+number and the HMAC of both numbers (challenge and response, as of RFC 2195). Keys that are made of the same numbers
+then seal each message with its place in the order (keyed BLAKE2, RFC 7693), so that nobody on the way changes, repeats
+or drops one. Who must not read along either is kept out by TLS.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Said = Hello | Put | Move | Drop | Ask | Beat | Done
-_SAID, _ANSWER = msgspec.msgpack.Decoder(Said), msgspec.msgpack.Decoder(Answer)
+_SAID: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
+_ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 def proof(token: str, who: str, first: bytes, second: bytes) -> bytes:
@@ -214,7 +215,7 @@ def server_context(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext,
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key, password="")  # noqa: S106 (else it asks in the terminal)
+        context.load_cert_chain(certificate, key, password="")  # else it asks in the terminal
         text = certificate.read_text(encoding="ascii", errors="replace")
         first = text[text.index(ssl.PEM_HEADER):text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
         shown = sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
