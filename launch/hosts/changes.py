@@ -23,9 +23,9 @@ APPENDED = re.compile(rf"(watch-\d+|conditions-\d+)\.bin|{re.escape(STEP_LINES)}
 """Files to which is only appended, as long as they are the same file."""
 FIRST = re.compile(rf"(watch|conditions)-\d+\.bin|{re.escape(STUCK_JSON)}|{re.escape(RANK_JSON)}")
 """What a watch reads comes before all else."""
-AROUND = ("", "attempt[0-9][0-9][0-9][0-9]/", f"{WINDOWS}/[0-9][0-9][0-9][0-9]/",
-          f"{WINDOWS}/[0-9][0-9][0-9][0-9]/attempt[0-9][0-9][0-9][0-9]/")
-"""Where folders of ranks may lie in a run directory."""
+HERE, WINDOW = "", f"{WINDOWS}/[0-9][0-9][0-9][0-9]/"
+AROUND = ("attempt[0-9][0-9][0-9][0-9]/", HERE, f"{WINDOW}attempt[0-9][0-9][0-9][0-9]/", WINDOW)
+"""Where folders of ranks may lie in a run directory. What became an earlier attempt goes out of the way first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Changes:
                 file.signs = change.signs
 
     def differs(self, change: Change, size: int) -> None:
-        """So many bytes are there of a file to which was to be appended; it is brought anew where these are too many."""
+        """So many bytes are there of a file to which was to be appended; it is brought anew if these are too many."""
         file = self._folders[change.folder].files.get(change.name)
         if file is not None:
             file.brought, file.signs = size, (0, 0, 0)
@@ -123,7 +123,7 @@ class Changes:
                 name = folder.relative_to(self._run).as_posix()
                 if RANK_FOLDER.fullmatch(name) and self._is_mine(folder):
                     yield name, folder, True
-        for around in AROUND[0], AROUND[2]:
+        for around in HERE, WINDOW:
             for folder in (*self._run.glob(f"{around}{HOSTS}/{self._stem}"), *self._run.glob(f"{around}{SUMMARIES}")):
                 yield folder.relative_to(self._run).as_posix(), folder, False
 

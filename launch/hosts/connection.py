@@ -113,5 +113,9 @@ def _opened(to: Announcement) -> tuple[socket.socket, Connection]:
 
 def _encrypted(wire: socket.socket, certificate: str) -> ssl.SSLSocket:
     encrypted = client_context().wrap_socket(wire)
-    expect_certificate(encrypted, certificate)
+    try:
+        expect_certificate(encrypted, certificate)
+    except DataError:
+        encrypted.close()
+        raise
     return encrypted

@@ -93,7 +93,8 @@ class ReceivedFiles:
             (self._run / old.path).rename(self._run / new.path)
         if new.owned != old.owned:
             self._owners[new.owned] = self._directory_id
-            del self._owners[old.owned]
+            if not self._is_there(old):
+                del self._owners[old.owned]
         return Answer()
 
     def _claimed(self, place: ReceivedFile) -> ReceivedFile:
@@ -104,12 +105,15 @@ class ReceivedFiles:
         """
         holder = self._owners.get(place.owned)
         if holder is None:
-            if any((self._run / f"{place.owned}{end}").exists() for end in ("", PARTIAL_SUFFIX)):
+            if self._is_there(place):
                 raise DataError(f"{place.owned} is recorded on this host")
             self._owners[place.owned] = self._directory_id
         elif holder != self._directory_id:
             raise DataError(f"{place.owned} is of another host")
         return place
+
+    def _is_there(self, place: ReceivedFile) -> bool:
+        return any((self._run / f"{place.owned}{end}").exists() for end in ("", PARTIAL_SUFFIX))
 
     def _check_sizes(self, place: ReceivedFile, said: Put) -> None:
         self._num_bytes += len(said.content)

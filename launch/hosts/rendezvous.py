@@ -24,7 +24,8 @@ SOON_S, LATER_S = 0.1, 2.0
 """Between two looks into the store."""
 LOOKED_FOR_S = 120.0
 """After that the first host is taken not to run distprof."""
-STOPPED_S = 2.0
+AFTERWARDS_S, STOPPED_S = 3.0, 5.0
+"""How long it is looked for after the end of a short job, and how long a thread may take to see that end."""
 SOMEWHERE = "192.0.2.1"
 """An address for documents (RFC 5737): to find the one that leaves this machine, nothing is sent there."""
 
@@ -39,7 +40,7 @@ class Meetings:
 
     def __init__(self, met: Callable[[Meet], Announcement | None]) -> None:
         self._met = met
-        self._over = threading.Event()
+        self._over, self._over_s = threading.Event(), 0.0
         self._threads: list[threading.Thread] = []
 
     @contextmanager
@@ -62,6 +63,7 @@ class Meetings:
         finally:
             with suppress(AttributeError):
                 del registry.create_handler
+            self._over_s = time.monotonic()
             self._over.set()
             for thread in self._threads:  # one that waits in torch must not find Python ended
                 thread.join(STOPPED_S)
@@ -98,9 +100,12 @@ class Meetings:
     def _told(self, store: Any) -> bytes:
         """What the first host told; nothing where it does not."""
         until_s, pause_s = time.monotonic() + LOOKED_FOR_S, SOON_S
-        while not self._over.is_set() and time.monotonic() < until_s:
+        while time.monotonic() < until_s:
             if store.check([KEY]):  # getting what is not there would hold up the agent, too
                 return bytes(store.get(KEY))
+            if self._over.is_set():
+                until_s = min(until_s, self._over_s + AFTERWARDS_S)
+                time.sleep(SOON_S)
             self._over.wait(pause_s)
             pause_s = min(1.5 * pause_s, LATER_S)
         return b""
@@ -113,6 +118,6 @@ def _addresses(found: Any) -> list[str]:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((SOMEWHERE, 9))
         names.append(str(probe.getsockname()[0]))
-    names += [socket.getfqdn(), socket.gethostname()]
+    names.append(socket.gethostname())  # the longer one that DNS knows may take long to come
     return [name for name in dict.fromkeys(names) if name and not name.startswith("127.") and name != "localhost"] or [
         "127.0.0.1"]
