@@ -84,7 +84,7 @@ def connected(to: Announcement) -> Iterator[Connection]:
     """Connects to the first of the addresses at which the first host answers.
 
     Raises:
-        OSError, DataError: None is, with what was wrong at the last one.
+        OSError: None does; with what was wrong.
     """
     wire, connection = _opened(to)
     try:
@@ -95,7 +95,7 @@ def connected(to: Announcement) -> Iterator[Connection]:
 
 
 def _opened(to: Announcement) -> tuple[socket.socket, Connection]:
-    why: Exception = ConnectionError("it told no address")
+    why = dict[str, None]()
     for address in to.addresses:
         wire: socket.socket | None = None
         try:
@@ -105,10 +105,10 @@ def _opened(to: Announcement) -> tuple[socket.socket, Connection]:
                 wire = _encrypted(wire, to.certificate)
             return wire, Connection(wire, to.token)
         except (OSError, DataError) as error:
-            why = error
+            why[str(getattr(error, "strerror", None) or error) or type(error).__name__] = None
             if wire is not None:
                 wire.close()
-    raise why
+    raise ConnectionError("; ".join(why) or "it told no address")
 
 
 def _encrypted(wire: socket.socket, certificate: str) -> ssl.SSLSocket:

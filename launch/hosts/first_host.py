@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import socket
 import ssl
 import threading
 import time
@@ -96,10 +97,11 @@ class FirstHost:
         Raises:
             OSError: The port is taken.
         """
+        listening = _listening(host, port)
         self._thread.start()
-        server = self._call(asyncio.start_server(self._connected, host or None, port, ssl=self._context,
-                                                 limit=1 << 20, **_while_handshaking(self._context)))
-        return int(server.sockets[0].getsockname()[1])
+        self._call(asyncio.start_server(self._connected, sock=listening, ssl=self._context, limit=1 << 20,
+                                        **_while_handshaking(self._context)))
+        return int(listening.getsockname()[1])
 
     def _call(self, what: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PROVES_S)
@@ -189,6 +191,21 @@ class FirstHost:
                     found[name] = read_small(self._run / WATCH / name, MOST_LINES_BYTES)
                     told[name] = time.monotonic(), now_ns
         return found
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6, which has one port.
+
+    Raises:
+        OSError: The port is taken, or the address is not of this host.
+    """
+    if host:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be switched off
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 def _while_handshaking(context: ssl.SSLContext | None) -> dict[str, float]:

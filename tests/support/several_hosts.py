@@ -101,6 +101,12 @@ def narrowed(one: Host, other: Host, rate: str) -> None:
             run(*mine.command("tc", *words))
 
 
+def widened(*hosts: Host) -> None:
+    """Takes that back."""
+    for host in hosts:
+        run(*host.command("tc", "qdisc", "del", "dev", "cable", "root"))
+
+
 @contextmanager
 def delayed(one: Host, other: Host, seconds: float) -> Iterator[None]:
     """Keeps each packet between two hosts for so long."""
@@ -114,6 +120,3 @@ def delayed(one: Host, other: Host, seconds: float) -> Iterator[None]:
         relay.kill()
         relay.wait()
         relay.stdout.close()
-        for mine, theirs in ((one, other), (other, one)):
-            subprocess.run(mine.command("ip", "link", "del", "slow"), check=False, capture_output=True)
-            del theirs
