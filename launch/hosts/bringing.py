@@ -55,7 +55,7 @@ class Bringing:
         self.state: Literal["brought", "shared", "kept"] = "kept"
         self.place = ""
         self._run, self._host, self._stem, self._say, self._uploaded = run, host, stem, say, uploaded
-        self._changes = Changes(run, stem, boot_id)
+        self._changes = Changes(run, stem, host, boot_id)
         self._to: Announcement | None = None
         self._node = 0
         self._end: End | None = None

@@ -69,11 +69,11 @@ class Changes:
     Args:
         run: The run directory.
         stem: Host and boot id of this machine; folders of others on a common file system are theirs to bring.
-        boot_id: The latter alone.
+        host, boot_id: Both.
     """
 
-    def __init__(self, run: Path, stem: str, boot_id: str) -> None:
-        self._run, self._stem, self._boot_id = run, stem, boot_id
+    def __init__(self, run: Path, stem: str, host: str, boot_id: str) -> None:
+        self._run, self._stem, self._mine = run, stem, (host, boot_id)
         self._folders: dict[int, _Folder] = {}
         """By inode, which a folder keeps when it is renamed."""
 
@@ -130,7 +130,7 @@ class Changes:
     def _is_mine(self, folder: Path) -> bool:
         with suppress(DataError, OSError):
             about = rank_json.read(folder / RANK_JSON, RankJson)
-            return about.boot_id == self._boot_id
+            return (about.host, about.boot_id) == self._mine
         return False
 
     def _in_folder(self, path: str, folder: Path, *, is_of_rank: bool, at_end: bool) -> Iterator[Change]:

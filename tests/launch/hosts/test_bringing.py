@@ -147,7 +147,8 @@ def test_whatever_happens_in_a_folder_of_a_rank_arrives(tmp_path: Path, seed: in
     """Files grow, are replaced and removed; the folder becomes whole, and then one of an earlier attempt."""
     random_ = random.Random(seed)
     there = a_run(tmp_path / "there", THERE)
-    received, changes = ReceivedFiles(a_run(tmp_path / "here", HERE), STEM, THERE, {}), Changes(there, STEM, "12345678")
+    received = ReceivedFiles(a_run(tmp_path / "here", HERE), STEM, THERE, {})
+    changes = Changes(there, STEM, "host-b", "12345678")
     folder = a_rank(there / "rank00001.partial")
     for step in range(30):
         name = random_.choice(["watch-000.bin", "watch-001.bin", "steps.ndjson", "trace.json.gz", "ops.parquet"])
@@ -175,14 +176,14 @@ def test_whatever_happens_in_a_folder_of_a_rank_arrives(tmp_path: Path, seed: in
 def test_ranks_of_another_machine_are_not_brought(tmp_path: Path) -> None:
     there = a_run(tmp_path / "there", THERE)
     a_rank(there / "rank00001", boot_id="another", x=b"x")
-    assert not list(Changes(there, STEM, "12345678").look(at_end=True))
+    assert not list(Changes(there, STEM, "host-b", "12345678").look(at_end=True))
 
 
 def test_a_folder_is_whole_only_once_all_of_it_is_there(tmp_path: Path) -> None:
     there = a_run(tmp_path / "there", THERE)
     a_rank(there / "rank00001", trace=b"large")
     here = a_run(tmp_path / "here", HERE)
-    received, changes = ReceivedFiles(here, STEM, THERE, {}), Changes(there, STEM, "12345678")
+    received, changes = ReceivedFiles(here, STEM, THERE, {}), Changes(there, STEM, "host-b", "12345678")
     assert not brought(changes, received, at_end=False)  # the trace may still be written
     assert (here / "rank00001.partial").is_dir() and not (here / "rank00001").exists()
     assert not brought(changes, received)
