@@ -87,7 +87,7 @@ def test_many_hosts_have_one_answer_within_half_a_minute(tmp_path, num_hosts):
 def test_a_host_that_loses_power_is_named_and_the_others_are_answered(tmp_path):
     """Its cable is out and everything on it killed: ranks of the others wait for it, and are ended by hand."""
     with hosts_on_a_switch(0.0, AHEAD_S, -AHEAD_S) as hosts:
-        jobs = begun(hosts, tmp_path, 29536, SCRIPTS / "endless_steps.py")
+        jobs = begun(hosts, tmp_path, 29536, SCRIPTS / "linked.py", "ring", 10**9, 1000, 0.02)
         wait_for(jobs[0], *(tmp_path / "host-a" / f"rank{rank:05d}" / "rank.json" for rank in range(3)))
         hosts[2].unplug()
         os.killpg(jobs[2].pid, signal.SIGKILL)
@@ -108,8 +108,6 @@ def test_a_host_that_loses_power_is_named_and_the_others_are_answered(tmp_path):
 @pytest.mark.stress
 def test_a_host_that_cannot_connect_keeps_its_files_and_says_so(tmp_path):
     with hosts_on_a_switch(0.0, 0.0) as hosts:
-        for words in (("qdisc", "add", "dev", "cable", "root", "handle", "1:", "prio"),) * 0:
-            subprocess.run(hosts[1].command("tc", *words), check=True)
         jobs = begun(hosts, tmp_path, 29537, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "127.0.0.1:29600", *SHORT))
         first, second = told(jobs)
     assert [job.returncode for job in jobs] == [0, 0]

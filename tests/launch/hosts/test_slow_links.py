@@ -29,12 +29,13 @@ DELAY_S = 0.002
 @contextmanager
 def running(hosts: list[Host], folder: Path, kind: str, port: int) -> Iterator[Path]:
     """A job without end; the run directory of its first host."""
+    files = [(folder / f"{host.name}.txt").open("w") for host in hosts]
     jobs = [subprocess.Popen(
         host.command(sys.executable, "-m", "distprof", "run", "--no-merge", "--passes", "off", "--window-every", "off",
                      "--out", folder / host.name, "--nnodes", len(hosts), "--node-rank", node, "--nproc-per-node", 1,
                      "--master-addr", hosts[0].address, "--master-port", port, SCRIPTS / "linked.py", kind, 10**9,
                      100_000, 0.05),
-        env=clean_environ() | host.environ(), stderr=(folder / f"{host.name}.txt").open("w"), start_new_session=True)
+        env=clean_environ() | host.environ(), stderr=files[node], start_new_session=True)
         for node, host in enumerate(hosts)]
     run = folder / hosts[0].name
     try:
@@ -48,6 +49,8 @@ def running(hosts: list[Host], folder: Path, kind: str, port: int) -> Iterator[P
             job.terminate()
         for job in jobs:
             job.wait(PATIENCE_S)
+        for file in files:
+            file.close()
 
 
 def named(run: Path) -> list[WatchFinding]:
