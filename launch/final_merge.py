@@ -21,7 +21,7 @@ def final_merge(directory: Path) -> list[str] | None:
     Returns:
         The answer, line by line; None where there is no merge, which was said.
     """
-    command = [sys.executable, "-c", MERGE, "\n".join(sys.path), "merge", "--answer", os.fspath(directory)]
+    command = [sys.executable, "-c", MERGE, "\n".join(sys.path), "merge", "--answer", str(directory)]  # or its URL
     environ = {name: value for name, value in os.environ.items() if name != "DISTPROF_OUT"}
     try:
         with ended_by_signals():

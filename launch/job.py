@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distprof.contract import rank_json
 from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.passes import EXECUTION
@@ -23,6 +25,8 @@ from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
 from distprof.launch.display.job_progress import progress_shown
+from distprof.launch.hosts.hosts_process import HostsProcess
+from distprof.launch.hosts.hosts_process import asked as asked_hosts
 from distprof.launch.job_arguments import (
     asked_steps,
     axis_sizes,
@@ -33,7 +37,7 @@ from distprof.launch.job_arguments import (
     step_every,
     world_size,
 )
-from distprof.launch.job_end import AfterMerge, finish
+from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.process import flight_recorder
@@ -91,6 +95,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
     watched = wanted(metrics=args.metrics, on_finding=args.on_finding, otlp=args.otlp, log_to=args.log_to,
                      window_every=args.window_every, is_on=(args.watch or os.environ.get(WATCH)) != "off")
+    hosts = asked_hosts(args.hosts, args.hosts_cert, args.hosts_key)
     if args.max_rank_size is not None:
         os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
     if args.no_argv:
@@ -124,13 +129,19 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     # folders of ranks are moved when an attempt ends: then nothing is uploaded before the end
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
     watching = None if watched is None else WatchProcess(watched.of(directory, run_id, is_alone=is_one_node(args)))
-    with nullcontext() if args.no_progress else progress_shown(directory, known):
+    bringing = None if hosts is None or is_one_node(args) else HostsProcess(
+        msgspec.structs.replace(hosts, directory=os.fspath(directory.resolve()), uploaded=target is not None))
+    with (nullcontext() if args.no_progress else progress_shown(directory, known),
+          nullcontext() if bringing is None else bringing.meeting()):
         code, failed = _launch(_with_worker(args), directory)
+    gathered = None if bringing is None else bringing.finish(code, failed)
+    lines = watching.finish() if watching is not None else []
     finish(directory, started, code, failed, merges=not args.no_merge, is_alone=is_one_node(args),
-           after_merge=after_merge, uploaded_to=None if target is None else str(target),
-           job_lines=watching.finish() if watching is not None else ())
-    if sending is not None:
-        sending.finish()
+           after_merge=after_merge, uploaded_to=None if target is None else str(target), gathered=gathered,
+           job_lines=lines)
+    if sending is not None and target is not None and sending.finish() and not (is_one_node(args) or args.no_merge
+                                                                                or code or after_merge is not None):
+        merge_uploaded(target, lines)
     if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code
@@ -149,7 +160,7 @@ def _default_directory(args: argparse.Namespace) -> Path:
     """Creates a directory under runs/; jobs that start in the same second get one each."""
     if not is_one_node(args):
         raise UsageError("a job on several nodes needs --out",
-                         hint="use --out DIR with the same shared directory on every node")
+                         hint="use --out DIR on every node: one directory that all share, or one of its own for each")
     name = f"{Path(args.training_script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         Path("runs").mkdir(exist_ok=True)

@@ -119,6 +119,15 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--window-every", default=None, metavar="MINUTES",
                        help="least time between two recordings that the watch asks for to find module and line of what "
                             "it noticed; off: it never does (default: 10)")
+    group.add_argument("--hosts", default=None, metavar="on|off|PORT",
+                       help="whether the launchers of several hosts without a common --out bring what they record to "
+                            "the first one, while the job runs and at its end; PORT (or HOST:PORT): where the first "
+                            "one listens (default: on, any free port)")
+    group.add_argument("--hosts-cert", default=None, metavar="FILE",
+                       help="PEM file with a certificate, by which the connections of --hosts are encrypted (TLS); "
+                            "needed on the first host, and refused to do without where it is given")
+    group.add_argument("--hosts-key", default=None, metavar="FILE",
+                       help="its key, if it is not in the same file")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from distprof.compiled.library import is_built
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_folder
 from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
-from distprof.errors import DataError
+from distprof.errors import DataError, DistprofError
 from distprof.launch.final_merge import final_merge
+from distprof.launch.hosts.protocol import Gathered
 from distprof.launch.what_next import next_commands
 from distprof.recording.job.claim import about_run, locked
 from distprof.recording.run_directory import MERGING
+from distprof.storage.listing import LISTINGS
 from distprof.terminal import quoted, quoted_all, say
 from distprof.units import counted, spans
+
+if TYPE_CHECKING:
+    from distprof.storage.remote_path import RemotePath
 
 OTHERS_S, LOOK_S = 30.0, 0.2
 """How long the launcher of a host waits for the ranks of the others, and how often it looks."""
@@ -31,7 +38,7 @@ AfterMerge = Callable[[Path], None]
 
 def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool,
            after_merge: AfterMerge | None = None, uploaded_to: str | None = None,
-           job_lines: Sequence[str] = (), is_alone: bool = True) -> None:
+           job_lines: Sequence[str] = (), is_alone: bool = True, gathered: Gathered | None = None) -> None:
     """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
 
     Args:
@@ -46,16 +53,24 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         uploaded_to: The URL to which all hosts of the job upload their ranks; None: they stay where they are.
         job_lines: What was noticed in all steps of the job; said after the answer.
         is_alone: False where launchers of other hosts end as well: the first one that finds all ranks merges them.
+        gathered: Where hosts have no common directory, what became of what they recorded.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
+    if gathered is not None:
+        _forget_brought(directory, gathered)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
     closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
     ranks = counted(closed, "rank") if about.world_size is None else f"{closed} of {counted(about.world_size, 'rank')}"
     done = f"{ranks} recorded{f', {cut} unfinished' if cut else ''}."
     if cut and not is_built():
         done += " Without the compiled library, a rank that is stopped keeps only what it had written."
-    others = [one for one in about.directories if one.identity != about.directory_id]
-    if (not closed and not cut) or (after_merge is not None and code):
+    others = [one for one in about.directories if one.identity != about.directory_id and not _are_here(directory, one)]
+    if gathered is not None and gathered.role == "brought" and uploaded_to is None:
+        say(f"{done} Brought to {gathered.place}, whose launcher says the answer; the files stay here as well.")
+    elif gathered is not None and gathered.role == "first" and uploaded_to is None:
+        _finish_first(directory, gathered, done, after_merge, job_lines, merges=merges,
+                      has_failed=bool(code) and not interrupted)
+    elif (not closed and not cut) or (after_merge is not None and code):
         say(done, *_indented(job_lines))
     elif merges and (interrupted or not code) and not others and not is_alone and uploaded_to is None:
         _merge_once(directory, started, done, after_merge, job_lines)
@@ -69,12 +84,73 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         _say_next(done, directory, others, has_failed=code != 0 and not interrupted, uploaded_to=uploaded_to)
 
 
+def _are_here(directory: Path, one: RanksDirectory) -> bool:
+    """Whether all ranks of another host were brought."""
+    return all((directory / rank_folder(rank)).is_dir() for rank in one.ranks)
+
+
+def _forget_brought(directory: Path, gathered: Gathered) -> None:
+    """Removes what others brought to be watched, and upload themselves."""
+    for place in gathered.places:
+        for name in (place, f"{place}{PARTIAL_SUFFIX}"):
+            if (directory / name).is_dir():
+                shutil.rmtree(directory / name, ignore_errors=True)
+            else:
+                (directory / name).unlink(missing_ok=True)
+
+
+def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: AfterMerge | None,
+                  job_lines: Sequence[str], *, merges: bool, has_failed: bool) -> None:
+    """Where the other hosts brought what they recorded, as far as they are still there."""
+    for end in gathered.ends:
+        about = about_run(directory)
+        if end.exit_code and about is not None:
+            _write_end(directory, about, end.exit_code, end.failed)
+            has_failed = True
+    if gathered.missing:
+        say(f"without {', '.join(gathered.missing)}: "
+            f"{'it has' if len(gathered.missing) == 1 else 'they have'} not brought all that was recorded there")
+    if not merges or (has_failed and not gathered.missing) or not any(directory.glob(f"rank?????/{RANK_JSON}")):
+        if job_lines:
+            say(*job_lines)
+        _say_next(done, directory, (), has_failed=has_failed, uploaded_to=None)
+        return
+    say(f"{done} Merging{' (skip with --no-merge)' if after_merge is None else ''}")
+    _merge(directory, after_merge, job_lines)
+
+
+def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
+    """Merges what all hosts uploaded, unless others are not done yet, or one of them merges already.
+
+    Args:
+        target: Of the run; the ranks of this host are there.
+        job_lines: What was noticed in all steps of the job.
+    """
+    from distprof.launch.upload.last_merge import claimed, unclaimed
+
+    try:
+        merges = claimed(target)
+    except (DistprofError, OSError, msgspec.MsgspecError) as error:
+        merges, why = False, f"cannot see whether all ranks are there: {error.args[0] if error.args else error}"
+    else:
+        why = "ranks of other hosts are not there yet, or another launcher merges"
+    if not merges:
+        say(f"not merged here: {why}. Should no other launcher do it:", f"    distprof merge {quoted(target)}")
+        return
+    say("all ranks of all hosts are there. Merging (skip with --no-merge)")
+    try:
+        _merge(target, None, job_lines)
+    finally:
+        LISTINGS.forget(target.url)
+        if not (target / MERGED).is_dir():
+            unclaimed(target)
+
+
 def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool,
               uploaded_to: str | None) -> None:
     """What to type where nothing is merged here."""
     if others and uploaded_to is not None:
-        say(f"{done} Next, once all hosts have uploaded their ranks:",
-            *_indented([f"distprof merge {quoted(uploaded_to)}"]))
+        say(f"{done} The launcher that ends last merges those of all hosts.")
         return
     where = "; ".join(f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}"
                       for one in others)

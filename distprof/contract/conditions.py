@@ -57,6 +57,8 @@ READINGS = {
     "net_most_bytes": _reading("B/s", 65536, "the most it can be, as the driver says"),
     "net_drops": _reading("1/s", 1, "packets that an interface dropped"),
     "net_errors": _reading("1/s", 0.1, "packets or symbols with errors"),
+    "link_bytes": _reading("B/s", 1024, "sent by ranks of the host to the other address, and acknowledged there"),
+    "link_busy": _reading("ratio", 0.002, "time in which such data was under way, summed over connections"),
     "resent": _reading("ratio", 0.001, "TCP segments that were sent again, of all sent"),
     "rank_processors": _reading("processors", 1, "how many a rank may run on"),
     "rank_others": _reading("ratio", 0.02, "time of these that neither the rank nor a process that it started used"),

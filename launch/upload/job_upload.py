@@ -24,7 +24,7 @@ from distprof.terminal import quoted, say
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
            "from distprof.launch.upload.uploader import main; main()")
 """Imports what this process would import, and not what lies in the working directory, as `-m` does."""
-OF_RUN = re.compile(r"(rank\d+(\.partial)?|attempt\d{4,}|merged)/.*|run\.json|report\.html|\.upload\.json")
+OF_RUN = re.compile(r"(rank\d+(\.partial)?|attempt\d{4,}|merged)/.*|run\.json|report\.html|\.upload\.json|\.merging")
 
 
 class JobUpload:
@@ -51,8 +51,8 @@ class JobUpload:
         except OSError as error:
             say(f"cannot start the upload: {error.strerror}")
 
-    def finish(self) -> None:
-        """Has the rest uploaded, waits for it, and says what did not arrive. Never fails."""
+    def finish(self) -> bool:
+        """Has the rest uploaded, waits for it, and says what did not arrive; True where all did. Never fails."""
         outcome: Outcome | None = None
         with suppress(Exception):
             outcome = self._rest()
@@ -63,6 +63,7 @@ class JobUpload:
                 f"{outcome.why}. Next:", f"    {self._again()}")
         else:
             say(f"uploaded to {self._target}; {self._directory} holds the same files")
+        return outcome is not None and not outcome.missing
 
     def _rest(self) -> Outcome | None:
         if self._process is None:

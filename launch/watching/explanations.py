@@ -81,6 +81,7 @@ class Explanations:
             return
         with suppress(Exception):  # a finding without its reason is worth having
             hosts = {one.rank: one.host for one in state.ranks}
+            self._reasons.add_links(state)
             self._why |= {key: why for key, why in self._reasons.explain(state.findings, hosts).items() if why}
         for one in state.findings:
             one.why += [line for line in self._why.get(one.id, []) if line not in one.why]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -147,7 +148,7 @@ class LocalRanks:
 
     def __init__(self, run: Path) -> None:
         self._run, self._due_s = run, 0.0
-        self._boot_id = _boot_id()
+        self._boot_id, self._host = _boot_id(), socket.gethostname()
         self._pids: dict[int, int] = {}
         self._attempt = 0
         self.about: RankJson | None = None
@@ -157,7 +158,9 @@ class LocalRanks:
         """Process by rank, as of a few seconds ago."""
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + LOCAL_EVERY_S
-            here = [about for about in self._every() if about.boot_id == self._boot_id and about.pid > 0]
+            # containers of one machine are hosts of their own, with the same kernel
+            here = [about for about in self._every() if about.pid > 0 and (about.boot_id, about.host) == (
+                self._boot_id, self._host)]
             attempt = max((about.attempt for about in here), default=self._attempt)
             kept = self._pids if attempt == self._attempt else {}  # of a rank whose folder is gone
             self._attempt = attempt

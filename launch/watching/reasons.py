@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 
-from distprof.contract.watch_state import WatchFinding
+from distprof.contract.watch_state import WatchFinding, WatchState
 from distprof.launch.watching.conditions_file import ConditionsFile, MachineWatch, folder_of
 from distprof.launch.watching.machine import MachineReader, MachineSample
 from distprof.launch.watching.readings.processes import RankPids
 from distprof.merge.watch.conditions import explained
+from distprof.merge.watch.links import LinkSearch
 from distprof.merge.watch.machines import Conditions
 
 SOON_S, LATER_S = 5.0, 60.0
@@ -42,6 +43,7 @@ class Reasons:
         self._conditions, self._told = Conditions(), SimpleQueue[MachineSample]()
         self._watch = MachineWatch(MachineReader(pids, roots), ConditionsFile(folder_of(run, stem), host),
                                    self._told.put)
+        self._links = LinkSearch()
         self._due_s: dict[str, float] = {}
 
     def start(self) -> None:
@@ -51,6 +53,10 @@ class Reasons:
     def stop(self) -> None:
         """Ends it, and writes down what waits."""
         self._watch.stop()
+
+    def add_links(self, state: WatchState) -> None:
+        """Adds pairs of hosts between which data moves slowly."""
+        self._links.add(state, self._conditions)
 
     @property
     def notes(self) -> list[str]:

@@ -202,7 +202,7 @@ class Watcher:
         certain = certain_findings(state.findings, self._seen_s, running=running)
         if self._explanations is not None:
             self._explanations.add(state, certain, running=running)
-        return {*certain, *(one.id for one in state.findings if one.kind == "hang")}
+        return certain_findings(state.findings, self._seen_s, running=running)  # there are more by now
 
     def write_again(self) -> None:
         """Writes what was known at the last look: there is no time for another one yet."""

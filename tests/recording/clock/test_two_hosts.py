@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
-from support.two_hosts import two_hosts, why_not
+from support.several_hosts import hosts_on_a_switch, why_not
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(why_not() is not None, reason=why_not() or "")]
 AHEAD_S = 3.25
@@ -21,7 +21,7 @@ def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
     """With so many ranks on each."""
     first, second = ("rank 0", "rank 1") if ranks == 1 else ("ranks 0 and 1", "ranks 2-3")
     outs = [tmp_path / "a" / "run", tmp_path / "b" / "own"]
-    with two_hosts(0.0, AHEAD_S) as hosts:
+    with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
         jobs = [subprocess.Popen(
             host.command(sys.executable, "-m", "distprof", "run", "--out", out, "--nnodes", 2, "--node-rank", node,
                          "--nproc-per-node", ranks, "--master-addr", hosts[0].address, "--master-port", 29531,
@@ -50,7 +50,7 @@ def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
 
 def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path):
     out = tmp_path / "run"
-    with two_hosts(0.0, AHEAD_S) as hosts:
+    with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
         jobs = [subprocess.Popen(
             host.command(sys.executable, "-m", "distprof", "run", "--out", out, "--nnodes", 2, "--node-rank", node,
                          "--nproc-per-node", 1, "--master-addr", hosts[0].address, "--master-port", 29532,

@@ -1,0 +1,168 @@
+"""The process beside a job of several hosts that brings files: on the first host it takes them. Never imports torch.
+
+Its standard input begins with an order and ends with the launcher: `protocol.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from distprof.contract import rank_json
+from distprof.contract.paths import RUN_JSON
+from distprof.contract.rank_json import RankJson, RunJson
+from distprof.errors import DistprofError
+from distprof.launch.hosts.bringing import Bringing
+from distprof.launch.hosts.first_host import FirstHost, OtherHost
+from distprof.launch.hosts.protocol import End, FromHosts, Gathered, HostsOrder, Meet, ToHosts
+from distprof.launch.hosts.wire import PROTOCOL, Announcement, server_context
+from distprof.process.identity import BOOT_ID
+from distprof.summaries.host_file import file_stem
+
+QUIET_S, LONGEST_S = 20.0, 300.0
+"""How long the end of the job waits for hosts from which nothing comes, and for those from which something does."""
+GONE_S = 3.0
+"""And for one that was silent for long before."""
+LOOK_S = 0.1
+LOW_PRIORITY = 10
+
+
+def main() -> None:
+    """Does what the orders on standard input say, until that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(LOW_PRIORITY)
+    with open(0, "rb", closefd=False) as orders:
+        bringer = Bringer(msgspec.json.decode(orders.readline(), type=HostsOrder))
+        for line in orders:
+            order = msgspec.json.decode(line, type=ToHosts)
+            if order.meet is not None:
+                bringer.meet(order.meet)
+            elif order.end is not None:
+                tell(FromHosts(gathered=bringer.finish(order.end)))
+                break
+    os._exit(0)  # threads may wait for other hosts
+
+
+def tell(message: FromHosts) -> None:
+    """Sends the launcher a line; one that is gone hears nothing."""
+    content = memoryview(msgspec.json.encode(message) + b"\n")
+    with _TELLING, suppress(OSError):
+        while content:
+            content = content[os.write(1, content):]
+
+
+_TELLING = threading.Lock()
+
+
+class Bringer:
+    """One host of the job: the first one, or another; after a restart it may be the other way round."""
+
+    def __init__(self, order: HostsOrder) -> None:
+        """Does nothing yet."""
+        self._order, self._run = order, Path(order.directory)
+        self._host, self._boot_id = socket.gethostname(), _boot_id()
+        self._first: FirstHost | None = None
+        self._announced: Announcement | None = None
+        self._bringing: Bringing | None = None
+        self._met: Meet | None = None
+
+    def meet(self, meet: Meet) -> None:
+        """Hosts have met: this one serves the others, or brings what it has to the one that does."""
+        self._met = meet
+        if meet.announcement is not None:
+            self._bring(meet.announcement, meet.node)
+            return
+        if self._first is None:
+            self._serve()
+        if self._announced is not None:
+            tell(FromHosts(serving=msgspec.structs.replace(self._announced, addresses=meet.addresses)))
+
+    def finish(self, end: End) -> Gathered:
+        """Waits until all is where it belongs, or nothing goes on any more."""
+        is_first = self._met is not None and self._met.announcement is None
+        if is_first and self._first is not None and self._met is not None:
+            places = self._first.places if self._order.uploaded else []
+            return msgspec.structs.replace(_gathered(self._first, self._met.num_nodes), places=places)
+        if self._bringing is None:
+            return Gathered(role="kept")
+        self._bringing.finish(end)
+        return Gathered(role=self._bringing.state, place=self._bringing.place)
+
+    def _serve(self) -> None:
+        host, port = self._order.listen
+        try:
+            context, shown = self._certificate()
+            first = FirstHost(self._run, _directory_id(self._run), context)
+            port = first.listen(host, port)
+        except (OSError, DistprofError) as error:
+            why = getattr(error, "strerror", None) or error
+            tell(FromHosts(say=f"cannot take files of other hosts at port {port}: {why}; they keep them"))
+            return
+        self._first = first
+        self._announced = Announcement(protocol=PROTOCOL, addresses=[], port=port, token=first.token,
+                                       certificate=shown, host=self._host)
+
+    def _certificate(self) -> tuple[ssl.SSLContext | None, str]:
+        if self._order.certificate is None:
+            return None, ""
+        return server_context(Path(self._order.certificate),
+                              Path(self._order.key) if self._order.key is not None else None)
+
+    def _bring(self, to: Announcement, node: int) -> None:
+        if to.protocol != PROTOCOL or (self._order.certificate is not None and not to.certificate):
+            has = "another version of distprof" if to.protocol != PROTOCOL else "no certificate, as --hosts-cert wants"
+            tell(FromHosts(say=f"{to.host} has {has}: what this host records stays in {self._run}"))
+            return
+        if self._bringing is None:
+            stem = file_stem(RankJson(run_id="", status="recording", rank=0, world_size=1, host=self._host,
+                                      boot_id=self._boot_id))
+            self._bringing = Bringing(self._run, host=self._host, stem=stem, boot_id=self._boot_id,
+                                      say=lambda line: tell(FromHosts(say=line)), uploaded=self._order.uploaded)
+        self._bringing.meet(to, node)
+
+
+def _gathered(first: FirstHost, num_nodes: int) -> Gathered:
+    """Waits for the others; who does not come, or is silent, is missing."""
+    began_s = time.monotonic()
+    others = range(1, num_nodes)
+    while any(_is_waited_for(first.hosts.get(node), began_s) for node in others):
+        time.sleep(LOOK_S)
+    known = {node: first.hosts.get(node) for node in others}
+    done = [one for one in known.values() if one is not None and one.done is not None]
+    missing = [one.host if one is not None else f"node {node}" for node, one in known.items() if one not in done]
+    ends = [End(exit_code=one.done.exit_code, failed=one.done.failed) for one in done if one.done is not None]
+    is_shared = bool(done) and all(one.is_shared for one in done) and not missing
+    return Gathered(role="shared" if is_shared else "first", missing=missing, ends=ends,
+                    num_brought=sum(not one.is_shared for one in done))
+
+
+def _is_waited_for(one: OtherHost | None, began_s: float) -> bool:
+    """Whether a host may still bring something, so long after the end of the job."""
+    now_s = time.monotonic()
+    if now_s - began_s > LONGEST_S or (one is not None and one.done is not None):
+        return False
+    if one is not None and not one.connected and now_s - one.seen_s > QUIET_S:
+        return now_s - began_s < GONE_S  # it had gone before
+    return now_s - max(began_s, one.brought_s if one is not None else 0.0) < QUIET_S
+
+
+def _directory_id(run: Path) -> str:
+    return rank_json.read(run / RUN_JSON, RunJson).directory_id
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+

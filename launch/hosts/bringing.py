@@ -1,0 +1,188 @@
+"""Brings what one host records to the first one, in a thread: it connects, looks for changes, and begins again where
+the connection breaks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from distprof.contract import rank_json
+from distprof.contract.paths import RUN_JSON
+from distprof.contract.rank_json import RunJson
+from distprof.contract.watch_state import REQUEST_JSON, WATCH
+from distprof.contract.written_state import write_unsynced
+from distprof.errors import DataError
+from distprof.files import read_small
+from distprof.launch.hosts.changes import Change, Changes
+from distprof.launch.hosts.connection import Connection, connected
+from distprof.launch.hosts.first_host import TOLD
+from distprof.launch.hosts.protocol import End
+from distprof.launch.hosts.received_files import take_request
+from distprof.launch.hosts.wire import Announcement, Ask, Beat, Done, Hello, Put
+
+EVERY_S = 1.0
+"""Between two looks."""
+AGAIN_S, LONGEST_S = 0.5, 10.0
+"""Before it is tried again to connect: at first, and at most."""
+GIVEN_UP_S = 20.0
+"""After the end of the job, without a connection."""
+SAID_S = 30.0
+"""A host that could not connect for so long says so."""
+REFUSED_S = 5.0
+"""Before what was refused is tried again: a rank may have another number in the next attempt."""
+BULK_BYTES_S = 16e6
+"""A second, of what no watch reads, while the job runs: the network is the job's."""
+HINT = ("hint: may this host connect to that port? `--hosts PORT` chooses one, `--hosts off` brings nothing; or give "
+        "all hosts a common --out")
+
+
+class Bringing:
+    """One host as the first one sees it.
+
+    Args:
+        run: The run directory.
+        host, stem, boot_id: Of this machine.
+        say: Called with a line for the user.
+        uploaded: Folders of ranks are uploaded elsewhere: of them only what a watch reads is brought.
+    """
+
+    def __init__(self, run: Path, *, host: str, stem: str, boot_id: str, say: Callable[[str], object],
+                 uploaded: bool) -> None:
+        self.state: Literal["brought", "shared", "kept"] = "kept"
+        self.place = ""
+        self._run, self._host, self._stem, self._say, self._uploaded = run, host, stem, say, uploaded
+        self._changes = Changes(run, stem, host, boot_id)
+        self._to: Announcement | None = None
+        self._node = 0
+        self._end: End | None = None
+        self._changed = threading.Event()
+        self._failed_since_s: float | None = None
+        self._why = ""
+        self._has_said = False
+        self._asked = b""
+        self._due_s: dict[str, float] = {}
+        """When what was refused is tried again."""
+        self._thread: threading.Thread | None = None
+
+    def meet(self, to: Announcement, node: int) -> None:
+        """Takes a host for the first one, from now on."""
+        if self._to is not None and self._to.token != to.token:
+            self._changes.forget()
+        self._to, self._node = to, node
+        self._changed.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="distprof bringing", daemon=True)
+            self._thread.start()
+
+    def finish(self, end: End) -> None:
+        """Brings the rest; returns once it is there, or nothing goes on any more."""
+        self._end = end
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.state == "kept" and self._to is not None:
+            self._tell_kept()
+
+    def _work(self) -> None:
+        pause_s, ended_s = AGAIN_S, None
+        while True:
+            assert self._to is not None
+            to, began_s = self._to, time.monotonic()
+            try:
+                with connected(to) as connection:
+                    self._talk(connection, to)
+                return
+            except (OSError, DataError) as error:
+                self._why = str(getattr(error, "strerror", None) or error) or type(error).__name__
+            now_s = time.monotonic()
+            if self._failed_since_s is None or now_s - began_s > LONGEST_S:
+                self._failed_since_s, pause_s = now_s, AGAIN_S
+            if self._end is not None:
+                ended_s = ended_s or now_s
+                if now_s - ended_s > GIVEN_UP_S:
+                    return
+            elif now_s - self._failed_since_s > SAID_S:
+                self._tell_kept()
+            self._changed.wait(pause_s if self._end is None else AGAIN_S)
+            self._changed.clear()
+            pause_s = min(2 * pause_s, LONGEST_S)
+
+    def _tell_kept(self) -> None:
+        if not self._has_said and self._to is not None:
+            self._has_said = True
+            where = f"{self._to.host} ({', '.join(self._to.addresses)}; port {self._to.port})"
+            self._say(f"cannot bring what this host records to {where}: {self._why}; it stays in {self._run}  {HINT}")
+
+    def _talk(self, connection: Connection, to: Announcement) -> None:
+        """Until the end of the job.
+
+        Raises:
+            OSError, DataError: The connection broke, or another host is the first one now.
+        """
+        answer = connection.ask(Hello(host=self._host, stem=self._stem, node=self._node,
+                                      directory_id=_directory_id(self._run)))
+        self._failed_since_s, self._has_said = None, False
+        self.place, is_shared = f"{to.host}:{answer.place}", answer.is_shared
+        while self._to is to:
+            end = self._end
+            refused = [] if is_shared else self._bring(connection, at_end=end is not None)
+            if end is not None:
+                connection.ask(Done(exit_code=end.exit_code, failed=end.failed))
+                self.state = "shared" if is_shared else "kept" if refused else "brought"
+                if refused:
+                    self._why, self._has_said = refused[0], False
+                return
+            self._hear(connection, is_shared=is_shared)
+            if self._changed.wait(EVERY_S):
+                self._changed.clear()
+        raise DataError("another host is the first one now")
+
+    def _bring(self, connection: Connection, *, at_end: bool) -> list[str]:
+        """Brings all changes; why some were refused."""
+        refused = []
+        for change in self._changes.look(at_end=at_end):
+            path, now_s = change.said.path, time.monotonic()
+            if (self._uploaded and change.is_bulk) or (not at_end and now_s < self._due_s.get(path, 0.0)):
+                continue
+            answer = connection.ask(change.said)
+            if answer.size is not None:
+                self._changes.differs(change, answer.size)
+            elif answer.refused:
+                self._due_s[path] = now_s + REFUSED_S
+                refused += [answer.refused] if change.is_of_rank else []
+            else:
+                self._changes.brought(change)
+            self._rest(change)
+        return refused
+
+    def _rest(self, change: Change) -> None:
+        """Leaves the network to the job; where that ended meanwhile, there is no need to."""
+        if change.is_bulk and isinstance(change.said, Put) and self._end is None:
+            self._changed.wait(len(change.said.content) / BULK_BYTES_S)
+
+    def _hear(self, connection: Connection, *, is_shared: bool) -> None:
+        """Tells what was asked of ranks here, and takes over what the first host's watch knows."""
+        with suppress(OSError):
+            asked = read_small(self._run / WATCH / REQUEST_JSON)
+            if asked != self._asked and not is_shared:
+                connection.ask(Ask(content=asked))
+            self._asked = asked
+        answer = connection.ask(Beat())
+        if is_shared:
+            return
+        for name in sorted(answer.files.keys() & TOLD.keys()):
+            with suppress(OSError):  # a full disk: ranks and their files are what counts
+                if name != REQUEST_JSON:
+                    write_unsynced(self._run, name, answer.files[name])
+                elif take_request(self._run, answer.files[name]):
+                    self._asked = answer.files[name]
+
+
+def _directory_id(run: Path) -> str:
+    """Raises a DataError where run.json cannot be read."""
+    return rank_json.read(run / RUN_JSON, RunJson).directory_id
+

@@ -1,0 +1,191 @@
+"""What changed in the run directory of a host since it was brought: files of its ranks, of its machine, summaries."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distprof.contract import rank_json
+from distprof.contract.conditions import HOSTS
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, STEP_LINES, STUCK_JSON
+from distprof.contract.rank_json import RankJson
+from distprof.contract.rank_summary import SUMMARIES
+from distprof.contract.watch_state import WINDOWS
+from distprof.errors import DataError
+from distprof.launch.hosts.received_paths import RANK_FOLDER
+from distprof.launch.hosts.wire import CHUNK_BYTES, Drop, Move, Put
+
+APPENDED = re.compile(rf"(watch-\d+|conditions-\d+)\.bin|{re.escape(STEP_LINES)}")
+"""Files to which is only appended, as long as they are the same file."""
+FIRST = re.compile(rf"(watch|conditions)-\d+\.bin|{re.escape(STUCK_JSON)}|{re.escape(RANK_JSON)}")
+"""What a watch reads comes before all else."""
+HERE, WINDOW = "", f"{WINDOWS}/[0-9][0-9][0-9][0-9]/"
+AROUND = ("attempt[0-9][0-9][0-9][0-9]/", HERE, f"{WINDOW}attempt[0-9][0-9][0-9][0-9]/", WINDOW)
+"""Where folders of ranks may lie in a run directory. What became an earlier attempt goes out of the way first."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _File:
+    """A file as it was brought."""
+
+    signs: tuple[int, int, int]
+    """Inode, size and time of its last change."""
+    brought: int
+    """Bytes that are there."""
+    seen: tuple[int, int, int] | None = None
+    """The signs at the last look: what still changes is not brought yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Folder:
+    """A folder as it is there."""
+
+    path: str
+    """Its name there."""
+    is_of_rank: bool
+    files: dict[str, _File] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something to be brought."""
+
+    said: Put | Move | Drop
+    is_bulk: bool
+    """Can wait: no watch reads it."""
+    is_of_rank: bool
+    folder: int
+    name: str
+    signs: tuple[int, int, int] = (0, 0, 0)
+
+
+class Changes:
+    """Looks for changes.
+
+    Args:
+        run: The run directory.
+        stem: Host and boot id of this machine; folders of others on a common file system are theirs to bring.
+        host, boot_id: Both.
+    """
+
+    def __init__(self, run: Path, stem: str, host: str, boot_id: str) -> None:
+        self._run, self._stem, self._mine = run, stem, (host, boot_id)
+        self._folders: dict[int, _Folder] = {}
+        """By inode, which a folder keeps when it is renamed."""
+
+    def look(self, *, at_end: bool) -> Iterator[Change]:
+        """All of them; what became of each is to be said by `brought` or `differs` before the next one is taken.
+
+        Args:
+            at_end: Also files that changed since the last look.
+        """
+        for path, folder, is_of_rank in self._found():
+            with suppress(OSError):  # it was renamed meanwhile: the next look finds it
+                yield from self._in_folder(path, folder, is_of_rank=is_of_rank, at_end=at_end)
+
+    def brought(self, change: Change) -> None:
+        """That is there now."""
+        one, said = self._folders[change.folder], change.said
+        if isinstance(said, Move):
+            one.path = said.to
+        elif isinstance(said, Drop):
+            one.files.pop(change.name, None)
+        else:
+            end = said.offset + len(said.content)
+            file = one.files.setdefault(change.name, _File(signs=(0, 0, 0), brought=0))
+            file.brought = end
+            if said.is_last:
+                file.signs = change.signs
+
+    def differs(self, change: Change, size: int) -> None:
+        """So many bytes are there of a file to which was to be appended; it is brought anew if these are too many."""
+        file = self._folders[change.folder].files.get(change.name)
+        if file is not None:
+            file.brought, file.signs = size, (0, 0, 0)
+
+    def forget(self) -> None:
+        """Nothing is there: another host is the first one now."""
+        self._folders = {}
+
+    @property
+    def num_ranks(self) -> int:
+        """Folders of ranks of the last attempt that are there."""
+        return sum(one.is_of_rank and "/" not in one.path for one in self._folders.values())
+
+    def _found(self) -> Iterator[tuple[str, Path, bool]]:
+        """The folders of this host: their names, and whether they are of ranks."""
+        for around in AROUND:
+            for folder in sorted(self._run.glob(f"{around}rank[0-9]*")):
+                name = folder.relative_to(self._run).as_posix()
+                if RANK_FOLDER.fullmatch(name) and self._is_mine(folder):
+                    yield name, folder, True
+        for around in HERE, WINDOW:
+            for folder in (*self._run.glob(f"{around}{HOSTS}/{self._stem}"), *self._run.glob(f"{around}{SUMMARIES}")):
+                yield folder.relative_to(self._run).as_posix(), folder, False
+
+    def _is_mine(self, folder: Path) -> bool:
+        with suppress(DataError, OSError):
+            about = rank_json.read(folder / RANK_JSON, RankJson)
+            return (about.host, about.boot_id) == self._mine
+        return False
+
+    def _in_folder(self, path: str, folder: Path, *, is_of_rank: bool, at_end: bool) -> Iterator[Change]:
+        inode = folder.stat().st_ino
+        whole = is_of_rank and not path.endswith(PARTIAL_SUFFIX)
+        there = f"{path}{PARTIAL_SUFFIX}" if whole else path
+        one = self._folders.setdefault(inode, _Folder(path=there, is_of_rank=is_of_rank))
+        if one.path.removesuffix(PARTIAL_SUFFIX) != path.removesuffix(PARTIAL_SUFFIX):  # of an earlier attempt now
+            yield Change(said=Move(path=one.path, to=there), is_bulk=False, is_of_rank=True, folder=inode, name="")
+        names = {file.name for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()}
+        names = {name for name in names if is_of_rank or folder.name != SUMMARIES or name.startswith(self._stem)}
+        for name in sorted(names, key=lambda name: (not FIRST.fullmatch(name), name)):
+            with suppress(FileNotFoundError):
+                yield from self._of_file(one, inode, folder / name, at_end=at_end)
+        for name in sorted(one.files.keys() - names):
+            yield Change(said=Drop(path=f"{one.path}/{name}"), is_bulk=False, is_of_rank=False, folder=inode, name=name)
+        if whole and one.path.endswith(PARTIAL_SUFFIX) and all(
+                name in one.files and one.files[name].signs == _signs(folder / name) for name in names):
+            yield Change(said=Move(path=one.path, to=path), is_bulk=False, is_of_rank=True, folder=inode, name="")
+
+    def _of_file(self, one: _Folder, inode: int, file: Path, *, at_end: bool) -> Iterator[Change]:
+        signs, known = _signs(file), one.files.get(file.name)
+        if known is not None and known.signs == signs:
+            return
+        appends = bool(APPENDED.fullmatch(file.name))
+        is_bulk = FIRST.fullmatch(file.name) is None
+        if is_bulk and not appends and not at_end:
+            known = one.files.setdefault(file.name, _File(signs=(0, 0, 0), brought=0))
+            known.seen, before = signs, known.seen
+            if before != signs:
+                return
+        is_same = known is not None and known.signs[0] in (0, signs[0]) and known.brought <= signs[1]
+        appends = appends and (known is None or is_same)
+        begin = known.brought if known is not None and appends else 0
+        yield from self._parts(one, inode, file, begin, signs, appends=appends, is_bulk=is_bulk)
+
+    def _parts(self, one: _Folder, inode: int, file: Path, begin: int, signs: tuple[int, int, int], *,
+               appends: bool, is_bulk: bool) -> Iterator[Change]:
+        with file.open("rb") as source:
+            if os.fstat(source.fileno()).st_ino != signs[0]:
+                return
+            source.seek(begin)
+            while True:
+                content = source.read(min(CHUNK_BYTES, signs[1] - begin))
+                is_last = begin + len(content) >= signs[1] or not content
+                said = Put(path=f"{one.path}/{file.name}", offset=begin, content=content, appends=appends,
+                           is_last=is_last)
+                yield Change(said=said, is_bulk=is_bulk, is_of_rank=one.is_of_rank, folder=inode, name=file.name,
+                             signs=signs)
+                begin += len(content)
+                file_there = one.files.get(file.name)
+                if is_last or file_there is None or file_there.brought != begin:  # the last: it was refused
+                    return
+
+
+def _signs(file: Path) -> tuple[int, int, int]:
+    about = file.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns

@@ -1,0 +1,241 @@
+"""The first host of a job: takes what the launchers of the others bring, and tells them what its watch knows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distprof.contract.watch_state import REQUEST_JSON, STATE_JSON, WATCH
+from distprof.errors import DataError
+from distprof.files import MOST_LINES_BYTES, read_small
+from distprof.launch.hosts.received_files import ReceivedFiles, take_request
+from distprof.launch.hosts.wire import (
+    HEAD,
+    MAGIC,
+    MOST_SAID,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Answer,
+    Ask,
+    Beat,
+    Done,
+    Drop,
+    Hello,
+    Move,
+    Put,
+    Said,
+    Seals,
+    encoded,
+    is_proof,
+    length_in,
+    proof,
+    said_in,
+)
+from distprof.launch.watching.claim import CLAIM_JSON
+
+PROVES_S, SILENT_S = 10.0, 30.0
+"""Whoever connects proves within it that it is of the job; a host that says nothing for so long has gone."""
+UNPROVEN = 64
+"""Connections at a time that have proven nothing yet; the next ones are closed."""
+TOLD = {CLAIM_JSON: 2.0, REQUEST_JSON: 0.5, STATE_JSON: 2.0}
+"""Files of `watch/` that others hear of, and how often at most, in seconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OtherHost:
+    """A host that proved to be of the job."""
+
+    host: str
+    node: int
+    is_shared: bool
+    """It records into this directory."""
+    seen_s: float
+    """When it said something last."""
+    brought_s: float = 0.0
+    """When it brought something last."""
+    connected: int = 0
+    done: Done | None = None
+
+
+class FirstHost:
+    """A server in a thread of its own.
+
+    Args:
+        run: The run directory.
+        directory_id: Of it.
+        context: Where connections are encrypted.
+    """
+
+    def __init__(self, run: Path, directory_id: str, context: ssl.SSLContext | None = None) -> None:
+        self.token = secrets.token_hex(32)
+        self.hosts: dict[int, OtherHost] = {}
+        """By their numbers in the rendezvous."""
+        self._run, self._directory_id, self._context = run, directory_id, context
+        self._owners: dict[str, str] = {}
+        self._unproven = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="distprof hosts", daemon=True)
+
+    @property
+    def places(self) -> list[str]:
+        """What was brought, as folders of ranks without `.partial`, folders of hosts and files."""
+        return sorted(self._owners)
+
+    def listen(self, host: str, port: int) -> int:
+        """Begins; returns the port.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        listening = _listening(host, port)
+        self._thread.start()
+        self._call(asyncio.start_server(self._connected, sock=listening, ssl=self._context, limit=1 << 20,
+                                        **_while_handshaking(self._context)))
+        return int(listening.getsockname()[1])
+
+    def _call(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PROVES_S)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its begin to its end; whatever goes wrong ends it, and no other."""
+        try:
+            if self._unproven >= UNPROVEN:
+                return
+            self._unproven += 1
+            try:
+                mine, theirs = await asyncio.wait_for(self._prove(reader, writer), PROVES_S)
+            finally:
+                self._unproven -= 1
+            await self._serve(_Talk(reader, writer, mine, theirs))
+        except (OSError, DataError, EOFError, TimeoutError):  # gone, or not of this job
+            return
+        finally:
+            with contextlib.suppress(Exception):
+                writer.close()
+
+    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Seals, Seals]:
+        """Both sides prove that they know the token.
+
+        Raises:
+            DataError: The other one does not.
+        """
+        mine = secrets.token_bytes(NONCE_BYTES)
+        writer.write(MAGIC + mine)
+        theirs = await reader.readexactly(NONCE_BYTES)
+        given = await reader.readexactly(PROOF_BYTES)
+        if not is_proof(given, self.token, "other host", mine, theirs):
+            raise DataError("a wrong token")
+        writer.write(proof(self.token, "first host", mine, theirs))
+        return (Seals(self.token, "first host", mine, theirs), Seals(self.token, "other host", mine, theirs))
+
+    async def _serve(self, talk: _Talk) -> None:
+        hello = await talk.heard(PROVES_S)
+        if not isinstance(hello, Hello):
+            raise DataError("no greeting")
+        is_shared = hello.directory_id == self._directory_id
+        one = self.hosts.get(hello.node)
+        if one is None or one.host != hello.host:
+            one = self.hosts[hello.node] = OtherHost(host=hello.host, node=hello.node, is_shared=is_shared,
+                                                     seen_s=time.monotonic())
+        one.connected, one.done = one.connected + 1, None
+        files = ReceivedFiles(self._run, hello.stem, hello.directory_id, self._owners)
+        told: dict[str, tuple[float, int]] = {}
+        try:
+            await talk.say(Answer(is_shared=is_shared, place=os.fspath(self._run)))
+            while True:
+                said = await talk.heard(SILENT_S)
+                one.seen_s = time.monotonic()
+                await talk.say(self._answer(said, one, files, told))
+        finally:
+            one.connected -= 1
+
+    def _answer(self, said: Said, one: OtherHost, files: ReceivedFiles, told: dict[str, tuple[float, int]]) -> Answer:
+        if isinstance(said, Beat):
+            return Answer(files=self._news(told))
+        if isinstance(said, Ask):
+            with contextlib.suppress(OSError):
+                take_request(self._run, said.content)
+        elif isinstance(said, Done):
+            one.done = said
+        elif one.is_shared:
+            return Answer(refused="it is there already")
+        elif isinstance(said, Put):
+            one.brought_s = time.monotonic()
+            return files.put(said)
+        elif isinstance(said, Move):
+            return files.move(said)
+        elif isinstance(said, Drop):
+            return files.drop(said)
+        return Answer()
+
+    def _news(self, told: dict[str, tuple[float, int]]) -> dict[str, bytes]:
+        """Files of the watch that changed since a host was told of them."""
+        found = {}
+        for name, every_s in TOLD.items():
+            last_s, changed_ns = told.get(name, (0.0, 0))
+            if time.monotonic() - last_s < every_s:
+                continue
+            with contextlib.suppress(OSError):
+                now_ns = (self._run / WATCH / name).stat().st_mtime_ns
+                if now_ns != changed_ns:
+                    found[name] = read_small(self._run / WATCH / name, MOST_LINES_BYTES)
+                    told[name] = time.monotonic(), now_ns
+        return found
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6, which has one port.
+
+    Raises:
+        OSError: The port is taken, or the address is not of this host.
+    """
+    if host:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be switched off
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _while_handshaking(context: ssl.SSLContext | None) -> dict[str, float]:
+    return {} if context is None else {"ssl_handshake_timeout": PROVES_S, "ssl_shutdown_timeout": 1.0}
+
+
+class _Talk:
+    """A connection on which both sides have proven who they are."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mine: Seals, theirs: Seals) -> None:
+        self._reader, self._writer, self._mine, self._theirs = reader, writer, mine, theirs
+
+    async def heard(self, patience_s: float) -> Said:
+        """The next message, all of which has to come within that time.
+
+        Raises:
+            OSError: It did not.
+            DataError: It is no message, or somebody changed it.
+        """
+        return said_in(await asyncio.wait_for(self._next(), patience_s))
+
+    async def _next(self) -> bytes:
+        head = await self._reader.readexactly(HEAD.size)
+        return self._theirs.opened(head, await self._reader.readexactly(length_in(head, MOST_SAID)))
+
+    async def say(self, answer: Answer) -> None:
+        """Answers; a host that does not take it in time has gone.
+
+        Raises:
+            OSError: It has.
+        """
+        self._writer.write(self._mine.sealed(encoded(answer)))
+        await asyncio.wait_for(self._writer.drain(), SILENT_S)

@@ -1,0 +1,116 @@
+"""A job on hosts that share nothing but a network: its answer is that of one host, and a host that is gone is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
+from support.several_hosts import Host, hosts_on_a_switch, why_not
+
+pytestmark = [pytest.mark.job, pytest.mark.skipif(why_not() is not None, reason=why_not() or "")]
+AHEAD_S = 3.25
+SHORT = ("--steps", "wait=2,count=1,time=1,trace=4,arrivals=4")
+
+
+def begun(hosts: Sequence[Host], folder: Path, port: int, script: Path, *arguments: object,
+          flags: Sequence[object] = SHORT) -> list[subprocess.Popen[str]]:
+    """The launchers of a job of one rank a host, each with a directory of its own."""
+    return [subprocess.Popen(
+        host.command(sys.executable, "-m", "distprof", "run", "--out", folder / host.name, "--nnodes", len(hosts),
+                     "--node-rank", node, "--nproc-per-node", 1, "--master-addr", hosts[0].address, "--master-port",
+                     port, *flags, script, *arguments),
+        env=clean_environ() | host.environ(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+        for node, host in enumerate(hosts)]
+
+
+def told(jobs: Sequence[subprocess.Popen[str]]) -> list[str]:
+    return [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
+
+
+def same_files(folder: Path, hosts: Sequence[Host]) -> bool:
+    """Whether the first host has what each other one recorded, byte by byte."""
+    return all((folder / hosts[0].name / file.relative_to(folder / host.name)).read_bytes() == file.read_bytes()
+               for host in hosts[1:] for file in (folder / host.name).glob("rank*/*"))
+
+
+def test_the_answer_for_two_hosts_is_said_by_the_first_one(tmp_path):
+    with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
+        jobs = begun(hosts, tmp_path, 29533, SCRIPTS / "two_hosts_job.py")
+        first, second = told(jobs)
+    assert [job.returncode for job in jobs] == [0, 0], (first, second)
+    assert "2 of 2 ranks recorded. Merging" in first and "2 ranks = dp 2" in first, first
+    assert "all 2 ranks complete" in first
+    assert f"Brought to host-a:{tmp_path}/host-a, whose launcher says the answer" in second, second
+    assert "2 ranks = dp 2" not in second
+    assert same_files(tmp_path, hosts)
+    about = distprof("stats", "--json", tmp_path / "host-a")
+    assert about.returncode == 0 and "missing" not in about.stderr
+    assert not list(tmp_path.glob("host-b/merged")) and not list(tmp_path.glob("host-a/**/*.brought"))
+
+
+def test_hosts_that_are_to_bring_nothing_keep_it(tmp_path):
+    with hosts_on_a_switch(0.0, 0.0) as hosts:
+        jobs = begun(hosts, tmp_path, 29534, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "off", *SHORT))
+        first, second = told(jobs)
+    assert "1 of 2 ranks recorded. The other ranks: rank 1 in host-b:" in first, first
+    assert "1 of 2 ranks recorded. The other ranks: rank 0 in host-a:" in second, second
+    assert not (tmp_path / "host-a" / "rank00001").exists()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("num_hosts", [4, 8])
+def test_many_hosts_have_one_answer_within_half_a_minute(tmp_path, num_hosts):
+    with hosts_on_a_switch(*(AHEAD_S * (number % 3 - 1) for number in range(num_hosts))) as hosts:
+        jobs = begun(hosts, tmp_path, 29535, SCRIPTS / "two_hosts_job.py")
+        others = told(jobs[1:])
+        over_s = time.monotonic()
+        first, = told(jobs[:1])
+        took_s = time.monotonic() - over_s
+    assert not any(job.returncode for job in jobs), (first, others)
+    assert f"{num_hosts} of {num_hosts} ranks recorded. Merging" in first, first
+    assert all("Brought to host-a:" in text for text in others), others
+    assert same_files(tmp_path, hosts)
+    assert took_s < 30, took_s
+    print(f"{num_hosts} hosts: answer {took_s:.1f} s after the last other host")
+
+
+@pytest.mark.stress
+def test_a_host_that_loses_power_is_named_and_the_others_are_answered(tmp_path):
+    """Its cable is out and everything on it killed: ranks of the others wait for it, and are ended by hand."""
+    with hosts_on_a_switch(0.0, AHEAD_S, -AHEAD_S) as hosts:
+        jobs = begun(hosts, tmp_path, 29536, SCRIPTS / "linked.py", "ring", 10**9, 1000, 0.02)
+        wait_for(jobs[0], *(tmp_path / "host-a" / f"rank{rank:05d}" / "rank.json" for rank in range(3)))
+        hosts[2].unplug()
+        os.killpg(jobs[2].pid, signal.SIGKILL)
+        time.sleep(5)
+        for job in jobs[:2]:
+            job.send_signal(signal.SIGTERM)
+        over_s = time.monotonic()
+        first, second = told(jobs[:2])
+        told(jobs[2:])
+        took_s = time.monotonic() - over_s
+    assert "without host-c: it has not brought all that was recorded there" in first, first
+    assert "Merging" in first and "3 ranks = dp 3" in first, first
+    assert "Brought to host-a:" in second, second
+    assert took_s < 60, took_s
+    print(f"answer {took_s:.1f} s after the job was ended")
+
+
+@pytest.mark.stress
+def test_a_host_that_cannot_connect_keeps_its_files_and_says_so(tmp_path):
+    with hosts_on_a_switch(0.0, 0.0) as hosts:
+        jobs = begun(hosts, tmp_path, 29537, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "127.0.0.1:29600", *SHORT))
+        first, second = told(jobs)
+    assert [job.returncode for job in jobs] == [0, 0]
+    assert "cannot bring what this host records to host-a" in second and "hint:" in second, second
+    assert "1 of 2 ranks recorded. The other ranks: rank 0 in host-a:" in second, second
+    assert "without node 1" in first and re.search(r"1 of 2 ranks recorded. Merging", first), first
