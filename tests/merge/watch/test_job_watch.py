@@ -118,6 +118,13 @@ def test_memory_that_grows_and_a_warm_up_that_does_not() -> None:
     assert found.bytes_per_hour == pytest.approx(1e6 * STEPS / hours, rel=0.1)
 
 
+def test_memory_that_begins_to_grow_late() -> None:
+    found = only(seen(leak_bytes=(1, 1e6), leaks_from=1_100))
+    assert (found.kind, found.ranks) == ("memory_growth", [1])
+    assert abs(found.onset_step - 1_100) <= 40
+    assert found.bytes_per_hour == pytest.approx(1e6 * 3600e9 / SLOW, rel=0.1)
+
+
 def test_a_rank_that_is_silent_has_stopped_while_the_job_runs() -> None:
     ranks = Ranks(play(Job(num_steps=400, step_ns=SLOW, stops=(2, 200))))
     job = JobWatch(dict.fromkeys(range(4), "a"))

@@ -79,6 +79,8 @@ class Job:
     links: tuple[Link, ...] = ()
     leak_bytes: tuple[int, float] | None = None
     """A rank whose memory grows, and by how much per step."""
+    leaks_from: int = 0
+    """The step from which on it does."""
     stops: tuple[int, int] | None = None
     """A rank that writes nothing more from a step on."""
     blocked_known: bool = True

@@ -38,7 +38,8 @@ def rows_of(played: Played, rank: int) -> dict[str, Any]:
     longest = np.array([low + int(np.argmax(span[low:high])) for low, high in zip(first, after, strict=True)], np.int64)
     leak = job.leak_bytes[1] if job.leak_bytes and job.leak_bytes[0] == rank else 0.0
     draw = np.random.default_rng(job.seed + 7 * rank)
-    memory = 2 * GIB + GIB * (1 - np.exp(-after / 200)) + leak * after + draw.normal(0, 5e6, len(after))
+    leaked = leak * np.maximum(0, after - job.leaks_from)
+    memory = 2 * GIB + GIB * (1 - np.exp(-after / 200)) + leaked + draw.normal(0, 5e6, len(after))
     columns = {"first_step": first, "num_steps": after - first, "end_ns": BEGAN_NS + end[after - 1],
                "span_ns": summed(span), "longest_ns": span[longest], "longest_step": longest}
     for place, name in enumerate(("data_ns", "forward_ns", "backward_ns", "optimizer_ns")):
