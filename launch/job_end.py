@@ -81,7 +81,8 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     else:
         if job_lines:
             say(*job_lines)
-        _say_next(done, directory, others, has_failed=code != 0 and not interrupted, uploaded_to=uploaded_to)
+        _say_next(done, directory, others, has_failed=code != 0 and not interrupted, uploaded_to=uploaded_to,
+                  merges=merges and not code and after_merge is None)
 
 
 def _are_here(directory: Path, one: RanksDirectory) -> bool:
@@ -147,10 +148,14 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
 
 
 def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool,
-              uploaded_to: str | None) -> None:
+              uploaded_to: str | None, merges: bool = False) -> None:
     """What to type where nothing is merged here."""
     if others and uploaded_to is not None:
-        say(f"{done} The launcher that ends last merges those of all hosts.")
+        if merges and not has_failed:
+            say(f"{done} The launcher that ends last merges those of all hosts.")
+        else:
+            say(f"{done} Next, once all hosts have uploaded their ranks:",
+                *_indented([f"distprof merge {quoted(uploaded_to)}"]))
         return
     where = "; ".join(f"rank{'s' if len(one.ranks) > 1 else ''} {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}"
                       for one in others)

@@ -20,7 +20,7 @@ from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.errors import DistprofError
-from distprof.launch.hosts.bringing import Bringing
+from distprof.launch.hosts.bringing import Bringing, is_common
 from distprof.launch.hosts.first_host import FirstHost, OtherHost
 from distprof.launch.hosts.protocol import End, FromHosts, Gathered, HostsOrder, Meet, ToHosts
 from distprof.launch.hosts.wire import PROTOCOL, Announcement, server_context
@@ -91,6 +91,8 @@ class Bringer:
         is_first = self._met is not None and self._met.announcement is None
         if is_first and self._first is not None and self._met is not None:
             places = self._first.places if self._order.uploaded else []
+            if not self._first.hosts and is_common(self._run):  # nobody could connect, and nobody has to
+                return Gathered(role="shared")
             return msgspec.structs.replace(_gathered(self._first, self._met.num_nodes), places=places)
         if self._bringing is None:
             return Gathered(role="kept")

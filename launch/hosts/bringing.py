@@ -112,7 +112,7 @@ class Bringing:
             pause_s = min(2 * pause_s, LONGEST_S)
 
     def _tell_kept(self) -> None:
-        if not self._has_said and self._to is not None:
+        if not self._has_said and self._to is not None and not is_common(self._run):
             self._has_said = True
             where = f"{self._to.host} ({', '.join(self._to.addresses)}; port {self._to.port})"
             self._say(f"cannot bring what this host records to {where}: {self._why}; it stays in {self._run}  {HINT}")
@@ -180,6 +180,15 @@ class Bringing:
                     write_unsynced(self._run, name, answer.files[name])
                 elif take_request(self._run, answer.files[name]):
                     self._asked = answer.files[name]
+
+
+def is_common(run: Path) -> bool:
+    """Whether ranks of several hosts have told each other that they record into this one directory."""
+    try:
+        about = rank_json.read(run / RUN_JSON, RunJson)
+    except DataError:
+        return False
+    return len(about.directories) == 1 and len(about.directories[0].hosts) > 1
 
 
 def _directory_id(run: Path) -> str:

@@ -45,6 +45,7 @@ from distprof.launch.watching.claim import CLAIM_JSON
 
 PROVES_S, SILENT_S = 10.0, 30.0
 """Whoever connects proves within it that it is of the job; a host that says nothing for so long has gone."""
+SHUTDOWN_S = 1.0
 UNPROVEN = 64
 """Connections at a time that have proven nothing yet; the next ones are closed."""
 TOLD = {CLAIM_JSON: 2.0, REQUEST_JSON: 0.5, STATE_JSON: 2.0}
@@ -99,8 +100,9 @@ class FirstHost:
         """
         listening = _listening(host, port)
         self._thread.start()
+        handshake_s, shutdown_s = (None, None) if self._context is None else (PROVES_S, SHUTDOWN_S)
         self._call(asyncio.start_server(self._connected, sock=listening, ssl=self._context, limit=1 << 20,
-                                        **_while_handshaking(self._context)))
+                                        ssl_handshake_timeout=handshake_s, ssl_shutdown_timeout=shutdown_s))
         return int(listening.getsockname()[1])
 
     def _call(self, what: Coroutine[Any, Any, Any]) -> Any:
@@ -206,10 +208,6 @@ def _listening(host: str, port: int) -> socket.socket:
         with contextlib.suppress(OSError):  # IPv6 may be switched off
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
-
-
-def _while_handshaking(context: ssl.SSLContext | None) -> dict[str, float]:
-    return {} if context is None else {"ssl_handshake_timeout": PROVES_S, "ssl_shutdown_timeout": 1.0}
 
 
 class _Talk:

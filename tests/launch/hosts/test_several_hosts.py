@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -89,8 +88,7 @@ def test_a_host_that_loses_power_is_named_and_the_others_are_answered(tmp_path):
     with hosts_on_a_switch(0.0, AHEAD_S, -AHEAD_S) as hosts:
         jobs = begun(hosts, tmp_path, 29536, SCRIPTS / "linked.py", "ring", 10**9, 1000, 0.02)
         wait_for(jobs[0], *(tmp_path / "host-a" / f"rank{rank:05d}" / "rank.json" for rank in range(3)))
-        hosts[2].unplug()
-        os.killpg(jobs[2].pid, signal.SIGKILL)
+        hosts[2].lose_power()
         time.sleep(5)
         for job in jobs[:2]:
             job.send_signal(signal.SIGTERM)

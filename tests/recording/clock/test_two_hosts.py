@@ -23,7 +23,8 @@ def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
     outs = [tmp_path / "a" / "run", tmp_path / "b" / "own"]
     with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
         jobs = [subprocess.Popen(
-            host.command(sys.executable, "-m", "distprof", "run", "--out", out, "--nnodes", 2, "--node-rank", node,
+            host.command(sys.executable, "-m", "distprof", "run", "--out", out, "--hosts", "off", "--nnodes", 2,
+                         "--node-rank", node,
                          "--nproc-per-node", ranks, "--master-addr", hosts[0].address, "--master-port", 29531,
                          "--steps", "wait=2,count=1,time=1,trace=4,arrivals=4", SCRIPTS / "two_hosts_job.py"),
             env=clean_environ() | host.environ(), stderr=subprocess.PIPE, text=True)
