@@ -234,7 +234,10 @@ static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, int deepes
                 continue;
             }
         } else {
-            p = scalar_end(p, end, flags, ok);
+            const uint8_t *behind = digits(p, end); /* as most are: a short integer */
+            if (behind == p || behind - p > 15 || behind == end || IN_SCALAR[*behind] || (*p == '0' && behind - p > 1))
+                behind = scalar_end(p, end, flags, ok);
+            p = behind;
             if (!p || !*ok) return p;
         }
         for (;;) { /* behind a value */
