@@ -63,7 +63,7 @@ static const uint8_t *read_like(const uint8_t *from, const uint8_t *end, Columns
         int ok = 1;
         const uint8_t *value = p = blank(p, end);
         if (p >= end) return NULL;
-        p = usual_number(value, end, &thousandfold);
+        p = *p == '[' ? usual_array_end(p, end) : usual_number(p, end, &thousandfold);
         if (!p) p = value_end(value, end, DEEPEST - 1, flags, &ok);
         if (!p || !ok) return NULL;
         if (member->wanted >= 0) keep_wanted(c, &c->wanted[member->wanted], value, p - value);

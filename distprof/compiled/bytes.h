@@ -52,6 +52,22 @@ static int64_t num_same(const uint8_t *a, const uint8_t *b, int64_t n) {
     return i;
 }
 
+/* memcpy(), inlined for what is short, and returns the place behind the copy. */
+static inline uint8_t *copy(uint8_t *out, const uint8_t *from, int64_t n) {
+    if (n > 128) return (uint8_t *)memcpy(out, from, n) + n;
+    if (n >= 16) {
+        for (int64_t i = 0; i + 16 < n; i += 16) memcpy(out + i, from + i, 16);
+        memcpy(out + n - 16, from + n - 16, 16);
+    } else if (n >= 8) {
+        memcpy(out, from, 8), memcpy(out + n - 8, from + n - 8, 8);
+    } else if (n >= 4) {
+        memcpy(out, from, 4), memcpy(out + n - 4, from + n - 4, 4);
+    } else {
+        for (int64_t i = 0; i < n; i++) out[i] = from[i];
+    }
+    return out + n;
+}
+
 /* A word that holds `byte` eight times: XOR with it makes zeros of the bytes that are equal to it. */
 #define EACH(byte) (UINT64_C(0x0101010101010101) * (byte))
 
