@@ -31,7 +31,7 @@ from measuring.turns import COSTS, again, cells, cpu_s, empty
 HEAD = ("program", "runs", *COSTS, "MB/s", "trace MB", "slices lost", "time / ours", "memory / ours")
 RANKS = ("ranks", "input MB", "runs", *COSTS, "ms a rank", "MB/s")
 LOADS = ("all events in memory", "s", "rows")
-GZIP = "limit: gzip -1"
+GZIP, IGZIP, VIZTRACER = "limit: gzip -1", "limit: igzip -1, all cores", "viztracer --combine"
 SLICE = re.compile(rb'"ph":\s*"X"')
 LONGEST_SLICE = 32
 """Bytes that a match of `SLICE` has at most."""
@@ -129,7 +129,8 @@ def measure(args: argparse.Namespace) -> Found:
         loads = loading(ours, folder / "output" / OURS.writes / "events.parquet", peers, args.repeat)
     slices = sum(map(count_slices, traces))
     remarks = [*absent, *(f"{one.contender.name}: {one.failure}" for one in results if one.failure)]
-    gzip = next(one for one in results if one.contender.name == GZIP)
+    by_name = {one.contender.name: one for one in results if one.costs}
+    gzip, igzip, viztracer = by_name[GZIP], by_name[IGZIP], by_name.get(VIZTRACER)
     return Found(
         text=[f"{len(traces)} ranks, {ours.num_megabytes:.0f} MB, {slices} slices:",
               table(HEAD, [one.cells(ours, slices) for one in results if one.costs]),
@@ -137,7 +138,14 @@ def measure(args: argparse.Namespace) -> Found:
               table(RANKS, [ours.ranks_cells(), many.ranks_cells()]), table(LOADS, loads),
               *map("Not measured: {}".format, remarks)],
         ratios={"4 ranks: CPU / gzip -1": Ratio(value=cpu_s(ours.costs) / cpu_s(gzip.costs)),
+                "4 ranks: CPU / igzip -1": Ratio(value=cpu_s(ours.costs) / cpu_s(igzip.costs)),
+                **({} if viztracer is None else {
+                    "4 ranks: wall / viztracer": Ratio(value=_fastest_s(ours) / _fastest_s(viztracer))}),
                 "a further rank: CPU / gzip -1": Ratio(value=_slope(ours, many) * len(traces) / cpu_s(gzip.costs))})
+
+
+def _fastest_s(result: Result) -> float:
+    return min(cost.wall_s for cost in result.costs)
 
 
 def _slope(few: Result, many: Result) -> float:

@@ -89,8 +89,8 @@ def test_a_ratio_is_compared_with_the_recorded_one(tmp_path, imported, monkeypat
 
     assert "CPU / peer: 2.000, none recorded" in run()
     run("--record")
-    assert results.read_text().count("## ") == 2 and "of old" not in results.read_text()
-    assert "\n\n7 rows\n\n" in results.read_text() and results.read_text().endswith("## two.py\n\nkept\n")
+    assert results.read_text().count("## ") == 3 and "of old" not in results.read_text()
+    assert "\n\n7 rows\n\n" in results.read_text() and "## two.py\n\nkept\n\n## Ratios by" in results.read_text()
     ratios["CPU / peer"] = 2.3
     assert "CPU / peer: 2.300, 1.15 times the recorded 2.000\n" in run()
     ratios["CPU / peer"] = 2.5
@@ -99,6 +99,20 @@ def test_a_ratio_is_compared_with_the_recorded_one(tmp_path, imported, monkeypat
     assert "1.25 times the recorded 2.000, TOO HIGH" in capsys.readouterr().out
     assert "## one.py --rows 8\n" in run("--rows", "8")  # another form has a section of its own
     assert "recorded" not in run("--smallest")
+
+
+def test_ratios_of_earlier_commits_are_kept(tmp_path, imported, monkeypatch):
+    from measuring import benchmark
+
+    results = tmp_path / "RESULTS.md"
+    results.write_text("# Results\n\n## one.py\n\nkept\n")
+    monkeypatch.setattr(benchmark, "RESULTS", results)
+    for name, value in (("aaa", 2.0), ("bbb", 1.0), ("bbb", 1.5)):
+        monkeypatch.setattr(benchmark, "commit", lambda name=name: f"commit {name}")
+        benchmark.record_of_commit("## one.py", {"CPU / peer": benchmark.Ratio(value=value)})
+    rows = [line.split() for line in results.read_text().splitlines() if "one.py:" in line]
+    assert [(row[-4], row[-2]) for row in rows] == [("aaa", "2.000"), ("bbb", "1.500")]
+    assert "## one.py\n\nkept\n\n## Ratios by commit\n" in results.read_text()
 
 
 @pytest.mark.job

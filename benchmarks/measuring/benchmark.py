@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ RESULTS = HERE / "RESULTS.md"
 DISTPROF = (sys.executable, "-m", "distprof")
 """The command as a program."""
 HEAD = (RATIO, "recorded", "too high from")
+BY_COMMIT = "## Ratios by commit"
+"""The last section: a row for each ratio that was recorded, of this commit and those before."""
+BY_COMMIT_HEAD = ("benchmark: ratio", "date", "commit", "value")
 ROW = re.compile(r"\| ([^|]+?) +\| +([\d.]+) \| +([\d.]+) \|")
 PACKAGES = ("torch", "isal", "polars", "viztracer")
 
@@ -95,6 +99,7 @@ def run(measure: Callable[[argparse.Namespace], Found], doc: str | None, **optio
     is_worse = _compare(heading, found.ratios)
     if args.record:
         record(heading, "\n\n".join([*paragraphs, *_of_ratios(found.ratios)]))
+        record_of_commit(heading, found.ratios)
     elif is_worse:
         sys.exit(1)
 
@@ -141,8 +146,15 @@ def files(args: argparse.Namespace) -> Iterator[Path]:
 def machine() -> str:
     """Date, processor, cores and versions."""
     packages = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    return fill(f"{date.today()}, {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, "
-                f"{packages}.", width=120)
+    return fill(f"{date.today()}, {commit()}, {os.cpu_count()} cores ({_processor()}), "
+                f"Python {platform.python_version()}, {packages}.", width=120)
+
+
+def commit() -> str:
+    """The commit of this checkout, and whether files differ from it."""
+    done = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--dirty=, changed"], capture_output=True,
+                          text=True, check=False)
+    return f"commit {done.stdout.strip()}" if not done.returncode else "no commit"
 
 
 def _processor() -> str:
@@ -183,3 +195,15 @@ def record(heading: str, section: str) -> None:
     before, _, behind = RESULTS.read_text().partition(f"\n{heading}\n")
     _, following, others = behind.partition("\n## ")
     RESULTS.write_text(f"{before.rstrip()}\n\n{heading}\n\n{section}\n{following}{others}")
+
+
+def record_of_commit(heading: str, ratios: dict[str, Ratio]) -> None:
+    """Adds ratios to those of earlier commits, in place of what was recorded of the same commit."""
+    before, _, section = RESULTS.read_text().partition(f"\n{BY_COMMIT}\n")
+    lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    known = [[cell.strip() for cell in line] for line in lines[2:]]
+    new = [[f"{heading.removeprefix('## ')}: {what}", str(date.today()), commit(), f"{ratio.value:.3f}"]
+           for what, ratio in ratios.items()]
+    names = {(row[0], row[2]) for row in new}
+    rows = sorted([*(row for row in known if (row[0], row[2]) not in names), *new], key=lambda row: row[:2])
+    RESULTS.write_text(f"{before.rstrip()}\n\n{BY_COMMIT}\n\n{table(BY_COMMIT_HEAD, rows)}\n")

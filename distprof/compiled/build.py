@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -36,6 +35,8 @@ def build(library: Path = LIBRARY, *, wheel: str | None = None) -> Path | None:
     Returns:
         The library; None, with a line on stderr, where it cannot be compiled.
     """
+    import subprocess  # takes a while, and most who are here want to know what there is
+
     temporary = library.with_suffix(f".{os.getpid()}{library.suffix}")
     compiler = shlex.split(os.environ.get("CC", "cc"))
     how = f"{wheel} wheel" if wheel else f"by {shlex.join(compiler)}"

@@ -55,4 +55,5 @@ typedef struct {
     Interner *texts;
     int64_t recovers;        /* reading goes on behind damage, which is counted */
     int64_t num_damaged, lost_bytes;
+    int64_t has_found;       /* a wanted text of the event being read has a found_at */
 } Columns;

@@ -207,6 +207,35 @@ static int is_spelled(const uint8_t *key, int64_t len, const char *name) {
     return !*name && key == end;
 }
 
+/* A short integer, as most numbers are; NULL where it takes a closer look. */
+static const uint8_t *short_integer_end(const uint8_t *p, const uint8_t *end) {
+    const uint8_t *behind = digits(p, end);
+    if (behind == p || behind - p > 15 || behind == end || IN_SCALAR[*behind] || (*p == '0' && behind - p > 1)) return NULL;
+    return behind;
+}
+
+/* An array of strings, short integers, and arrays like it, as programs write them; NULL where it takes a closer look. */
+static const uint8_t *usual_array_end(const uint8_t *p, const uint8_t *end) {
+    uint8_t flags = 0;
+    int depth = 0;
+    while (p < end) { /* before a value */
+        if (*p == '[' && depth < 8) {
+            depth++, p++;
+            if (p == end || *p != ']') continue;
+        } else if (*p == '"') {
+            p = string_end(p + 1, end, &flags);
+            if (!p++ || flags) return NULL;
+        } else if (!(p = short_integer_end(p, end))) {
+            return NULL;
+        }
+        for (; p < end && *p == ']'; p++) /* behind one */
+            if (!--depth) return p + 1;
+        if (end - p < 2 || *p != ',') return NULL;
+        p += 1 + (p[1] == ' ');
+    }
+    return NULL;
+}
+
 /* Any value, which may nest `deepest` levels; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON. */
 static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, int deepest, uint8_t *flags, int *ok) {
     uint64_t objects[DEEPEST / 64] = {0}; /* a bit a level: it is no array */
@@ -234,7 +263,8 @@ static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, int deepes
                 continue;
             }
         } else {
-            p = scalar_end(p, end, flags, ok);
+            const uint8_t *behind = short_integer_end(p, end);
+            p = behind ? behind : scalar_end(p, end, flags, ok);
             if (!p || !*ok) return p;
         }
         for (;;) { /* behind a value */

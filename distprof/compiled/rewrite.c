@@ -1,13 +1,17 @@
 /* Rewriting: events with other numbers. All text between the numbers is copied as it is. */
 
+static const char PAIRS[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
+                            "4950515253545556575859606162636465666768697071727374757677787980818283848586878889909192939495"
+                            "96979899";
+
 static uint8_t *put_integer(uint8_t *out, int64_t value) {
-    uint8_t digits[20];
-    int n = 0;
+    uint8_t digits[20], *p = digits + sizeof digits;
     uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    do digits[n++] = '0' + rest % 10; while (rest /= 10);
     if (value < 0) *out++ = '-';
-    while (n) *out++ = digits[--n];
-    return out;
+    for (; rest >= 100; rest /= 100) p -= 2, memcpy(p, PAIRS + 2 * (rest % 100), 2);
+    if (rest >= 10) p -= 2, memcpy(p, PAIRS + 2 * rest, 2);
+    else *--p = '0' + (uint8_t)rest;
+    return copy(out, p, digits + sizeof digits - p);
 }
 
 static uint8_t *put_microseconds(uint8_t *out, int64_t ns) {
@@ -35,14 +39,17 @@ static int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first
 }
 
 /* Phases whose id links events: arrows, asynchronous events, objects, samples, memory dumps, contexts. */
-static int is_linked(uint8_t phase) { return phase && strchr("stfbenSTpFNODPvV()", phase) != NULL; }
+static const uint8_t IS_LINKED[256] = {
+    ['s'] = 1, ['t'] = 1, ['f'] = 1, ['b'] = 1, ['e'] = 1, ['n'] = 1, ['S'] = 1, ['T'] = 1, ['p'] = 1, ['F'] = 1, ['N'] = 1,
+    ['O'] = 1, ['D'] = 1, ['P'] = 1, ['v'] = 1, ['V'] = 1, ['('] = 1, [')'] = 1,
+};
 
 /* The number for what links each event with others: its id, or the bind_id of a slice; NONE for the rest. 0 without
  * memory. */
 int32_t link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *links) {
     for (int64_t row = 0; row < c->num_rows; row++) {
         const int32_t *spans = c->spans + 2 * NUM_SPANS * row, *id = spans + 2 * BIND_ID;
-        if (is_linked(c->phase[row])) id = spans + 2 * (spans[2 * ID + 1] ? ID : ID2);
+        if (IS_LINKED[c->phase[row]]) id = spans + 2 * (spans[2 * ID + 1] ? ID : ID2);
         links[row] = id[1] ? link_of(ids, buf + id[0], id[1], 0) : NONE;
     }
     return !ids->failed;
@@ -79,7 +86,7 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
         const int32_t *spans = c->spans + 2 * NUM_SPANS * row;
         int32_t places[NUM_SPANS][3];
         int n = 0;
-        int linked = is_linked(c->phase[row]);
+        int linked = IS_LINKED[c->phase[row]];
         for (int which = 0; which < ARGS; which++) {
             int32_t offset = spans[2 * which], len = spans[2 * which + 1], inner;
             if (!len) continue;
@@ -95,7 +102,7 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
         }
         int32_t from = c->start[row];
         for (int i = 0; i < n; i++) {
-            memcpy(out, buf + from, places[i][0] - from), out += places[i][0] - from;
+            out = copy(out, buf + from, places[i][0] - from);
             const uint8_t *old = buf + places[i][0];
             int32_t len = places[i][1];
             switch (places[i][2]) {
@@ -111,7 +118,7 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
             }
             from = places[i][0] + len;
         }
-        memcpy(out, buf + from, c->end[row] - from), out += c->end[row] - from;
+        out = copy(out, buf + from, c->end[row] - from);
         /* what is not there and has to be: a process, a thread, the duration of a slice */
         int no_pid = !spans[2 * PID + 1], no_tid = !spans[2 * TID + 1];
         int no_dur = !spans[2 * DUR + 1] && dur_ns[row] != NONE;

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from distprof.contract.problems import Problem
 from distprof.errors import IncompleteError
-from distprof.merge.text.problems import problem_lines
 
 
 def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
     """Raises IncompleteError where something is missing and that matters."""
     if strict and problems:
+        from distprof.merge.text.problems import problem_lines
+
         raise IncompleteError(f"incomplete: {'; '.join(problem_lines(problems))}",
                               hint="without --strict, this exits with 0")

@@ -7,26 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import SUMMARY_KEYS
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
-from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text import stats as stats_text
-from distprof.merge.totals.level_totals import level_modules, level_totals
-from distprof.merge.totals.module_sums import read_modules
-from distprof.merge.totals.modules import module_dicts, module_rows
-from distprof.merge.totals.recorded_tables import read_tables
-from distprof.merge.totals.summary import reduce
 from distprof.reporters.page import Page
 from distprof.reporters.tree import TreeView, select_modules
-from distprof.reporters.tree_report import TreeReport
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, top: int = 10,
@@ -69,6 +64,9 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     Raises:
         UsageError: The run does not know what to sort by.
     """
+    from distprof.merge.totals.modules import module_dicts, module_rows
+    from distprof.reporters.tree_report import TreeReport
+
     paths = (path, *more)
     summary, modules = (None, None) if sizes else (summary_of_merge(paths), modules_of_merge(paths))
     run = None if summary is not None and modules is not None else open_run(*paths, sizes=sizes, exact=exact)
@@ -78,7 +76,7 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     _refuse_traces(summary["kind"], path, "modules")
     if modules is None:
         assert run is not None
-        modules = level_modules(run) if run.summaries is not None else read_modules(run).rows
+        modules = _modules(run)
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:
@@ -88,12 +86,26 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     return stats_text.render_modules(summary, TreeReport(rows=rows, view=view), paths, Page())
 
 
+def _modules(run: Run) -> pl.DataFrame:
+    from distprof.merge.totals.level_totals import level_modules
+    from distprof.merge.totals.module_sums import read_modules
+
+    return level_modules(run) if run.summaries is not None else read_modules(run).rows
+
+
 def _computed(paths: Sequence[Path], peak: float | None = None,
               sizes: Mapping[str, int] = NO_SIZES, *, exact: bool) -> dict[str, Any]:
     return _summary(open_run(*paths, sizes=sizes, exact=exact), peak, sizes)
 
 
 def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+    # an earlier merge, where there is one, has all of it
+    from distprof.merge.cost.measured_run import measured_run
+    from distprof.merge.levels.all_tables import tables_tell
+    from distprof.merge.totals.level_totals import level_totals
+    from distprof.merge.totals.recorded_tables import read_tables
+    from distprof.merge.totals.summary import reduce
+
     if run.summaries is not None:
         level = level_totals(run)
         if not tables_tell(run, level.analysis.blind):

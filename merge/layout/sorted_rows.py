@@ -186,7 +186,9 @@ def _order(keys: Sequence[Any]) -> Any:
     ordered = packed.take(order)
     ties = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(ties):
-        rows = np.union1d(ties, ties + 1)
+        is_tied = np.zeros(len(order), bool)
+        is_tied[ties] = is_tied[ties + 1] = True
+        rows = np.flatnonzero(is_tied)
         some = order[rows]
         order[rows] = some[np.lexsort([*(key[some] for key in reversed(keys[num_packed:])), packed[some]])]
     return order

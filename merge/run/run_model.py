@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from distprof.contract.mesh import AXES
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import Table
-from distprof.merge.run.summaries.summaries import Summaries
 from distprof.merge.scan.trace_file import TraceFile
+
+if TYPE_CHECKING:
+    from distprof.merge.run.summaries.summaries import Summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ import lzma
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow
-
 from distprof.merge.scan.gunzip import READ_BYTES, STEP_BYTES, Damage, Readable
 
 STARTS = {"zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
@@ -64,6 +62,8 @@ class _Counted(io.RawIOBase):
 
 
 def _zstd(raw: io.RawIOBase) -> Any:
+    import pyarrow  # takes a while, and few traces are zstd
+
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd")
 
 

@@ -62,7 +62,7 @@ class _Columns(ctypes.Structure):
                     "start", "end", "spans", "ts_ns", "dur_ns", "name", "category", "thread", "phase", "flags",
                     "names", "categories", "threads")),
                 ("num_wanted", INT32), ("skims", INT32), ("wanted", POINTER), ("texts", POINTER),
-                ("recovers", INT64), ("num_damaged", INT64), ("lost_bytes", INT64))
+                ("recovers", INT64), ("num_damaged", INT64), ("lost_bytes", INT64), ("has_found", INT64))
 
 
 class CompiledScanner(ScannedColumns):
