@@ -198,7 +198,7 @@ def measure(args: argparse.Namespace) -> Found:
     torch.set_num_threads(1)
     text, ratios = list[str](), dict[str, Ratio]()
     if "plain" in args.modes:
-        peers = {name: mode for peer in args.peers for name, mode in PEERS[peer].items()}
+        peers = {name: mode for peer in args.peers for name, mode in PEERS.get(peer, {}).items()}
         pairs = _paired(Trainer(args, replicated=False), MODES | peers, args)
         text += _text("", pairs)
         ratios |= {f"{name}: CPU / plain": Ratio(value=pairs.cpu(name), factor=NOISE)
