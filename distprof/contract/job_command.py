@@ -10,7 +10,7 @@ RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": 
                    "--execution-trace": False, "--step-every": True, "--config": True, "--no-merge": False,
                    "--no-progress": False, "--no-argv": False, "--passes": True, "--watch": True,
                    "--watch-bytes": True, "--metrics": True, "--on-finding": True, "--otlp": True, "--log-to": True,
-                   "--window-every": True,
+                   "--window-every": True, "--hosts": True, "--hosts-cert": True, "--hosts-key": True,
                    "--force": False, "--debug": False}
 """Flags of `distprof run` that the job itself does not see, and whether a value follows them."""
 LAUNCHER = "distprof"

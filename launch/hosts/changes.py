@@ -23,6 +23,7 @@ APPENDED = re.compile(rf"(watch-\d+|conditions-\d+)\.bin|{re.escape(STEP_LINES)}
 """Files to which is only appended, as long as they are the same file."""
 FIRST = re.compile(rf"(watch|conditions)-\d+\.bin|{re.escape(STUCK_JSON)}|{re.escape(RANK_JSON)}")
 """What a watch reads comes before all else."""
+TAIL_BYTES = 64
 HERE, WINDOW = "", f"{WINDOWS}/[0-9][0-9][0-9][0-9]/"
 AROUND = ("attempt[0-9][0-9][0-9][0-9]/", HERE, f"{WINDOW}attempt[0-9][0-9][0-9][0-9]/", WINDOW)
 """Where folders of ranks may lie in a run directory. What became an earlier attempt goes out of the way first."""
@@ -36,6 +37,8 @@ class _File:
     """Inode, size and time of its last change."""
     brought: int
     """Bytes that are there."""
+    tail: bytes = b""
+    """The last of them: a file that was made anew may have the inode of the one before."""
     seen: tuple[int, int, int] | None = None
     """The signs at the last look: what still changes is not brought yet."""
 
@@ -97,7 +100,7 @@ class Changes:
         else:
             end = said.offset + len(said.content)
             file = one.files.setdefault(change.name, _File(signs=(0, 0, 0), brought=0))
-            file.brought = end
+            file.brought, file.tail = end, ((file.tail if said.offset else b"") + said.content)[-TAIL_BYTES:]
             if said.is_last:
                 file.signs = change.signs
 
@@ -105,7 +108,7 @@ class Changes:
         """So many bytes are there of a file to which was to be appended; it is brought anew if these are too many."""
         file = self._folders[change.folder].files.get(change.name)
         if file is not None:
-            file.brought, file.signs = size, (0, 0, 0)
+            file.brought, file.signs, file.tail = size, (0, 0, 0), b""
 
     def forget(self) -> None:
         """Nothing is there: another host is the first one now."""
@@ -162,7 +165,8 @@ class Changes:
             known.seen, before = signs, known.seen
             if before != signs:
                 return
-        is_same = known is not None and known.signs[0] in (0, signs[0]) and known.brought <= signs[1]
+        is_same = known is not None and known.signs[0] in (0, signs[0]) and known.brought <= signs[1] and (
+            _goes_on(file, known))
         appends = appends and (known is None or is_same)
         begin = known.brought if known is not None and appends else 0
         yield from self._parts(one, inode, file, begin, signs, appends=appends, is_bulk=is_bulk)
@@ -184,6 +188,13 @@ class Changes:
                 file_there = one.files.get(file.name)
                 if is_last or file_there is None or file_there.brought != begin:  # the last: it was refused
                     return
+
+
+def _goes_on(file: Path, known: _File) -> bool:
+    """Whether what was brought last is still where it was."""
+    with file.open("rb") as source:
+        source.seek(known.brought - len(known.tail))
+        return source.read(len(known.tail)) == known.tail
 
 
 def _signs(file: Path) -> tuple[int, int, int]:

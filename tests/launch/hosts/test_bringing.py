@@ -142,7 +142,7 @@ def test_bytes_that_do_not_fit_behind_what_is_there_are_not_written(received: Re
     assert (tmp_path / "run/rank00001/watch-000.bin").read_bytes() == b"abc"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_in_a_folder_of_a_rank_arrives(tmp_path: Path, seed: int) -> None:
     """Files grow, are replaced and removed; the folder becomes whole, and then one of an earlier attempt."""
     random_ = random.Random(seed)
@@ -156,6 +156,8 @@ def test_whatever_happens_in_a_folder_of_a_rank_arrives(tmp_path: Path, seed: in
         if what < 0.6:
             with file.open("ab") as grown:
                 grown.write(random_.randbytes(random_.choice([1, 1000, CHUNK_BYTES + 5])))
+        elif what < 0.7:
+            file.write_bytes(random_.randbytes(random_.randrange(100, 5000)))  # the inode is that of the one before
         elif what < 0.8:
             (folder / ".new").write_bytes(random_.randbytes(random_.randrange(3000)))
             (folder / ".new").replace(file)
