@@ -54,7 +54,8 @@ def candidates(job: Job, groups: Sequence[Excess], least_ns: float) -> list[Cand
     found = []
     for group in groups:
         amounts = group.to_fix.mean(axis=1)
-        is_known = (job.misses_waits[group.ranks] <= MOST_MISSED) & ~_may_wait(job, group)
+        # of many ranks, only some are replayed
+        is_known = (group.ranks >= 0) & (job.misses_waits[group.ranks] <= MOST_MISSED) & ~_may_wait(job, group)
         for row in np.flatnonzero(is_known & (amounts.max(axis=1, initial=-np.inf) >= least_ns)).tolist():
             found.append((float(amounts[row].max()), group, row))
     found.sort(key=lambda one: -one[0])

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.chance.significance import AS_IS, CLIPPED
-
 BINS = 1 << 14
 """Of the sum over steps: a value is rounded down to one of them, which raises no probability by more than half a bin a
 step does."""
@@ -43,23 +41,3 @@ def tail(values: Any, means: Any) -> Any:
     above = np.cumsum(chance[::-1])[::-1]
     wanted = np.floor((np.asarray(means) * values.shape[1] - low.sum()) / width - 0.5 * values.shape[1] ** 0.5)
     return np.clip(above[np.clip(wanted, 0, BINS - 1).astype(np.int64)], LEAST, 1.0)
-
-
-def chance_of_any(values: Any, rows: Any, tested: int) -> Any:
-    """Probability that any of many equal ranks has a mean as large as that of some.
-
-    The smaller of what the values as they are and the clipped ones allow, as `significance.chance` has them.
-
-    Args:
-        values: Of peers; shape (ranks, steps).
-        rows: Ranks that are asked for.
-        tested: Means that were looked at in the whole job: ranks times kinds of work.
-
-    Returns:
-        At most 1.
-    """
-    most = np.quantile(values, 1 - 1 / len(values))
-    both = []
-    for part, some in ((AS_IS, values), (CLIPPED, np.minimum(values, most))):
-        both.append(np.minimum(tested * tail(some, some[rows].mean(axis=1)) / part, 1.0))
-    return np.minimum(*both)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.chance.convolved import tail
+
 MOST, FEWEST = 2000, 600
 """Permutations that are tried; fewer of many ranks."""
 NUMBERS = 4_000_000
@@ -13,6 +15,8 @@ NUMBERS = 4_000_000
 AT_ONCE = 1_000_000
 AS_IS, CLIPPED = 0.8, 0.2
 """Parts of the probability of a false alarm that the two tests have."""
+MANY_RANKS = 128
+"""Of more, dealing out takes long, and tails of sums are exact."""
 FEW_RANKS = 8
 """Up to so many, a product with zeros takes less time than looking values up."""
 CLEAR = 0.001
@@ -37,12 +41,34 @@ def chance(beyond: Any, row: int, kind: int) -> float | None:
     """
     if beyond.shape[0] < 2 or beyond.shape[1] < 3:
         return None
+    if len(beyond) > MANY_RANKS:
+        return float(chance_of_any(beyond[:, :, kind], [row], beyond.shape[0] * beyond.shape[2])[0])
     as_is = _chance(beyond, row, kind) / AS_IS
     if as_is <= CLEAR:
         return as_is
     # as many values as one rank has are made equal; which, does not depend on how they are dealt out
     most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
     return min(as_is, _chance(np.minimum(beyond, most), row, kind) / CLIPPED, 1.0)
+
+
+def chance_of_any(values: Any, rows: Any, tested: int) -> Any:
+    """Probability that any of many equal ranks has a mean as large as that of some.
+
+    The smaller of what the values as they are and the clipped ones allow, as `chance` has them.
+
+    Args:
+        values: Of peers; shape (ranks, steps).
+        rows: Ranks that are asked for.
+        tested: Means that were looked at in the whole job: ranks times kinds of work.
+
+    Returns:
+        At most 1.
+    """
+    most = np.quantile(values, 1 - 1 / len(values))
+    both = []
+    for part, some in ((AS_IS, values), (CLIPPED, np.minimum(values, most))):
+        both.append(np.minimum(tested * tail(some, some[rows].mean(axis=1)) / part, 1.0))
+    return np.minimum(*both)
 
 
 def chances(beyond: Any) -> Any:

@@ -77,7 +77,7 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
         did, job = program or _program(run, clock, every, timed)
-        analysis = analysis_of(run, clock, did, job)
+        analysis = analysis_of(run, clock, did, job, timed)
         run = run.noting(analysis.problems)
         if timed is None and rows["step"].count():  # else traces mark no steps
             timed = did.windows
@@ -122,10 +122,14 @@ def findings_about(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, a
         analysis: Of all communication; None where that is not known.
         usual: None where no step was timed.
     """
-    collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
-    run = run.noting(problems)
-    steps = rows["step"].unique().drop_nulls().sort().to_list()
+    return found_about(run.noting(problems), clock, rows, per_collective(rows), choice, analysis, usual, stuck)
+
+
+def found_about(run: Run, clock: Clock, rows: pl.DataFrame, collectives: pl.DataFrame, choice: Choice,
+                analysis: Analysis | None, usual: StepTime | None, stuck: Hangs | None) -> Findings:
+    """The same of what is summed up over ranks already; `rows` may be empty."""
+    steps = collectives["step"].unique().drop_nulls().sort().to_list()
     if analysis is not None and choice.step is None:
         steps = [step for step in steps if step in analysis.steps]
     counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
