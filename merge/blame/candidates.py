@@ -53,9 +53,8 @@ def candidates(job: Job, groups: Sequence[Excess], least_ns: float) -> list[Cand
     """Ranks that exceed their peers in a kind of work by so much a step, those with the largest excess."""
     found = []
     for group in groups:
-        amounts = group.to_fix.mean(axis=1)
-        # of many ranks, only some are replayed
-        is_known = (group.ranks >= 0) & (job.misses_waits[group.ranks] <= MOST_MISSED) & ~_may_wait(job, group)
+        amounts = group.to_fix.mean(axis=1)[:len(group.ranks)]
+        is_known = (job.misses_waits[group.ranks] <= MOST_MISSED) & ~_may_wait(job, group)
         for row in np.flatnonzero(is_known & (amounts.max(axis=1, initial=-np.inf) >= least_ns)).tolist():
             found.append((float(amounts[row].max()), group, row))
     found.sort(key=lambda one: -one[0])

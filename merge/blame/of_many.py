@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ import polars as pl
 
 from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import FirstStepLeftOut, Remark
-from distprof.merge.activity.activities import Activities, Activity
+from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.activity.rank_slices import step_windows
 from distprof.merge.blame.analysis import Analysis, by_timers, judged
 from distprof.merge.blame.culprits import Blind, Culprit, by_host
-from distprof.merge.blame.excess import WHOLE, Excess
+from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.first_cut import FirstCut, Peers, first_cut
 from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.second_look import looked_again
@@ -68,7 +69,7 @@ def _culprits(level: LevelRun, cut: FirstCut, windows: pl.DataFrame, processors:
     """By the replay of those that were chosen, compared with all of their peers."""
     activities = Activities()
     job = _job(level, cut, activities)
-    groups = [excess_of_work(job, peers, cut.steps, activities) for peers in cut.peers if len(peers.ranks) > 1]
+    groups = [one for peers in cut.peers if (one := excess_of_work(job, peers, cut.steps, activities)) is not None]
     found, blind, shifting = judged(
         job, windows, activities, steps=cut.steps, traced=(), coordinates={}, groups=groups, processors=processors,
         clock_ns=level.clock.pair_uncertainty_ns())
@@ -91,8 +92,22 @@ def _of_all(one: Culprit, job: Job, level: LevelRun) -> Culprit:
     return replace(one, delayed=every) if len(one.delayed) == len(job.ranks) else one
 
 
-def excess_of_work(job: Job, peers: Peers, steps: Sequence[int], activities: Activities) -> Excess:
-    """Compares all peers by what each did in a step; those that are replayed have pieces in the job.
+@dataclass(frozen=True, kw_only=True)
+class ExcessOfMany(Excess):
+    """Peers that are replayed, compared with all others as well: where a rank works longer shows among the former, by
+    how much among all."""
+
+    whole: Any
+    """Work of all peers; shape (peers, steps), those that are replayed first."""
+
+    @cached_property
+    def totals(self) -> Any:
+        """Nothing tells kinds of work apart where no timeline is read."""
+        return np.repeat(self.whole[:, :, None], len(self.kinds), axis=2)
+
+
+def excess_of_work(job: Job, peers: Peers, steps: Sequence[int], activities: Activities) -> ExcessOfMany | None:
+    """Compares all peers by what each did in a step; None where none of them are replayed.
 
     Args:
         job: Of some ranks.
@@ -100,21 +115,13 @@ def excess_of_work(job: Job, peers: Peers, steps: Sequence[int], activities: Act
         steps: Those that count.
         activities: Names of what ranks did.
     """
-    events, pieces, num_steps = job.graph.events, job.pieces, len(steps)
-    at = np.minimum(np.searchsorted(job.ranks, peers.ranks), max(len(job.ranks) - 1, 0))
-    index = np.where(job.ranks[at] == peers.ranks, at, -1)
-    row_of = np.full(len(job.ranks), -1)
-    row_of[index[index >= 0]] = np.flatnonzero(index >= 0)
-    row, step = row_of[events.rank[pieces.event]], job.step[pieces.event]
-    chosen = np.flatnonzero((row >= 0) & np.isin(step, steps))
-    place = row[chosen] * num_steps + np.searchsorted(steps, step[chosen])
-    recorded = np.bincount(place, pieces.ns[chosen].astype(float), peers.work.size).reshape(peers.work.shape)
-    recorded[index < 0] = peers.work[index < 0]
-    return Excess(
-        ranks=index, steps=np.array(steps), counts=np.ones(num_steps, bool), position=np.zeros(1, np.int64),
-        labels=np.array([activities.number(Activity("unknown"))]), work=peers.work[:, :, None],
-        recorded=recorded[:, :, None], piece=chosen, place=place, kinds=["unknown", WHOLE],
-        kind_of=np.zeros(1, np.int64))
+    replayed = np.isin(peers.ranks, job.ranks)
+    if replayed.sum() < 2:
+        return None
+    found = excess_of(job, np.searchsorted(job.ranks, peers.ranks[replayed]), steps, activities.known, ())
+    order = np.argsort(~replayed, kind="stable")
+    return ExcessOfMany(**{field.name: getattr(found, field.name) for field in fields(found)},
+                        whole=peers.work[order])
 
 
 def _slow_groups(level: LevelRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
