@@ -57,7 +57,8 @@ def odd_rows(level: LevelRun) -> pl.DataFrame:
     is_odd[meeting, step] = True
     cells = is_odd[joined.cell_meeting, joined.cell_step]
     ranks = set(joined.ranks[np.unique(joined.cell_rank[cells])].tolist())
-    keys = _keys([joined.meetings[number] for number in meeting.tolist()]).with_columns(step=pl.Series(step, dtype=pl.Int64))
+    keys = _keys([joined.meetings[number] for number in meeting.tolist()]).with_columns(
+        step=pl.Series(step, dtype=pl.Int64))
     level.let_go()
     rows = per_collective(_matched(level, sorted(ranks | set(without)), keys, without))
     return rows.filter(pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null())
