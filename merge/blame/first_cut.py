@@ -13,6 +13,7 @@ import polars as pl
 
 from distprof.contract.tables import MODULES
 from distprof.merge.blame.candidates import MOST_RANKS
+from distprof.merge.blame.verdicts import WORTH_A_WORD
 from distprof.merge.chance.others import median_of_others
 from distprof.merge.levels.joined_arrivals import JoinedArrivals
 from distprof.merge.levels.level_run import LevelRun
@@ -20,10 +21,12 @@ from distprof.merge.levels.level_run import LevelRun
 SENDS, RECEIVES = 1, 2
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Spreads numbers over all of 64 bits."""
-MOST_REPLAYED = 320
+MOST_REPLAYED = 640
 """Ranks that are replayed, about."""
-MOST_CALLS = 400_000
+MOST_CALLS = 800_000
 """Calls of them."""
+MORE = 1
+"""Replicas that are replayed besides, more than have suspects."""
 SOME = 64
 """Peers whose timers a late rank is compared with."""
 AT_ONCE = 512
@@ -85,9 +88,8 @@ def first_cut(level: LevelRun, steps: Sequence[int]) -> FirstCut:
     coordinates = {rank.number: rank.coordinates for rank in level.run.ranks}
     programs = list(_programs(joined, row, [coordinates.get(rank) for rank in ranks.tolist()], _modules(level, ranks)))
     peers = [Peers(ranks=ranks[rows], work=work[rows]) for rows in programs]
-    suspects = _suspects([rows for rows in programs if len(rows) > 1], work)
+    suspects = _suspects([rows for rows in programs if len(rows) > 1], work, WORTH_A_WORD * float(window.mean()))
     chosen = _Neighbours(joined, row, kept).of(suspects)
-    level.let_go()
     return FirstCut(steps=kept.tolist(), peers=peers, num_ranks=len(ranks), chosen=np.sort(ranks[chosen]).tolist())
 
 
@@ -118,13 +120,14 @@ def _waited(joined: JoinedArrivals, row: Any, steps: Any, num_ranks: int) -> Any
     return found
 
 
-def _suspects(programs: Sequence[Any], work: Any) -> Any:
-    """Places of ranks with the largest excess over their peers."""
+def _suspects(programs: Sequence[Any], work: Any, least_ns: float) -> Any:
+    """Places of ranks with the largest excess over their peers, at least so much a step."""
     rows = np.concatenate([*programs, np.empty(0, np.int64)]).astype(np.int64)
     if not len(rows):
         return rows
     beyond = np.concatenate([work[own].mean(axis=1) - median_of_others(work[own].mean(axis=1)) for own in programs])
-    return rows[np.argsort(-beyond, kind="stable")[:MOST_RANKS]]
+    order = np.argsort(-beyond, kind="stable")[:MOST_RANKS]
+    return rows[order[beyond[order] >= least_ns]]
 
 
 # --- who ran the same program -----------------------------------------------------------------------------------------
@@ -200,18 +203,16 @@ class _Neighbours:
     def of(self, suspects: Any) -> Any:
         """Places of the ranks that are replayed."""
         if self._num_ranks <= self._room or not len(suspects):
-            return np.arange(self._num_ranks)
+            return np.arange(self._num_ranks if len(suspects) else 0)
         component, largest = self._components()
         members = np.argsort(component, kind="stable")
         bounds = np.searchsorted(component[members], np.arange(int(component.max()) + 2))
-        found = dict.fromkeys(suspects.tolist())
+        found = dict[int, None]()
         for number in self._in_order(component, suspects, largest):
             mine = members[bounds[number]:bounds[number + 1]].tolist()
             if len(found) + len(mine) <= self._room:
                 found |= dict.fromkeys(mine)
-            if len(found) >= self._room:
-                break
-        return np.array(list(found))
+        return np.array(list(found or dict.fromkeys(suspects.tolist())))
 
     def _components(self) -> tuple[Any, int]:
         """Of each rank the number of those that it meets, in groups as large as leaves room for two of them; and the
@@ -242,8 +243,8 @@ class _Neighbours:
         others[of_suspects] = False
         order = np.argsort(waits[others].mean(axis=1), kind="stable")
         first = np.flatnonzero(others)[order].tolist()
-        next_ones = [one for pair in zip(first[:len(of_suspects)], of_suspects, strict=False) for one in pair[::-1]]
-        return list(dict.fromkeys([*next_ones, *of_suspects, *first]))
+        pairs = [one for pair in zip(of_suspects, first, strict=False) for one in pair]
+        return list(dict.fromkeys([*pairs, *of_suspects, *first[:len(of_suspects) + MORE]]))
 
 
 def _lowest(meeting: Any, rank: Any, num_ranks: int) -> Any:

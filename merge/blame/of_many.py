@@ -55,11 +55,11 @@ def analysis_of_many(level: LevelRun) -> Analysis:
 def _blind(level: LevelRun, steps: Sequence[int]) -> Blind | None:
     if len(level.run.ranks) < 2:
         return "others missing" if level.run.missing else "one rank"
-    in_ns = int(level.kept.in_ns.sum())
-    if len(level.kept.ranks) < 2 or not in_ns:
+    in_ns = int(level.joined.in_ns.sum())
+    if len(level.joined.ranks) < 2 or not in_ns:
         return "no collective"
     # a thread that works with a device goes on at once, and its stream waits
-    if int(level.kept.waited_ns.sum()) < STANDS_STILL * in_ns:
+    if int(level.joined.waited_ns.sum()) < STANDS_STILL * in_ns:
         return "no wait"
     return None if steps else "uneven"
 
@@ -67,6 +67,10 @@ def _blind(level: LevelRun, steps: Sequence[int]) -> Blind | None:
 def _culprits(level: LevelRun, cut: FirstCut, windows: pl.DataFrame, processors: Processors) -> tuple[
         list[Culprit], Blind | None, ShiftingLateness | None]:
     """By the replay of those that were chosen, compared with all of their peers."""
+    if not any(len(one.ranks) > 1 for one in cut.peers):
+        return [], "no peers", None
+    if not cut.chosen:
+        return [], None, None
     activities = Activities()
     job = _job(level, cut, activities)
     groups = [one for peers in cut.peers if (one := excess_of_work(job, peers, cut.steps, activities)) is not None]
@@ -128,8 +132,8 @@ def _slow_groups(level: LevelRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
     steps = level.steps.filter(pl.col("step").is_in(list(level.shown)))
     if steps.is_empty():
         return []
-    meetings, kept = level.kept.meetings, level.kept
-    waited, held = (np.bincount(kept.cell_meeting, ns, len(meetings)) for ns in (kept.waited_ns, kept.in_ns))
+    joined, meetings = level.joined, level.joined.meetings
+    waited, held = (np.bincount(joined.cell_meeting, ns, len(meetings)) for ns in (joined.waited_ns, joined.in_ns))
     exposed: dict[str, float] = {}
     for one, ratio in zip(meetings, np.minimum(waited / np.maximum(held, 1), 1.0).tolist(), strict=True):
         ranks = text_of(one.group.ranks)
@@ -144,7 +148,7 @@ def breakdown_of(level: LevelRun) -> pl.DataFrame:
 
     How long a rank waited for communication is known of each step, and how much of it was before all had come.
     """
-    joined = level.kept
+    joined = level.joined
     blocked = pl.DataFrame({"rank": joined.ranks[joined.waits["rank"]], "step": joined.waits["step"],
                             "blocked_ns": joined.waits["blocked_ns"]}).cast({"step": pl.Int64})
     windows = level.steps.filter(pl.col("step").is_in(list(level.shown))).select("rank", "step", "duration_ns")

@@ -17,7 +17,6 @@ from distprof.contract.rank_summary import (
     WAIT_COLUMNS,
     Arrivals,
     Channel,
-    PackedTable,
     RankGroup,
 )
 from distprof.freed_memory import uncollected
@@ -75,7 +74,7 @@ class JoinedArrivals:
     waited_ns: Any
     """Of each cell, how long its rank is known to have waited for its calls."""
     cell_first: Any
-    """First value of each cell in `times`; empty where no times were asked for."""
+    """First value of each cell in `times`, of the steps that were asked for."""
     unit_ns: Any
     """Of each rank."""
     times: Mapping[str, Any]
@@ -106,12 +105,12 @@ class JoinedArrivals:
                 "wait_end_ns": np.where((end != NONE) & (over != NONE), end + over, found["wait_end_ns"])}
 
 
-def joined_arrivals(summaries: Summaries, *, steps: Collection[int] | None = None) -> JoinedArrivals:
+def joined_arrivals(summaries: Summaries, steps: Collection[int]) -> JoinedArrivals:
     """Reads and joins the calls of all ranks that have some.
 
     Args:
         summaries: Of the run.
-        steps: Those that are wanted, with the times of their calls; None: all, without.
+        steps: Those of which times of calls are wanted.
     """
     joining = _Joining(steps)
     with uncollected():
@@ -123,8 +122,8 @@ def joined_arrivals(summaries: Summaries, *, steps: Collection[int] | None = Non
 class _Joining:
     """Takes ranks one by one."""
 
-    def __init__(self, steps: Collection[int] | None) -> None:
-        self._steps = None if steps is None else np.array(sorted(steps), np.int64)
+    def __init__(self, steps: Collection[int]) -> None:
+        self._steps = np.array(sorted(steps), np.int64)
         self._ranks: list[int] = []
         self._units: list[int] = []
         self._meetings = dict[tuple[Any, ...], int]()
@@ -136,7 +135,7 @@ class _Joining:
         self._template_first: list[int] = []
         self._cells, self._waits = ColumnJoin(CELLS), ColumnJoin(WAIT_COLUMNS)
         self._sequences, self._calls = ColumnJoin(SEQUENCES), ColumnJoin(CALLS, TEXTS)
-        self._times = {name: bytearray() for name in (() if steps is None else TIMES)}
+        self._times = {name: bytearray() for name in TIMES}
         self._num_sequences = 0
 
     def add(self, rank: int, found: Arrivals) -> None:
@@ -153,12 +152,8 @@ class _Joining:
         self._add_cells(index, found)
 
     def _add_cells(self, index: int, found: Arrivals) -> None:
-        if self._steps is None:
-            self._cells.add(index, found.cells)
-            return
+        self._cells.add(index, found.cells)
         chosen = np.isin(np.frombuffer(found.cells.columns["step"], "<i4"), self._steps)
-        self._cells.add(index, PackedTable(rows=int(chosen.sum()), columns={
-            name: np.frombuffer(found.cells.columns[name], kind)[chosen].tobytes() for name, kind in CELLS.items()}))
         calls = np.repeat(chosen, calls_of_cells(found))
         for name, held in self._times.items():
             held += np.frombuffer(found.times[name], "<i4")[calls].tobytes()
@@ -205,7 +200,7 @@ class _Joining:
             cell_sequence=sequence, sequence_fingerprint=sequences.columns["fingerprint"],
             sequence_calls=number, sequence_first=_firsts(number),
             **{name: cells.columns[name] for name in ("base_ns", "in_ns", "waited_ns")},
-            cell_first=_firsts(number[sequence]) if self._times else np.empty(0, np.int64),
+            cell_first=_firsts(np.where(np.isin(cells.columns["step"], self._steps), number[sequence], 0)),
             unit_ns=np.array(self._units, np.int64)[order],
             times={name: np.frombuffer(held, "<i4") for name, held in self._times.items()},
             calls=calls.columns, texts=_with_sends(calls.texts),

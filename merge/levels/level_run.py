@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import polars as pl
 
@@ -18,7 +17,7 @@ from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_m
 from distprof.merge.run.run_model import Run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRun:
     """What is known without the tables of all ranks. Times are on the common clock."""
 
@@ -26,8 +25,8 @@ class LevelRun:
     clock: Clock
     steps: pl.DataFrame
     """`STEPS` of all ranks, on their own clocks."""
-    kept: JoinedArrivals
-    """Calls of `seen`, with their times."""
+    joined: JoinedArrivals
+    """Calls of all ranks, with times those of `seen`."""
     seen: Sequence[int]
     """Steps with a timeline, where ranks with tables have one; else those without."""
     traced: Sequence[int]
@@ -37,18 +36,7 @@ class LevelRun:
     first_left_out: int | None
     """The first traced step, where it does not count."""
     measured: MeasuredMeetings
-    """Of the steps that are seen. Numbers of meetings and texts are those of `kept`."""
-
-    @cached_property
-    def joined(self) -> JoinedArrivals:
-        """Of all steps, without times of calls."""
-        assert self.run.summaries is not None
-        return joined_arrivals(self.run.summaries)
-
-    def let_go(self) -> None:
-        """Frees `joined`; it is read again where it is asked for."""
-        self.__dict__.pop("joined", None)
-        give_back()
+    """Of the steps that are seen. Numbers of meetings and texts are those of `joined`."""
 
     @property
     def shown(self) -> Sequence[int]:
@@ -69,9 +57,10 @@ def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
                         for name in (TRACE, ARRIVALS))
     seen, counted = traced or arrivals, settled_steps(traced)
     give_back()
-    kept = joined_arrivals(run.summaries, steps=seen)
-    measured = measured_meetings(kept, clock, hosts_of(run), seen)
-    return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, kept=kept, seen=seen,
+    joined = joined_arrivals(run.summaries, seen)
+    measured = measured_meetings(joined, clock, hosts_of(run), seen)
+    return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, joined=joined,
+                    seen=seen,
                     traced=counted, arrivals=settled_steps(arrivals), measured=measured,
                     first_left_out=traced[0] if len(counted) < len(traced) else None)
 

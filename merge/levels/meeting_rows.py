@@ -29,7 +29,7 @@ def meeting_rows(level: LevelRun) -> pl.DataFrame:
     Returns:
         The columns of `per_collective` without `ranks`; `group_ranks` are texts.
     """
-    joined, texts = level.kept, level.kept.texts
+    joined, texts = level.joined, level.joined.texts
     rows = level.measured.calls.drop("bounds")
     named = [_category(rows, number_of, name, texts[of]) for number_of, name, of in (
         ("op", "op", "op"), ("dtype", "dtype", "dtype"), ("module", "module_path", "module_path"),
@@ -59,7 +59,6 @@ def odd_rows(level: LevelRun) -> pl.DataFrame:
     ranks = set(joined.ranks[np.unique(joined.cell_rank[cells])].tolist())
     keys = _keys([joined.meetings[number] for number in meeting.tolist()]).with_columns(
         step=pl.Series(step, dtype=pl.Int64))
-    level.let_go()
     rows = per_collective(_matched(level, sorted(ranks | set(without)), keys, without))
     return rows.filter(pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null())
 
