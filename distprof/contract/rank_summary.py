@@ -15,7 +15,7 @@ from distprof.contract.tables import MODULES, OPS, STEPS, Table
 
 SUMMARY_FORMAT = 3
 """The newest summary that this version reads and the one it writes."""
-SUMMARIES = "hosts"
+SUMMARIES = "columns"
 """Folder of a run directory with a file for each host."""
 SUMMARY_SUFFIX = ".bin"
 NO_INTEGER = -(2**63)

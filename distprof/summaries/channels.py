@@ -42,12 +42,14 @@ def cells_of(calls: RankCalls) -> Cells:
 
 
 def labels_of(calls: RankCalls) -> Integers:
-    """A hash a call, equal on all ranks of a call: op and type, and size or root where these must be equal."""
-    op = np.where(calls.is_message, -1, calls.op)
+    """A hash a call, equal on all ranks of a call: op and type, and size or root where these must be equal; the tag of
+    a message."""
+    message = calls.is_message
+    op = np.where(message, -1, calls.op)
     sized, rooted, scatter = (np.isin(calls.op, [index for index, name in enumerate(calls.ops) if name in names])
                               for names in (EQUAL_INPUTS, ROOTED, ("scatter",)))
-    keys = np.stack((op, np.where(scatter, -1, calls.dtype), np.where(sized | calls.is_message, calls.size, -1),
-                     np.where(rooted, calls.peer, -1)))
+    keys = np.stack((op, np.where(scatter, -1, calls.dtype), np.where(sized | message, calls.size, -1),
+                     np.where(rooted, calls.peer, np.where(message, calls.tag, -1))))
     unique, number = np.unique(keys, axis=1, return_inverse=True)
     hashes = [hash_of(repr((calls.ops[op] if op >= 0 else None, calls.dtypes[dtype] if dtype >= 0 else None, *rest))
                       .encode()) for op, dtype, *rest in unique.T.tolist()]

@@ -27,7 +27,7 @@ from distprof.errors import FormatError
 from distprof.files import escaped
 from distprof.system import lock
 
-MAGIC = b"\x93dpsum\r\n"
+MAGIC = b"\x93dpcol\r\n"
 """Not text, and damaged where line ends are translated."""
 HEAD = struct.Struct("<8sIIII")
 """Magic, rank, bytes of the summary, bytes of its arrivals, CRC-32 of both."""

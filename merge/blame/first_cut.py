@@ -218,10 +218,11 @@ class _Neighbours:
         """Of each rank the number of those that it meets, in groups as large as leaves room for two of them; and the
         size of these groups."""
         best = np.arange(self._num_ranks), 0
-        pairs = np.unique(np.stack((self._joined.cell_meeting, self._row))[:, self._row >= 0], axis=1)
+        key = self._joined.cell_meeting.astype(np.int64) * self._num_ranks + self._row
+        meeting, rank = np.divmod(np.unique(key[self._row >= 0]), self._num_ranks)
         for size in np.unique(self._sizes).tolist():
-            held = self._sizes[pairs[0]] <= size
-            lowest = _lowest(pairs[0][held], pairs[1][held], self._num_ranks)
+            held = self._sizes[meeting] <= size
+            lowest = _lowest(meeting[held], rank[held], self._num_ranks)
             component = np.unique(lowest, return_inverse=True)[1].reshape(-1)
             if 2 * np.bincount(component).max() > self._room:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -13,7 +14,7 @@ from distprof.merge.activity.device.mean_steps import settled_steps
 from distprof.merge.clock.model import Check, Clock
 from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
-from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings
+from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.run.run_model import Run
 
 
@@ -35,6 +36,8 @@ class LevelRun:
     """Steps that count and have none."""
     first_left_out: int | None
     """The first traced step, where it does not count."""
+    odd: Any
+    """Meetings that are matched row by row."""
     measured: MeasuredMeetings
     """Of the steps that are seen. Numbers of meetings and texts are those of `joined`."""
 
@@ -58,9 +61,10 @@ def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
     seen, counted = traced or arrivals, settled_steps(traced)
     give_back()
     joined = joined_arrivals(run.summaries, seen)
-    measured = measured_meetings(joined, clock, hosts_of(run), seen)
+    odd = odd_meetings(joined)
+    measured = measured_meetings(joined, clock, hosts_of(run), seen, odd)
     return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, joined=joined,
-                    seen=seen,
+                    seen=seen, odd=odd,
                     traced=counted, arrivals=settled_steps(arrivals), measured=measured,
                     first_left_out=traced[0] if len(counted) < len(traced) else None)
 

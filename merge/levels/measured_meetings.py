@@ -1,7 +1,7 @@
 """Measures calls of all ranks, as merge/cost/measures.py does rows, step by step and without an object a call.
 
-Only meetings are measured so in which all ranks called the same in a step, by their fingerprints: then the k-th call of
-one is the k-th of all. The others are named; they are matched row by row.
+Only meetings are measured so in which all ranks called the same in each step, by their fingerprints: then the k-th call
+of one is the k-th of all. The others are matched row by row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LARGEST = 1 << 19
 
 
 def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any],
-                      steps: Sequence[int]) -> MeasuredMeetings:
+                      steps: Sequence[int], odd: Any) -> MeasuredMeetings:
     """Measures the calls of some steps.
 
     Args:
@@ -58,8 +58,9 @@ def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, 
         clock: Of the run.
         hosts: The machine of a rank; None where it is not known.
         steps: Which.
+        odd: Meetings that are left out.
     """
-    measuring = _Measuring(joined, clock, hosts)
+    measuring = _Measuring(joined, clock, hosts, odd)
     for step in steps:
         for block in measuring.blocks(step):
             measuring.measure(block)
@@ -68,13 +69,16 @@ def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, 
 
 
 class _Measuring:
-    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any]) -> None:
+    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any], odd: Any) -> None:
         self._joined, self._clocks = joined, RankClocks(clock, joined.ranks)
         self._size = np.array([one.num_ranks for one in joined.meetings], np.int64)
         self._is_message = np.array([one.is_message for one in joined.meetings], bool)
         self._receiver = np.array([-1 if one.receiver is None else one.receiver for one in joined.meetings], np.int64)
         self._host = _numbers(hosts.get(rank) for rank in joined.ranks.tolist())
-        self._order = np.argsort(joined.cell_step, kind="stable")
+        is_odd = np.zeros(len(joined.meetings), bool)
+        is_odd[odd] = True
+        kept = np.flatnonzero(~is_odd[joined.cell_meeting])
+        self._order = kept[np.argsort(joined.cell_step[kept], kind="stable")]
         self._rules = _Rules(joined.texts["op"])
         self._parts: list[dict[str, Any]] = []
         self._blocked, self._waiting, self._for_messages = np.zeros((3, len(joined.ranks)))
@@ -90,10 +94,9 @@ class _Measuring:
         meeting, sequence = joined.cell_meeting[cells], joined.cell_sequence[cells]
         first = np.flatnonzero(np.append(True, np.diff(meeting)))
         count, number = np.diff(np.append(first, len(cells))), meeting[first]
-        whole = whole_meetings(joined, self._size, cells, first)
         calls = joined.sequence_calls[sequence[first]]
-        for ranks, each in np.unique(np.stack((count, calls))[:, whole], axis=1).T.tolist():
-            chosen = np.flatnonzero(whole & (count == ranks) & (calls == each))
+        for ranks, each in np.unique(np.stack((count, calls)), axis=1).T.tolist():
+            chosen = np.flatnonzero((count == ranks) & (calls == each))
             together = max(LARGEST // (ranks * each), 1)
             most = max(LARGEST // ranks, 1)
             for some in (chosen[at:at + together] for at in range(0, len(chosen), together)):
@@ -203,32 +206,19 @@ class _Measuring:
                                 shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
 
 
-def whole_meetings(joined: JoinedArrivals, sizes: Any, cells: Any, first: Any) -> Any:
-    """In which all ranks of a meeting are there and called the same.
-
-    Args:
-        joined: Of all ranks.
-        sizes: Ranks of each meeting.
-        cells: By step and meeting.
-        first: Where those of each step and meeting begin.
-    """
-    fingerprint, calls = (values[joined.cell_sequence[cells]] for values in (
-        joined.sequence_fingerprint, joined.sequence_calls))
-    count = np.diff(np.append(first, len(cells)))
-    return _equal(fingerprint, first) & _equal(calls, first) & (count == sizes[joined.cell_meeting[cells[first]]])
-
-
-def odd_meetings(joined: JoinedArrivals) -> tuple[Any, Any]:
-    """Meetings, and a step of each, in which ranks did not call the same, or some are missing."""
+def odd_meetings(joined: JoinedArrivals) -> Any:
+    """Meetings whose ranks did not call the same in some step, or some of which are missing."""
     if not len(joined.cell_step):
-        return (np.empty(0, np.int64),) * 2
+        return np.empty(0, np.int64)
     sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
     key = joined.cell_step.astype(np.int64) * len(sizes) + joined.cell_meeting
     cells = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.diff(key[cells], prepend=-1))
-    step, meeting = np.divmod(key[cells[first]], len(sizes))
-    odd = ~whole_meetings(joined, sizes, cells, first)
-    return meeting[odd], step[odd]
+    meeting = joined.cell_meeting[cells[first]]
+    fingerprint, calls = (values[joined.cell_sequence[cells]] for values in (
+        joined.sequence_fingerprint, joined.sequence_calls))
+    count = np.diff(np.append(first, len(cells)))
+    return np.unique(meeting[~(_equal(fingerprint, first) & _equal(calls, first) & (count == sizes[meeting]))])
 
 
 TIMES = ("first_arrival_ns", "last_arrival_ns", "last_end_ns")

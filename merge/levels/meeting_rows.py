@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.levels.joined_arrivals import Meeting
 from distprof.merge.levels.level_run import LevelRun
-from distprof.merge.levels.measured_meetings import odd_meetings
 from distprof.merge.match.matching import match
 from distprof.merge.match.rank_rows import recorded_rows
 
@@ -48,35 +47,25 @@ def odd_rows(level: LevelRun) -> pl.DataFrame:
     """The columns of `per_collective` of calls in meetings whose ranks did not call the same, or some of which are
     missing: of the steps that are seen, and of others those about which ranks disagree.
     """
-    joined = level.joined
-    meeting, step = odd_meetings(joined)
-    without = [rank.number for rank in level.run.without_summary]
-    if not len(meeting) and not without:
-        return per_collective(_matched(level, []))
-    is_odd = np.zeros((len(joined.meetings), int(joined.cell_step.max(initial=-1)) + 1), bool)
-    is_odd[meeting, step] = True
-    cells = is_odd[joined.cell_meeting, joined.cell_step]
-    ranks = set(joined.ranks[np.unique(joined.cell_rank[cells])].tolist())
-    keys = _keys([joined.meetings[number] for number in meeting.tolist()]).with_columns(
-        step=pl.Series(step, dtype=pl.Int64))
-    rows = per_collective(_matched(level, sorted(ranks | set(without)), keys, without))
+    joined, without = level.joined, [rank.number for rank in level.run.without_summary]
+    cells = np.isin(joined.cell_meeting, level.odd)
+    ranks = {*joined.ranks[np.unique(joined.cell_rank[cells])].tolist(), *without}
+    rows = per_collective(_matched(level, ranks, _keys([joined.meetings[number] for number in level.odd]), without))
     return rows.filter(pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null())
 
 
-def _matched(level: LevelRun, ranks: Sequence[int], keys: pl.DataFrame | None = None,
-             without: Sequence[int] = ()) -> pl.DataFrame:
-    found = recorded_rows(level.run.of_ranks(set(ranks)))
-    rows = found.rows
-    if keys is not None:
-        is_sent = pl.col("op").cast(pl.String)
-        is_pair = is_sent.is_in(POINT_TO_POINT)
-        mine = rows.select(
-            "step", pl.col("group", "group_ranks").cast(pl.String),
-            sender=pl.when(is_pair).then(pl.when(is_sent == "send").then("rank").otherwise("peer")),
-            receiver=pl.when(is_pair).then(pl.when(is_sent == "send").then("peer").otherwise("rank")), rank="rank")
-        held = mine.join(keys.unique().with_columns(held=pl.lit(True)), on=("step", *MEETING), how="left",
-                         nulls_equal=True, maintain_order="left")
-        rows = rows.filter(held["held"].fill_null(False) | held["rank"].is_in(list(without)))
+def _matched(level: LevelRun, ranks: Collection[int], keys: pl.DataFrame, without: Sequence[int]) -> pl.DataFrame:
+    """Calls in some meetings, and all of ranks that are in no file of a host."""
+    found = recorded_rows(level.run.of_ranks(ranks))
+    op = pl.col("op").cast(pl.String)
+    is_pair = op.is_in(POINT_TO_POINT)
+    mine = found.rows.select(
+        "rank", pl.col("group", "group_ranks").cast(pl.String),
+        sender=pl.when(is_pair).then(pl.when(op == "send").then("rank").otherwise("peer")),
+        receiver=pl.when(is_pair).then(pl.when(op == "send").then("peer").otherwise("rank")))
+    held = mine.join(keys.unique().with_columns(held=pl.lit(True)), on=MEETING, how="left", nulls_equal=True,
+                     maintain_order="left")
+    rows = found.rows.filter(held["held"].fill_null(False) | held["rank"].is_in(without))
     matched = match(rows, ended=found.ended, world_size=level.run.world_size)
     return measured_collectives(matched, level.clock, hosts_of(level.run))
 
