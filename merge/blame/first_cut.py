@@ -106,9 +106,10 @@ def _places(values: Any, among: Any) -> Any:
     """Where each of some numbers is among others, which ascend; -1: nowhere. Ranks and steps are small numbers."""
     if not len(among) or not len(values):
         return np.full(len(values), -1, np.int32)
-    table = np.full(max(int(among[-1]), int(values.max())) + 2, -1, np.int32)
+    last = int(among[-1]) + 1
+    table = np.full(last + 1, -1, np.int32)
     table[among] = np.arange(len(among))
-    return table[np.maximum(values, -1)]
+    return table[np.where((values < 0) | (values > last), last, values)]
 
 
 def _waited(joined: JoinedArrivals, row: Any, steps: Any, num_ranks: int) -> Any:

@@ -46,7 +46,7 @@ def test_steps_longer_than_their_unit(made):
     """Times far apart are kept in larger units."""
     _, folder, _ = made
     calls = rank_calls(folder / COLLECTIVES.file)
-    long = replace(calls, enqueue=calls.enqueue + (calls.enqueue - calls.enqueue[0]) * 1000)
+    long = replace(calls, enqueue=calls.enqueue + (calls.enqueue - calls.enqueue[0]) * 2)
     found = arrivals_of(replace(long, start=long.enqueue, end=long.enqueue + 10**10), None)
     assert 1 < found.unit_ns <= 16
     held = np.frombuffer(found.times["end_ns"], "<i4").astype(np.int64) * found.unit_ns
