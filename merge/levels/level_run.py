@@ -10,12 +10,15 @@ import polars as pl
 
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.freed_memory import give_back
-from distprof.merge.activity.device.mean_steps import settled_steps
 from distprof.merge.clock.model import Check, Clock
 from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
 from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.run.run_model import Run
+
+
+SETTLES = 3
+"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +61,19 @@ def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
     clock = recorded_clock(run)
     traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
                         for name in (TRACE, ARRIVALS))
-    seen, counted = traced or arrivals, settled_steps(traced)
+    seen, counted = traced or arrivals, _settled(traced)
     give_back()
     joined = joined_arrivals(run.summaries, seen)
     odd = odd_meetings(joined)
     measured = measured_meetings(joined, clock, hosts_of(run), seen, odd)
     return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, joined=joined,
                     seen=seen, odd=odd,
-                    traced=counted, arrivals=settled_steps(arrivals), measured=measured,
+                    traced=counted, arrivals=_settled(arrivals), measured=measured,
                     first_left_out=traced[0] if len(counted) < len(traced) else None)
+
+
+def _settled(steps: list[int]) -> list[int]:
+    return steps[1:] if len(steps) >= SETTLES else steps
 
 
 def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
