@@ -12,6 +12,7 @@ import polars as pl
 
 from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import FirstStepLeftOut, Remark
+from distprof.freed_memory import give_back
 from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.activity.rank_slices import step_windows
@@ -22,7 +23,7 @@ from distprof.merge.blame.first_cut import FirstCut, Peers, first_cut
 from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.second_look import looked_again
 from distprof.merge.blame.shifting import ShiftingLateness
-from distprof.merge.blame.slow_groups import SlowGroup, slow_groups_of
+from distprof.merge.blame.slow_groups import MOVED, SlowGroup, slow_groups_of
 from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.levels.level_run import LevelRun
@@ -47,6 +48,7 @@ def analysis_of_many(level: LevelRun) -> Analysis:
     blind, found, shifting = _blind(level, steps), list[Culprit](), None
     if blind is None:
         found, blind, shifting = _culprits(level, first_cut(level, steps), windows, processors)
+        give_back()
     return Analysis(breakdown=breakdown_of(level), culprits=by_host(found, hosts), blind=blind,
                     crowded=processors.crowded(), shifting=shifting, steps=list(level.shown), remarks=remarks,
                     problems=(), slow_groups=_slow_groups(level, hosts))
@@ -138,7 +140,7 @@ def _slow_groups(level: LevelRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
     for one, ratio in zip(meetings, np.minimum(waited / np.maximum(held, 1), 1.0).tolist(), strict=True):
         ranks = text_of(one.group.ranks)
         exposed[ranks] = max(exposed.get(ranks, 0.0), ratio)
-    rows = meeting_rows(level).filter(pl.col("step").is_in(list(level.shown)))
+    rows = meeting_rows(level).select(MOVED).filter(pl.col("step").is_in(list(level.shown)))
     step_ns: Any = steps["duration_ns"].mean()
     return slow_groups_of(rows, hosts, float(step_ns), exposed)
 

@@ -30,6 +30,10 @@ PER_OCTAVE = 4
 """Groups whose bytes differ by less than a step of so many to an octave move as much."""
 
 
+MOVED = ("step", "num_ranks", "op", "group_ranks", "size_bytes", "transfer_ns")
+"""What is looked at of calls."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowGroup:
     """Groups of ranks on the same hosts that move data more slowly than others that move as much; times per step."""
@@ -108,7 +112,7 @@ def slow_groups_of(collectives: pl.DataFrame, hosts: Mapping[int, str], step_ns:
     """The same of calls that were measured without a graph; the cost is then a bound from above.
 
     Args:
-        collectives: A row a call of the steps that count, as `meeting_rows` gives them.
+        collectives: `MOVED` of the calls of the steps that count, as `meeting_rows` gives them.
         hosts: As above.
         step_ns: Mean step.
         exposed: By the text of a group's ranks, the part of the time of its calls in which threads stood still.

@@ -9,6 +9,9 @@ import polars as pl
 
 from distprof.merge.cost.choice import group_label
 
+NEEDED = ("op", "group_key", "group", "group_description", "group_ranks", "num_ranks", "size_bytes",
+          "arrival_spread_ns", "wait_ns", "transfer_ns", "algbw", "busbw", "between_hosts", "unsure")
+"""Columns of `per_collective` that are looked at."""
 EACH_GROUP = 12
 """From more lines than this on, groups with one description and size are one line."""
 
@@ -48,7 +51,7 @@ def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
     """Sums up; the largest waits first.
 
     Args:
-        collectives: As `per_collective` gives them.
+        collectives: `NEEDED`, as `per_collective` gives them.
         num_steps: Steps that they lie in; 0 where these are not known.
     """
     if collectives.is_empty():

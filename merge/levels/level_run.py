@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -16,12 +17,11 @@ from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrival
 from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.run.run_model import Run
 
-
 SETTLES = 3
 """From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LevelRun:
     """What is known without the tables of all ranks. Times are on the common clock."""
 
@@ -41,8 +41,16 @@ class LevelRun:
     """The first traced step, where it does not count."""
     odd: Any
     """Meetings that are matched row by row."""
-    measured: MeasuredMeetings
-    """Of the steps that are seen. Numbers of meetings and texts are those of `joined`."""
+
+    @cached_property
+    def measured(self) -> MeasuredMeetings:
+        """Of the steps that are seen. Numbers of meetings and texts are those of `joined`."""
+        return measured_meetings(self.joined, self.clock, hosts_of(self.run), self.seen, self.odd)
+
+    @property
+    def checked_clock(self) -> Clock:
+        """Held against causality, by calls that no rank leaves before all have entered."""
+        return replace(self.clock, check=check_of(self.measured, self.clock))
 
     @property
     def shown(self) -> Sequence[int]:
@@ -51,24 +59,21 @@ class LevelRun:
 
 
 def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
-    """Reads calls and measures them.
+    """Reads calls; they are measured when that is asked for.
 
     Args:
         run: Opened by the files of its hosts.
         steps: `STEPS` of its ranks.
     """
     assert run.summaries is not None
-    clock = recorded_clock(run)
     traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
                         for name in (TRACE, ARRIVALS))
     seen, counted = traced or arrivals, _settled(traced)
     give_back()
     joined = joined_arrivals(run.summaries, seen)
-    odd = odd_meetings(joined)
-    measured = measured_meetings(joined, clock, hosts_of(run), seen, odd)
-    return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, joined=joined,
-                    seen=seen, odd=odd,
-                    traced=counted, arrivals=_settled(arrivals), measured=measured,
+    return LevelRun(run=run, clock=recorded_clock(run), steps=steps, joined=joined, seen=seen,
+                    odd=odd_meetings(joined),
+                    traced=counted, arrivals=_settled(arrivals),
                     first_left_out=traced[0] if len(counted) < len(traced) else None)
 
 

@@ -193,8 +193,8 @@ class _Measuring:
 
     def measured(self) -> MeasuredMeetings:
         parts = self._parts or [{name: np.empty(0, np.int64) for name in SCHEMA}]
-        found = pl.DataFrame({name: np.concatenate([part[name].reshape(-1) for part in parts]) for name in SCHEMA},
-                             schema_overrides=SCHEMA)
+        found = pl.DataFrame({name: pl.Series(name, np.concatenate([part.pop(name).reshape(-1) for part in parts]),
+                                              dtype=kind) for name, kind in SCHEMA.items()})
         unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
         unknown += [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in TIMES]
         found = found.with_columns(

@@ -16,7 +16,7 @@ from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
 from distprof.merge.cost.coverage import Coverage, coverage
-from distprof.merge.cost.kinds import CollectiveKind, kinds
+from distprof.merge.cost.kinds import NEEDED, CollectiveKind, kinds
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.program.job import Job
@@ -132,7 +132,8 @@ def found_about(run: Run, clock: Clock, rows: pl.DataFrame, collectives: pl.Data
     steps = collectives["step"].unique().drop_nulls().sort().to_list()
     if analysis is not None and choice.step is None:
         steps = [step for step in steps if step in analysis.steps]
-    counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
+    counted = collectives.select("step", *NEEDED)  # of a million calls, a copy of the rest takes much
+    counted = counted.filter(pl.col("step").is_in(steps)) if steps else counted
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,

@@ -41,7 +41,8 @@ class ManyRanks:
 
     def summary(self, peak: float | None = None) -> dict[str, Any]:
         """The content of `summary.json`."""
-        found = MeasuredRun(run=self.level.run.noting(self.tables.problems), clock=self.level.clock, collectives=None)
+        run, clock = self.level.run.noting(self.tables.problems), self.level.checked_clock
+        found = MeasuredRun(run=run, clock=clock, collectives=None)
         return reduce(found, self.tables, peak=peak, analysis=self.analysis)[0]
 
 
@@ -95,7 +96,7 @@ def findings_of_many(level: LevelRun, choice: Choice, analysis: Analysis | None 
     collectives = with_lists(rows).with_columns(ranks=pl.col("group_ranks"))
     stuck, problems = hangs_of(_that_may_hang(run))
     return found_about(
-        run.noting(problems), level.clock, empty(MERGED_COLLECTIVES), collectives, choice,
+        run.noting(problems), level.checked_clock, empty(MERGED_COLLECTIVES), collectives, choice,
         None if choice.is_of_some or rows.is_empty() else analysis, step_time(level.steps), stuck)
 
 

@@ -196,8 +196,7 @@ def test_of_many_ranks_is_said_what_all_tables_say(tmp_path, name, plants):
         (plant.rank, True, plant.kind, plant.where) for plant in plants)
     true = {one.rank: one for one in exact.culprits}
     for one in found.culprits:
-        assert one.last_gain_ns == pytest.approx(true[one.rank].last_gain_ns, rel=0.05)
-        assert abs(one.last_gain_ns - true[one.rank].last_gain_ns) <= one.gain_error_ns
+        assert one.last_gain_ns == pytest.approx(true[one.rank].last_gain_ns, rel=0.02)
 
 
 @pytest.mark.long
