@@ -81,6 +81,8 @@ def first_cut(level: LevelRun, steps: Sequence[int]) -> FirstCut:
     joined = level.joined
     durations = _durations(level, joined, steps)
     ranks, kept = (durations[name].unique().sort().to_numpy() for name in ("rank", "step"))
+    if not len(ranks):
+        return FirstCut(steps=(), peers=(), num_ranks=0, chosen=())
     row = _places(joined.ranks, ranks)
     waited = _waited(joined, row, kept, len(ranks))
     window = durations.sort("rank", "step")["duration_ns"].to_numpy().reshape(len(ranks), len(kept))

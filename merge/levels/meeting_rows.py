@@ -50,8 +50,9 @@ def odd_rows(level: LevelRun) -> pl.DataFrame:
     joined, without = level.joined, [rank.number for rank in level.run.without_summary]
     cells = np.isin(joined.cell_meeting, level.odd)
     ranks = {*joined.ranks[np.unique(joined.cell_rank[cells])].tolist(), *without}
-    rows = per_collective(_matched(level, ranks, _keys([joined.meetings[number] for number in level.odd]), without))
-    return rows.filter(pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null())
+    rows = _matched(level, ranks, _keys([joined.meetings[number] for number in level.odd]), without)
+    is_seen = pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null()
+    return per_collective(rows.filter(is_seen))
 
 
 def _matched(level: LevelRun, ranks: Collection[int], keys: pl.DataFrame, without: Sequence[int]) -> pl.DataFrame:

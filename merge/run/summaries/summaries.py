@@ -91,9 +91,10 @@ class Summaries:
                        tables={file: table.of(ranks) for file, table in self.tables.items()})
 
     def arrivals(self, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Arrivals]]:
-        """Arrivals of ranks that have some, file by file."""
-        wanted = [self.frames[rank] for rank in (self.frames if ranks is None else ranks)]
-        wanted.sort(key=lambda frame: (str(frame.path), frame.offset))
+        """Arrivals of ranks that have some, file by file, by the first rank of each."""
+        wanted = [self.frames[rank] for rank in sorted(self.frames if ranks is None else ranks)]
+        first = {frame.path: frame.rank for frame in reversed(wanted)}
+        wanted.sort(key=lambda frame: (first[frame.path], str(frame.path), frame.rank))
         for path, frames in groupby(wanted, key=lambda frame: frame.path):
             content = _content(path)
             for frame in frames:
