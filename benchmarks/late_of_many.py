@@ -1,4 +1,4 @@
-"""How often late ranks of made-up jobs are named from summaries, and others.
+"""How often late ranks of made-up jobs are named from the files of hosts, and others.
 
     python benchmarks/late_of_many.py [--jobs 60] [--first 0] [--sizes 4 32 8] [--exact]
 
@@ -27,9 +27,9 @@ from measuring.benchmark import Found, Option, files, run
 from measuring.tables import table
 
 from distprof.contract.tables import STEPS
-from distprof.merge.blame.analysis import analyse
+from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
-from distprof.merge.blame.summarised.suspects import Summarised, culprits_of
+from distprof.merge.blame.of_many import analysis_of_many
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.levels.level_run import level_run
 from distprof.merge.run.open_run import open_run
@@ -116,12 +116,12 @@ def tally(job: PipelinedJob, certain: Sequence[Culprit], costs: Sequence[float])
     return found
 
 
-def judged(run: Path) -> tuple[Summarised, float]:
-    """From summaries, and in how many seconds."""
+def judged(run: Path) -> tuple[Analysis, float]:
+    """From the files of hosts, and in how many seconds."""
     begin = time.process_time()
-    opened = open_run(run, exact=False)
-    assert opened.summaries is not None, "there are too few ranks for summaries to be read"
-    return culprits_of(level_run(opened, read_table(opened, STEPS).rows)), time.process_time() - begin
+    opened = open_run(run, by_host=True)
+    assert opened.summaries is not None, "there are too few ranks for these to be read"
+    return analysis_of_many(level_run(opened, read_table(opened, STEPS).rows)), time.process_time() - begin
 
 
 def exactly(run: Path) -> list[Culprit]:

@@ -70,9 +70,6 @@ RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PL
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="For a job that torchrun restarted: the attempt to read, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-EXACT = click.option("--exact", is_flag=True,
-                     help="Read the tables of all ranks. By default, runs of more than 64 ranks are read from the "
-                          "ranks' summaries and the tables of a few ranks.")
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 3 if any data is missing.")
 _WORKERS = (
     click.option("--workers", type=click.IntRange(min=1), metavar="N",

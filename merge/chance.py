@@ -23,6 +23,8 @@ NUMBERS = 4_000_000
 AT_ONCE = 1_000_000
 AS_IS, CLIPPED = 0.8, 0.2
 """Parts of the probability of a false alarm that the two tests have."""
+MANY_RANKS = 128
+"""Of more, dealing out takes long, and tails of sums are exact."""
 FEW_RANKS = 8
 """Up to so many, a product with zeros takes less time than looking values up."""
 CLEAR = 0.001
@@ -47,6 +49,8 @@ def chance(beyond: Floats, row: int, kind: int) -> float | None:
     """
     if beyond.shape[0] < 2 or beyond.shape[1] < 3:
         return None
+    if len(beyond) > MANY_RANKS:
+        return float(chance_of_any(beyond[:, :, kind], [row], beyond.shape[0] * beyond.shape[2])[0])
     as_is = _chance(beyond, row, kind) / AS_IS
     if as_is <= CLEAR:
         return as_is

@@ -1,7 +1,7 @@
-"""A made-up run of up to thousands of ranks: the summaries of all, and the folders of some.
+"""A made-up run of up to thousands of ranks: the files of their hosts, and the folders of some.
 
-Folders are written of the first replica of the model and of late ranks, or of all. The summary of a rank with a folder
-is made of it; those of the others are made from these, with the times of each rank.
+Folders are written of the first replica of the model and of late ranks, or of all. What the file of a host has of a
+rank with a folder is made of it; that of the others is made from these, with the times of each rank.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from msgspec.structs import replace
 from distprof.contract.paths import rank_folder
 from distprof.contract.rank_summary import (
     CELL_COLUMNS,
-    KIND_COLUMNS,
     NO_OFFSET,
-    SPENT_COLUMNS,
     SUMMARIES,
     SUMMARY_SUFFIX,
     TIMES,
-    Activity,
+    WAIT_COLUMNS,
     Channel,
     PackedTable,
     RankGroup,
@@ -33,14 +31,12 @@ from distprof.summaries.host_file import file_stem, packed_frame
 from distprof.summaries.maker import summarise
 from distprof.summaries.packing import hash_of
 from distprof.summaries.rank_calls import ranges_of
-from made_up.pipelined_job import NONE, Call, PipelinedJob
+from made_up.pipelined_job import NONE, PipelinedJob
 from made_up.recorded import LABELLED, PASSES, Recorded
 
-END, WAITING = Activity(kind="end"), Activity(kind="communication")
 
-
-class StageSketches:
-    """Sketches of all ranks of a stage, step by step, laid out as the summary of one of them."""
+class StageCalls:
+    """Calls of all ranks of a stage, step by step, laid out as those of one of them are in the file of its host."""
 
     def __init__(self, recorded: Recorded, stage: int, template: RankSummary) -> None:
         assert template.arrivals is not None
@@ -49,17 +45,11 @@ class StageSketches:
         names = [self._channel_name(one) for one in self.arrivals.channels]
         self._calls = [np.array([index for index, call in enumerate(self.program) if call.channel == name])
                        for name in names]
-        self.kinds = of(self.arrivals.kinds, KIND_COLUMNS)
-        sequences, cells = (of(table, kinds) for table, kinds in (
-            (self.arrivals.sequences, {"channel": "<i4", "kept": "<i4"}), (self.arrivals.cells, CELL_COLUMNS)))
-        places = np.split(of(self.arrivals.calls, {"place": "<i4"})["place"], np.cumsum(sequences["kept"])[:-1])
-        self._kept = [self._calls[channel][place] for channel, place in zip(sequences["channel"], places, strict=True)]
-        self._channel = sequences["channel"]
-        self.cells = cells
-        self._activities = self._labels()
+        self._channel = of(self.arrivals.sequences, {"channel": "<i4"})["channel"]
+        self.cells = of(self.arrivals.cells, CELL_COLUMNS)
         self._times: dict[int, Any] = {}
         self._sums: dict[int, Any] = {}
-        self.spent: list[Any] = []
+        self._waits: list[Any] = []
 
     def _channel_name(self, one: Channel) -> str:
         if one.op is None:
@@ -67,73 +57,47 @@ class StageSketches:
         assert one.peer is not None
         return f"{one.op}{(one.peer - self._first) // (self._recorded.job.dp * self._recorded.job.tp):+d}"
 
-    def _labels(self) -> Any:
-        known = {one: number for number, one in enumerate(self.arrivals.activities)}
-
-        def label(call: Call) -> int:
-            """That of the innermost module around it which has one."""
-            names = call.module.split(".")
-            every = (Activity(kind=call.phase, module_path=".".join(names[:depth]))
-                     for depth in range(len(names), -1, -1))
-            return next(known[one] for one in every if one in known)
-
-        return np.array([label(call) for call in self.program])
-
     def add(self, step: int, times: Any, window: Any) -> None:
         """A step: times of the stage, and start and end of it."""
         enqueue, start, end, wait_start, wait_end = times.transpose(1, 0, 2)
         held = end - start
         waited = np.where(wait_start == NONE, 0, wait_end - wait_start)
-        before = _before(times, waited)
         for cell in np.flatnonzero(self.cells["step"] == step).tolist():
-            sequence = self.cells["sequence"][cell]
-            kept, every = self._kept[sequence], self._calls[self._channel[sequence]]
-            base = enqueue[kept].min(axis=0)
-            since = [np.where(one[kept] == NONE, NO_OFFSET, one[kept] - base)
-                     for one in (enqueue, start, end, wait_start, wait_end)] + [before[kept]]
+            mine = self._calls[self._channel[self.cells["sequence"][cell]]]
+            base = enqueue[mine].min(axis=0)
+            origins = (base, *(3 * (enqueue[mine],)), end[mine])
+            since = [np.where(one[mine] == NONE, NO_OFFSET, one[mine] - origin)
+                     for one, origin in zip((enqueue, start, end, wait_start, wait_end), origins, strict=True)]
             self._times[cell] = np.stack(since).astype(np.int32)
-            self._sums[cell] = np.stack((base, held[every].sum(axis=0), waited[every].sum(axis=0)))
-        self._spend(step, enqueue, before, waited, window)
-
-    def _spend(self, step: int, enqueue: Any, before: Any, waited: Any, window: Any) -> None:
-        edges = np.concatenate((window[:1], enqueue, window[1:2]))
-        blocked = np.concatenate((np.zeros_like(window[:1]), before, waited.sum(axis=0, keepdims=True)))
-        own = np.maximum(np.diff(edges, axis=0) - np.diff(blocked, axis=0), 0)
-        ns = np.zeros((len(self.arrivals.activities), own.shape[1]), np.int64)
-        np.add.at(ns, self._activities, own[:-1])
-        ns[self.arrivals.activities.index(END)] = own[-1]
-        ns[self.arrivals.activities.index(WAITING)] = blocked[-1]
-        self.spent.append((step, ns))
+            self._sums[cell] = np.stack((base, held[mine].sum(axis=0), waited[mine].sum(axis=0)))
+        # a thread waits for one thing at a time
+        self._waits.append((step, waited.sum(axis=0), _covered(start, end, window)))
 
     def finish(self) -> None:
         """Puts ranks first."""
         order = range(len(self.cells["step"]))
         self.times = np.concatenate([self._times.pop(cell) for cell in order], axis=1).transpose(2, 0, 1).copy()
         self.sums = np.stack([self._sums[cell] for cell in order]).transpose(2, 1, 0).copy()
-        self.activity_ns = np.stack([ns for _, ns in self.spent]).transpose(2, 0, 1).copy()
-        channel = self._channel[self.cells["sequence"]]
-        # all calls of a channel are of one kind
-        self.kind_ns = np.stack([self.sums[:, 1:, channel == one].sum(axis=2) for one in self.kinds["channel"]], axis=2)
+        self.waits = {name: np.stack([one[index] for one in self._waits])
+                      for index, name in enumerate(("blocked_ns", "in_ns"), 1)}
 
     def tables_of(self, index: int) -> dict[str, Any]:
-        """Of the arrivals of a rank, by its number in the stage: what is its own."""
+        """Of the calls of a rank, by its number in the stage: what is its own."""
         base, held, waited = self.sums[index]
         cells = as_packed({**self.cells, "base_ns": base, "in_ns": held, "waited_ns": waited}, CELL_COLUMNS)
-        kinds = as_packed({**self.kinds, "in_ns": self.kind_ns[index, 0], "waited_ns": self.kind_ns[index, 1]},
-                          KIND_COLUMNS, self.arrivals.kinds.texts)
-        ns = self.activity_ns[index]
-        step, activity = np.nonzero(ns)
-        steps = np.array([step for step, _ in self.spent])
-        spent = as_packed({"step": steps[step], "activity": activity, "ns": ns[step, activity]}, SPENT_COLUMNS)
-        return {"cells": cells, "kinds": kinds, "spent": spent,
+        waits = as_packed({"step": np.array([step for step, *_ in self._waits]),
+                           **{name: values[:, index] for name, values in self.waits.items()}}, WAIT_COLUMNS)
+        return {"cells": cells, "waits": waits,
                 "times": {name: self.times[index, row].tobytes() for row, name in enumerate(TIMES)}}
 
 
-def _before(times: Any, waited: Any) -> Any:
-    """How long each rank had waited in the step before each call. Waits of gradients follow all calls."""
-    late = times[:, 3] > times[-1:, 0]
-    blocking = np.where(late, 0, waited)
-    return np.cumsum(blocking, axis=0) - blocking
+def _covered(start: Any, end: Any, window: Any) -> Any:
+    """In how much of the step of each rank a call was under way."""
+    order = np.argsort(start, axis=0, kind="stable")
+    begin, over = (np.clip(np.take_along_axis(one, order, axis=0), *window) for one in (start, end))
+    reach = np.maximum.accumulate(over, axis=0)
+    begin[1:] = np.maximum(begin[1:], reach[:-1])
+    return np.maximum(over - begin, 0).sum(axis=0)
 
 
 def of(table: PackedTable, kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -148,7 +112,7 @@ def as_packed(arrays: Mapping[str, Any], kinds: Mapping[str, str],
                        columns={name: arrays[name].astype(kind).tobytes() for name, kind in kinds.items()})
 
 
-def summary_of(recorded: Recorded, rank: int, template: RankSummary, sketches: StageSketches) -> RankSummary:
+def summary_of(recorded: Recorded, rank: int, template: RankSummary, sketches: StageCalls) -> RankSummary:
     """The summary of a rank without a folder, by that of its peer in the first replica."""
     groups = recorded.groups(rank)
     ranges = [_group(groups[one.description.removeprefix("mesh_")]) for one in sketches.arrivals.groups]
@@ -214,8 +178,8 @@ def write(out: Path, job: PipelinedJob, *, passes: Sequence[str] = PASSES, full:
         (out / SUMMARIES / name).write_bytes(b"".join(parts))
 
 
-def _sketched(recorded: Recorded, stage: int, template: RankSummary, times: list[list[Any]]) -> StageSketches:
-    found, per_stage = StageSketches(recorded, stage, template), recorded.job.dp * recorded.job.tp
+def _sketched(recorded: Recorded, stage: int, template: RankSummary, times: list[list[Any]]) -> StageCalls:
+    found, per_stage = StageCalls(recorded, stage, template), recorded.job.dp * recorded.job.tp
     for step, name in enumerate(recorded.passes):
         if name in LABELLED:
             found.add(step, times[step][stage],

@@ -248,20 +248,6 @@ class TimesInNanoseconds(Remark, frozen=True):
     """The first few."""
 
 
-class ReadSummaries(Remark, frozen=True):
-    """For most ranks, summaries were read instead of tables and traces; --exact reads all."""
-
-    num_ranks: int
-    """That have a summary."""
-    tables: tuple[int, ...]
-    """Ranks whose tables were read."""
-    times_of: tuple[int, int] | None = None
-    """Calls of communication in the steps that are shown whose times summaries kept, and all; None: it was not looked
-    at."""
-    cut: dict[str, int] = {}
-    """What summaries had no room for."""
-
-
 class ExecutionTraces(Remark, frozen=True):
     """There are execution traces, as Megatron writes them for Chakra, next to the timelines of their ranks."""
 

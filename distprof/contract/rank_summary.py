@@ -1,7 +1,7 @@
-"""What a rank says about itself in some KB: the summary that commands read first where a run has many ranks.
+"""What a rank adds to the file of its host: its tables, packed, so that those of thousands of ranks are read at once.
 
-Tables are packed: a column is the bytes of its values, little-endian, so that those of thousands of ranks are joined
-and read as one array. Sizes are bounded whatever the job; what was cut is counted in `cut`.
+A column is the bytes of its values, little-endian: columns of all ranks are joined and read as one array. Nothing is
+left out: times of calls are differences, and what calls of a step are is there once for all steps with the same calls.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import MODULES, OPS, STEPS, Table
 
-SUMMARY_FORMAT = 1
+SUMMARY_FORMAT = 3
 """The newest summary that this version reads and the one it writes."""
-SUMMARIES = "summaries"
+SUMMARIES = "columns"
 """Folder of a run directory with a file for each host."""
 SUMMARY_SUFFIX = ".bin"
 NO_INTEGER = -(2**63)
@@ -25,74 +25,31 @@ NO_OFFSET = -(2**31)
 NO_TEXT = -1
 """Where a text is not known."""
 
-MOST_STEPS = 512
-"""Steps that a summary has; of more, the last ones."""
-MOST_MODULES = 96
-"""Modules: the top ones by time and by FLOPs, and those nearest to the root, as far as there is room."""
-TOP_MODULES = 32
-"""Modules by time, and by FLOPs, that come first."""
-MOST_OPS = 64
-"""Rows of reduced operators."""
-TOP_UNCOUNTED = 16
-"""Operators without a formula that keep their names."""
-MOST_SHARDS = 4096
-"""Parameters up to which it is noted how much of each lies on the rank."""
-MOST_GROUPS = 32
-"""Process groups; of more, those with most time in them."""
-MOST_RANGES = 128
-"""Ranges of ranks that describe a group."""
-MOST_CHANNELS = 48
-"""Channels; of more, those with most calls."""
-MOST_KINDS = 96
-TURNS = 4
-"""Steps take turns in which calls they keep the times of, by their number."""
-MOST_SEQUENCES = 256
-"""Different sequences of calls, in each turn."""
-MOST_CELLS = 2048
-"""Steps times channels."""
-MOST_CALLS = 2048
-"""Calls whose times are kept, of all steps and channels together."""
-CALLS_EACH = 8
-"""Calls of a channel in a step whose times are kept, from all parts of its sequence; fewer where there are too many."""
-MESSAGES_EACH = 4
-"""The same of sends and receives."""
-MOST_ACTIVITIES = 16
-"""Activities that a step is split into."""
-MOST_EXCHANGES = 128
-"""Different calls of the first step that say how ranks divide the model."""
-MOST_CHARACTERS = 200
-"""Of a name; of a longer one the middle is left out."""
-MOST_BYTES = 256 * 1024
-"""Of a packed summary. One that is larger after all loses its arrivals, which is counted."""
-
 DTYPES: Mapping[str, str] = {"int64": "<i8", "float64": "<f8", "bool": "u1", "string": "<i4", "category": "<i4"}
 """Type of a column of a table -> that of its packed values: texts are numbers of `PackedTable.texts`."""
-TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "blocked_before_ns")
-"""Columns of `Arrivals.times`; the last is how long the rank had waited for collectives in the step before the call."""
+TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+"""Columns of `Arrivals.times`."""
+NUMBERS = ("sequence", "group_sequence")
+"""Columns of `Arrivals.numbers`."""
 
 STEP_COLUMNS = tuple(column for column in STEPS.columns if column.name not in ("rank", "mp_size", "dp_size"))
 MODULE_COLUMNS = tuple(column for column in MODULES.columns if column.name not in ("rank", "mp_size", "dp_size"))
 OP_COLUMNS = tuple(column for column in OPS.columns if column.name not in (
     "rank", "mp_size", "dp_size", "module_path", "shapes", "note"))
-KIND_COLUMNS = {"channel": "<i4", "op": "<i4", "dtype": "<i4", "calls": "<i8", "steps": "<i8", "min_bytes": "<i8",
-                "max_bytes": "<i8", "sum_bytes": "<i8", "in_ns": "<i8", "waited_ns": "<i8", "without_end": "<i8",
-                "asynchronous": "<i8"}
-"""Of `Arrivals.kinds`: all calls of a channel that are alike."""
-SEQUENCE_COLUMNS = {"channel": "<i4", "fingerprint": "<i8", "calls": "<i8", "kept": "<i4"}
-"""Of `Arrivals.sequences`: the calls of a channel in a step, one row for steps of a turn in which they are the same.
-`fingerprint` is of all of them, and the same in every turn."""
-CALL_COLUMNS = {"place": "<i4", "op": "<i4", "dtype": "<i4", "size_bytes": "<i8", "peer": "<i4", "module_path": "<i4",
-                "phase": "<i4", "asynchronous": "u1"}
-"""Of `Arrivals.calls`: the kept calls of each sequence, as many rows as `kept` says, in the order of sequences. `peer`
-is the root of a rooted op."""
-CELL_COLUMNS = {"step": "<i4", "sequence": "<i4", "base_ns": "<i8", "in_ns": "<i8", "waited_ns": "<i8"}
-"""Of `Arrivals.cells`: a channel in a step."""
-SPENT_COLUMNS = {"step": "<i4", "activity": "<i4", "ns": "<i8"}
-"""Of `Arrivals.spent`: what a step is split into."""
+SEQUENCE_COLUMNS = {"channel": "<i4", "fingerprint": "<i8", "calls": "<i4"}
+"""Of `Arrivals.sequences`: the calls of a channel in a step, one row for steps in which they are the same.
+`fingerprint` is equal on ranks that can have called them together."""
+CALL_COLUMNS = {"op": "<i4", "dtype": "<i4", "size_bytes": "<i8", "num_elements": "<i8", "peer": "<i8", "tag": "<i8",
+                "module_path": "<i4", "phase": "<i4", "timed_by": "<i4", "asynchronous": "u1", "in_autograd": "u1"}
+"""Of `Arrivals.calls`: the calls of each sequence, as many rows as `calls` says. `in_autograd` is 2 where it is not
+known; `peer` is the root, that of messages is in their channel."""
+CELL_COLUMNS = {"step": "<i4", "sequence": "<i4", "base_ns": "<i8", "in_ns": "<i8", "waited_ns": "<i8",
+                "first_sequence": "<i8", "first_group_sequence": "<i8"}
+"""Of `Arrivals.cells`: a channel in a step; `in_ns` and `waited_ns` are sums over its calls."""
+WAIT_COLUMNS = {"step": "<i4", "blocked_ns": "<i8", "in_ns": "<i8"}
+"""Of `Arrivals.waits`: in how much of a step the rank waited for collectives, and in how much one was under way."""
 EXCHANGE_COLUMNS = {"op": "<i4", "group": "<i4", "peer": "<i4", "inside": "u1"}
 """Of `RankSummary.exchanges`."""
-COMMUNICATION = "communication"
-"""Kind of the activity that is waiting for collectives."""
 
 
 class PackedTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,14 +67,14 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     ranges: list[tuple[int, int, int]]
-    """Its global ranks as (first, stride, count); none where there would be more than `MOST_RANGES`."""
+    """Its global ranks as (first, stride, count)."""
     num_ranks: int
     digest: int
     """Equal for groups of the same ranks, in the same order."""
 
     @property
     def ranks(self) -> list[int]:
-        """Global ranks, as far as `ranges` has them."""
+        """Global ranks, in the order of the group."""
         return [first + stride * index for first, stride, count in self.ranges for index in range(count)]
 
 
@@ -132,36 +89,26 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     """Global rank of the other side; None: collectives."""
 
 
-class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank does between its calls."""
-
-    kind: str
-    """Phase of the call that ends it (forward, backward, recompute, optimizer, evaluation), data (before the first
-    forward call, where that is known), outside, end (behind the last call of a step), communication (waiting for
-    collectives), other (of too many phases)."""
-    module_path: str | None = None
-    """Module that issued the call that ends it; where there are many, the outer one that all ranks have room for."""
-
-
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of a rank: every call is counted, and of some, the same ones on all ranks, times are kept.
+    """Communication of a rank, every call of it. Calls are in the order of cells, and in each in that of their issue.
 
-    Times of a call are `base_ns` of its cell + `unit_ns` x a number of `times`. Kept calls are in the order of cells,
-    and of places in each, as many as `kept` of the cell's sequence.
+    `enqueue_ns` of a call is `base_ns` of its cell + `unit_ns` x a number of `times`; its other times count from there,
+    but for `wait_end_ns`, which counts from its end where that is known. `sequence` and `group_sequence` are the first
+    of the cell + the place in the cell + a number of `numbers`.
     """
 
     groups: list[RankGroup] = []
     channels: list[Channel] = []
-    kinds: PackedTable = PackedTable()
     sequences: PackedTable = PackedTable()
     calls: PackedTable = PackedTable()
     cells: PackedTable = PackedTable()
     unit_ns: int = 1
     """Larger than 1 where steps are so long that times would not fit."""
     times: dict[str, bytes] = {}
-    """One of `TIMES` -> int32, a value a kept call; times in the order of cells. `blocked_before_ns` counts from 0."""
-    activities: list[Activity] = []
-    spent: PackedTable = PackedTable()
+    """One of `TIMES` -> int32, a value a call; times in the order of cells."""
+    numbers: dict[str, bytes] = {}
+    """One of `NUMBERS` -> int32, likewise; empty where all are 0."""
+    waits: PackedTable = PackedTable()
 
 
 class ParametersDigest(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,11 +124,11 @@ class ParametersDigest(msgspec.Struct, frozen=True, kw_only=True):
     params: int
     stored_params: int
     stored: bytes = b""
-    """`stored_params` of each row, int64, where that differs from `params` and there are at most `MOST_SHARDS`."""
+    """`stored_params` of each row, int64, where that differs from `params`."""
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank in some KB."""
+    """A rank in the file of its host."""
 
     format: int = SUMMARY_FORMAT
     about: RankJson
@@ -191,10 +138,9 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     steps: PackedTable = PackedTable()
     """`STEP_COLUMNS`."""
     modules: PackedTable = PackedTable()
-    """`MODULE_COLUMNS` of the modules that matter, in the order of the model."""
+    """`MODULE_COLUMNS`, in the order of the model."""
     ops: PackedTable = PackedTable()
-    """`OP_COLUMNS`, reduced: all counted operators of a phase, kind and type are one row, which is called
-    `convolutions` or `operators`; those without a formula keep their names, the largest of them."""
+    """`OP_COLUMNS`, added up over modules and shapes."""
     parameters: ParametersDigest | None = None
     """None where the rank has no such table."""
     exchanges: PackedTable = PackedTable()
@@ -206,8 +152,6 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Table that was read -> its rows."""
     damaged: list[str] = []
     """Tables that could not be read; nothing of them is here."""
-    cut: dict[str, int] = {}
-    """What -> how many of it were left out, so that the summary stays small."""
 
 
 def type_names(table: Table) -> dict[str, str]:

@@ -39,7 +39,7 @@ TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fw
 
 SUMMARY_KEYS = (
     "format", "kind", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "topology_certain",
-    "ranks", "missing_ranks", "joined_with", "problems", "remarks", "read", "per_gpu", "model", "step", "evaluation",
+    "ranks", "missing_ranks", "joined_with", "problems", "remarks", "per_gpu", "model", "step", "evaluation",
     "slowest_rank", "passes", "steps", "communication", "modules", "coverage_ratio", "uncounted_ops", "clock",
 )
 """Keys of `summary.json`; docs/run-directory.md says what they are."""

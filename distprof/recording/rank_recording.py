@@ -277,7 +277,7 @@ class RankRecording:
         return collective_rows(call for call in calls if call.step < steps and call.step not in waited)
 
     def complete(self) -> None:
-        """Gives the folder its final name, and adds its summary to those of the host."""
+        """Gives the folder its final name, and adds the rank to the file of its host."""
         self._claim().complete()
         self._summarise()
 
@@ -291,13 +291,13 @@ class RankRecording:
         adding.join()
 
     def _add_summary(self) -> None:
-        """Whoever reads the run reads the tables of a rank without a summary."""
+        """Whoever reads the run reads the tables of a rank that is in no file of a host."""
         folder = self.rank_folder
         try:
             if folder is not None:
                 self._helper.call("distprof.summaries.maker:add_summary", self._run.absolute(), folder.absolute())
         except Exception as error:  # noqa: BLE001 (the recording is whole without it)
-            self.say(f"no summary for this rank, so commands read its tables instead: {error}")
+            self.say(f"not in the file of its host, so commands read its tables instead: {error}")
 
     def stop(self) -> None:
         """Ends threads and connections, closes files."""

@@ -120,7 +120,7 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"{directory} has files but no {RUN_JSON}: not a run",
                           hint="--force replaces only runs; choose another --out")
     for path in others:
-        ours = (path.name in (MERGED, MERGING, f".{MERGED}.tmp", SUMMARIES, HOSTS, WATCH_FOLDER, WINDOWS)
+        ours = (path.name in (MERGED, MERGING, f".{MERGED}.tmp", SUMMARIES, "summaries", HOSTS, WATCH_FOLDER, WINDOWS)
                 or path.name.startswith(("rank", "attempt")))
         if path.is_dir() and ours:
             shutil.rmtree(path)

@@ -1,176 +1,213 @@
-"""Communication of a rank as sketches of fixed size: all calls counted, and times of some, the same on all ranks."""
+"""Communication of a rank as arrays of all ranks can be joined: every call, what it is apart from when it was."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
-    CALLS_EACH,
     CELL_COLUMNS,
-    KIND_COLUMNS,
-    MOST_CALLS,
-    MOST_CELLS,
-    MOST_KINDS,
-    MOST_SEQUENCES,
     NO_INTEGER,
     NO_OFFSET,
+    NUMBERS,
     SEQUENCE_COLUMNS,
     TIMES,
-    TURNS,
+    WAIT_COLUMNS,
     Arrivals,
     PackedTable,
 )
-from distprof.summaries.activities import Blocked, blocked_of, spent_of, windows_of
-from distprof.summaries.channels import Cells, cells_of, labels_of, places_of
-from distprof.summaries.packing import Cut, Integers, hash_of, packed_arrays
+from distprof.summaries.channels import Cells, cells_of, labels_of
+from distprof.summaries.packing import Integers, hash_of, integers, packed_arrays
 from distprof.summaries.rank_calls import RankCalls
 
 LARGEST = 2**31 - 2
 MOST_UNIT_NS = 1 << 12
 """Times that do not fit even so are no times of this step."""
+UNKNOWN = 2
+"""Where it is not known whether gradients pass a call."""
 
 
-def arrivals_of(calls: RankCalls, steps: Any | None, cut: Cut) -> Arrivals:
-    """Sketches.
+def arrivals_of(calls: RankCalls, steps: Any | None) -> Arrivals:
+    """All calls.
 
     Args:
         calls: Of the rank.
         steps: Its table of steps, where there is one.
-        cut: What is left out is counted here.
     """
     if not len(calls):
         return Arrivals()
-    cells, blocked, windows = cells_of(calls, cut), blocked_of(calls), windows_of(steps, calls)
-    labels = labels_of(calls)
-    sequence, first_cell = _sequences(cells, labels)
-    kept = _kept_cells(sequence, cut)
-    places = _places(cells, sequence, first_cell, kept)
-    activities, spent = spent_of(calls, blocked, windows, cut)
-    rows = [cells.row[cells.first[cell] + places[sequence[cell]]] for cell in kept.tolist()]
-    unit_ns, base, times = _times(calls, blocked, windows, rows, cut)
+    cells = cells_of(calls)
+    sequence, first_cell = _sequences(calls, cells)
+    unit_ns, base, times = _times(calls, cells)
+    firsts, numbers = _numbers(calls, cells)
     return Arrivals(
-        groups=calls.groups, channels=cells.channels, kinds=_kinds(calls, cells, cut),
-        sequences=_sequence_table(cells, labels, first_cell, places),
-        calls=_call_table(calls, cells, first_cell, places),
-        cells=_cell_table(calls, cells, kept, sequence, base),
-        unit_ns=unit_ns, times=times, activities=activities, spent=spent)
+        groups=calls.groups, channels=cells.channels, sequences=_sequence_table(calls, cells, first_cell),
+        calls=_call_table(calls, cells, first_cell), cells=_cell_table(calls, cells, sequence, base, firsts),
+        unit_ns=unit_ns, times=times, numbers=numbers, waits=_waits(calls, steps))
 
 
-def _sequences(cells: Cells, label: Integers) -> tuple[Integers, Integers]:
-    """Of each cell the number of its sequence, and the first cell of each; in other turns other calls are kept."""
-    numbers, first = dict[tuple[int, int, bytes], int](), list[int]()
+def _sequences(calls: RankCalls, cells: Cells) -> tuple[Integers, Integers]:
+    """Of each cell the number of its sequence, and the first cell of each."""
+    what = np.stack((calls.op, calls.dtype, calls.size, calls.elements, _peer(calls), calls.tag, calls.module,
+                     calls.phase, calls.timed_by, calls.asynchronous, _autograd(calls))).astype(np.int64)
+    alike = np.unique(what, axis=1, return_inverse=True)[1].reshape(-1)[cells.row]
+    numbers, first = dict[tuple[int, bytes], int](), list[int]()
     found = np.empty(len(cells.first), np.int64)
-    for cell, (channel, step, begin, count) in enumerate(zip(cells.channel.tolist(), cells.step.tolist(),
-                                                             cells.first.tolist(), cells.count.tolist(), strict=True)):
-        key = channel, step % TURNS, label[cells.row[begin:begin + count]].tobytes()
-        found[cell] = numbers.setdefault(key, len(numbers))
+    for cell, (channel, begin, count) in enumerate(zip(cells.channel.tolist(), cells.first.tolist(),
+                                                       cells.count.tolist(), strict=True)):
+        found[cell] = numbers.setdefault((channel, alike[begin:begin + count].tobytes()), len(numbers))
         if len(numbers) > len(first):
             first.append(cell)
     return found, np.array(first, np.int64)
 
 
-def _kept_cells(sequence: Integers, cut: Cut) -> Integers:
-    """Cells of sequences that there is room for, as far as there is room for cells."""
-    kept = np.flatnonzero(sequence < MOST_SEQUENCES)[:MOST_CELLS]
-    cut["steps of channels"] += len(sequence) - len(kept)
-    return kept
+def _peer(calls: RankCalls) -> Any:
+    """Roots; the other side of messages is that of the channel: so calls of peers are the same."""
+    return np.where(calls.is_message, NO_INTEGER, calls.peer)
 
 
-def _places(cells: Cells, sequence: Integers, first_cell: Integers, kept: Integers) -> list[Any]:
-    """Places of the calls whose times are kept, by sequence: half as many until they fit."""
-    each = CALLS_EACH
-    while True:
-        found = [places_of(int(cells.count[cell]), each, int(cells.step[cell]) % TURNS,
-                           is_message=cells.channels[cells.channel[cell]].op is not None)
-                 for cell in first_cell[:MOST_SEQUENCES].tolist()]
-        if each == 1 or sum(len(found[number]) for number in sequence[kept].tolist()) <= MOST_CALLS:
-            return found
-        each //= 2
+def _autograd(calls: RankCalls) -> Any:
+    return np.where(calls.cut_off, 0, np.where(calls.joined, 1, UNKNOWN))
 
 
-def _times(calls: RankCalls, blocked: Blocked, windows: dict[int, tuple[int, int]], rows: list[Any],
-           cut: Cut) -> tuple[int, Integers, dict[str, bytes]]:
-    """The unit, the first call of each cell, and times from there."""
-    row, counts = np.concatenate([*rows, np.empty(0, np.int64)]), [len(one) for one in rows]
-    base = np.array([int(calls.enqueue[one].min()) for one in rows], np.int64)
-    starts = np.array([windows[int(calls.step[one[0]])][0] for one in rows], np.int64)
-    every = {name: getattr(calls, name.removesuffix("_ns"))[row] for name in TIMES[:-1]}
-    since = {name: np.where(at == NO_INTEGER, NO_INTEGER, at - np.repeat(base, counts)) for name, at in every.items()}
-    since[TIMES[-1]] = np.maximum(blocked.until(every["enqueue_ns"]) - np.repeat(blocked.until(starts), counts), 0)
-    largest = max((int(np.abs(values[values != NO_INTEGER]).max(initial=0)) for values in since.values()), default=0)
+def _times(calls: RankCalls, cells: Cells) -> tuple[int, Integers, dict[str, bytes]]:
+    """The unit, the first call of each cell, and the times of calls, in the order of cells."""
+    at = {name: getattr(calls, name.removesuffix("_ns"))[cells.row] for name in TIMES}
+    base = np.minimum.reduceat(at["enqueue_ns"], cells.first)
+    since = {name: _since(values, np.repeat(base, cells.count) if name == TIMES[0] else at["enqueue_ns"])
+             for name, values in at.items()}
+    ended = at["end_ns"] != NO_INTEGER
+    since["wait_end_ns"] = np.where(ended, _since(at["wait_end_ns"], at["end_ns"]), since["wait_end_ns"])
+    largest = max(int(np.abs(values[values != NO_INTEGER]).max(initial=0)) for values in since.values())
     unit_ns = 1
     while unit_ns < MOST_UNIT_NS and largest // unit_ns > LARGEST:
         unit_ns *= 2
-    return unit_ns, base, {name: _offsets(values, unit_ns, cut) for name, values in since.items()}
+    return unit_ns, base, {name: _offsets(values, unit_ns) for name, values in since.items()}
 
 
-def _offsets(values: Integers, unit_ns: int, cut: Cut) -> bytes:
+def _since(values: Integers, origin: Integers) -> Integers:
+    return np.where(values == NO_INTEGER, NO_INTEGER, values - origin)
+
+
+def _offsets(values: Integers, unit_ns: int) -> bytes:
     units = values // unit_ns
-    beyond = (np.abs(units) > LARGEST) & (values != NO_INTEGER)
-    cut["times"] += int(beyond.sum())
-    return np.where(beyond | (values == NO_INTEGER), NO_OFFSET, units).astype("<i4").tobytes()
+    beyond = (np.abs(units) > LARGEST) | (values == NO_INTEGER)
+    return np.where(beyond, NO_OFFSET, units).astype("<i4").tobytes()
 
 
-def _sequence_table(cells: Cells, label: Integers, first_cell: Integers, places: list[Any]) -> PackedTable:
-    chosen = first_cell[:len(places)]
+def _numbers(calls: RankCalls, cells: Cells) -> tuple[dict[str, Integers], dict[str, bytes]]:
+    """First number of each cell, and how the others differ from counting on; nearly always they do not."""
+    place = np.arange(len(cells.row)) - np.repeat(cells.first, cells.count)
+    firsts, found = dict[str, Integers](), dict[str, bytes]()
+    for name in NUMBERS:
+        values = getattr(calls, name)[cells.row]
+        firsts[f"first_{name}"] = values[cells.first]
+        before = np.repeat(values[cells.first], cells.count)
+        known = (values != NO_INTEGER) & (before != NO_INTEGER)
+        beside = np.where(known, values - before - place, NO_OFFSET)
+        found[name] = beside.astype("<i4").tobytes() if beside.any() else b""
+    return firsts, found
+
+
+def _sequence_table(calls: RankCalls, cells: Cells, first_cell: Integers) -> PackedTable:
+    label = labels_of(calls)
     fingerprints = [hash_of(label[cells.row[begin:begin + count]].tobytes()) for begin, count in zip(
-        cells.first[chosen].tolist(), cells.count[chosen].tolist(), strict=True)]
+        cells.first[first_cell].tolist(), cells.count[first_cell].tolist(), strict=True)]
     return packed_arrays(SEQUENCE_COLUMNS, {
-        "channel": cells.channel[chosen], "fingerprint": np.array(fingerprints, np.int64),
-        "calls": cells.count[chosen], "kept": [len(one) for one in places]})
+        "channel": cells.channel[first_cell], "fingerprint": np.array(fingerprints, np.int64),
+        "calls": cells.count[first_cell]})
 
 
-def _call_table(calls: RankCalls, cells: Cells, first_cell: Integers, places: list[Any]) -> PackedTable:
-    """What the kept calls are, in the first step of their sequence."""
-    row = np.concatenate([cells.row[cells.first[cell] + place] for cell, place in zip(
-        first_cell.tolist(), places, strict=False)])
+def _call_table(calls: RankCalls, cells: Cells, first_cell: Integers) -> PackedTable:
+    """What calls are, in the first step of their sequence."""
+    row = np.concatenate([cells.row[cells.first[cell]:cells.first[cell] + cells.count[cell]]
+                          for cell in first_cell.tolist()])
+    peer = _peer(calls)
     return packed_arrays(CALL_COLUMNS, {
-        "place": np.concatenate(places), "op": calls.op[row], "dtype": calls.dtype[row], "size_bytes": calls.size[row],
-        "peer": np.where(calls.is_message, -1, np.maximum(calls.peer, -1))[row], "module_path": calls.module[row],
-        "phase": calls.phase[row],
-        "asynchronous": calls.asynchronous[row],
-    }, {"op": calls.ops, "dtype": calls.dtypes, "module_path": calls.modules, "phase": calls.phases})
+        "op": calls.op[row], "dtype": calls.dtype[row], "size_bytes": calls.size[row],
+        "num_elements": calls.elements[row], "peer": peer[row], "tag": calls.tag[row],
+        "module_path": calls.module[row], "phase": calls.phase[row], "timed_by": calls.timed_by[row],
+        "asynchronous": calls.asynchronous[row], "in_autograd": _autograd(calls)[row],
+    }, {"op": calls.ops, "dtype": calls.dtypes, "module_path": calls.modules, "phase": calls.phases,
+        "timed_by": calls.ways})
 
 
-def _cell_table(calls: RankCalls, cells: Cells, kept: Integers, sequence: Integers, base: Integers) -> PackedTable:
-    held, waited = held_ns(calls)[cells.row], waited_ns(calls)[cells.row]
-    sums = [np.add.reduceat(values, cells.first)[kept] for values in (held, waited)]
-    return packed_arrays(CELL_COLUMNS, {"step": cells.step[kept], "sequence": sequence[kept], "base_ns": base,
-                                        "in_ns": sums[0], "waited_ns": sums[1]})
+def _cell_table(calls: RankCalls, cells: Cells, sequence: Integers, base: Integers,
+                firsts: dict[str, Integers]) -> PackedTable:
+    held, waited = (np.add.reduceat(values[cells.row], cells.first) for values in (held_ns(calls), waited_ns(calls)))
+    return packed_arrays(CELL_COLUMNS, {"step": cells.step, "sequence": sequence, "base_ns": base, "in_ns": held,
+                                        "waited_ns": waited, **firsts})
 
 
 def held_ns(calls: RankCalls) -> Integers:
     """Time from arrival to end; 0 where that is not known."""
-    known = (calls.end != NO_INTEGER) & (calls.arrival != NO_INTEGER)
-    return np.where(known, np.maximum(calls.end - calls.arrival, 0), 0)
+    return _between(calls.arrival, calls.end)
 
 
 def waited_ns(calls: RankCalls) -> Integers:
     """Time in which a thread is known to have waited for it."""
-    known = (calls.wait_start != NO_INTEGER) & (calls.wait_end != NO_INTEGER)
-    return np.where(known, np.maximum(calls.wait_end - calls.wait_start, 0), 0)
+    return _between(calls.wait_start, calls.wait_end)
 
 
-def _kinds(calls: RankCalls, cells: Cells, cut: Cut) -> PackedTable:
-    """Sums over all steps by channel, op and type."""
-    row, channel = cells.row, np.repeat(cells.channel, cells.count)
-    keys = np.stack((channel, calls.op[row], calls.dtype[row])).astype(np.int64)
-    unique, kind, number = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
-    order = np.argsort(kind.reshape(-1), kind="stable")
-    first, row = np.cumsum(number) - number, row[order]
-    size = np.maximum(calls.size[row], 0)
-    sums = {"sum_bytes": size, "in_ns": held_ns(calls)[row], "waited_ns": waited_ns(calls)[row],
-            "without_end": (calls.end[row] == NO_INTEGER).astype(np.int64),
-            "asynchronous": calls.asynchronous[row].astype(np.int64)}
-    steps = [len(np.unique(part)) for part in np.split(calls.step[row], first[1:])]
-    arrays = {"channel": unique[0], "op": unique[1], "dtype": unique[2], "calls": number, "steps": np.array(steps),
-              "min_bytes": np.minimum.reduceat(size, first), "max_bytes": np.maximum.reduceat(size, first),
-              **{name: np.add.reduceat(values, first) for name, values in sums.items()}}
-    if len(number) > MOST_KINDS:
-        cut["kinds of calls"] += len(number) - MOST_KINDS
-        kept = np.sort(np.argsort(-number, kind="stable")[:MOST_KINDS])
-        arrays = {name: values[kept] for name, values in arrays.items()}
-    return packed_arrays(KIND_COLUMNS, arrays, {"op": calls.ops, "dtype": calls.dtypes})
+def _between(starts: Integers, ends: Integers) -> Integers:
+    known = (starts != NO_INTEGER) & (ends != NO_INTEGER)
+    return np.where(known, np.maximum(ends - starts, 0), 0)
+
+
+# --- how long steps wait ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """Intervals that do not overlap, ascending."""
+
+    starts: Integers
+    ends: Integers
+    before: Integers
+    """Time in those in front of each."""
+
+    def until(self, at: Any) -> Any:
+        """Time in them up to some times."""
+        if not len(self.starts):
+            return np.zeros(len(at), np.int64)
+        index = np.searchsorted(self.starts, at, "right") - 1
+        inside = np.clip(at - self.starts[index], 0, self.ends[index] - self.starts[index])
+        return np.where(index >= 0, self.before[index] + inside, 0)
+
+
+def covered(starts: Integers, ends: Integers) -> Covered:
+    """What intervals cover, of which some may not be known."""
+    known = (starts != NO_INTEGER) & (ends > starts)
+    order = np.argsort(starts[known], kind="stable")
+    starts, ends = starts[known][order], ends[known][order]
+    if len(starts):
+        reach = np.maximum.accumulate(ends)
+        starts = np.maximum(starts, np.append(starts[:1], reach[:-1]))
+        ends = np.maximum(ends, starts)
+    return Covered(starts=starts, ends=ends, before=np.cumsum(ends - starts) - (ends - starts))
+
+
+def windows_of(steps: Any | None, calls: RankCalls) -> dict[int, tuple[int, int]]:
+    """Step -> start and end; as far as calls show it where the table of steps does not have it."""
+    order = np.argsort(calls.step, kind="stable")
+    numbers, first = np.unique(calls.step[order], return_index=True)
+    starts = np.minimum.reduceat(calls.enqueue[order], first)
+    ends = np.maximum.reduceat(np.maximum(calls.enqueue, calls.end)[order], first)
+    found = dict(zip(numbers.tolist(), zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
+    if steps is not None:
+        begins, stops = (integers(steps, name).tolist() for name in ("start_ns", "end_ns"))
+        found |= {number: (start, end) for number, start, end in zip(
+            integers(steps, "step").tolist(), begins, stops, strict=True) if number in found and end > start}
+    return found
+
+
+def _waits(calls: RankCalls, steps: Any | None) -> PackedTable:
+    windows = windows_of(steps, calls)
+    edges = np.array(list(windows.values()), np.int64).reshape(-1, 2)
+    spent = [each.until(edges[:, 1]) - each.until(edges[:, 0]) for each in (
+        covered(calls.wait_start, calls.wait_end), covered(calls.arrival, calls.end))]
+    return packed_arrays(WAIT_COLUMNS, {"step": np.array(list(windows), np.int64), "blocked_ns": spent[0],
+                                        "in_ns": spent[1]})

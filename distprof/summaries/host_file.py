@@ -22,19 +22,19 @@ from isal import isal_zlib
 from msgspec.structs import replace
 
 from distprof.contract.rank_json import MOST_RANKS, RankJson
-from distprof.contract.rank_summary import MOST_BYTES, SUMMARIES, SUMMARY_FORMAT, SUMMARY_SUFFIX, Arrivals, RankSummary
+from distprof.contract.rank_summary import SUMMARIES, SUMMARY_FORMAT, SUMMARY_SUFFIX, Arrivals, RankSummary
 from distprof.errors import FormatError
 from distprof.files import escaped
 from distprof.system import lock
 
-MAGIC = b"\x93dpsum\r\n"
+MAGIC = b"\x93dpcol\r\n"
 """Not text, and damaged where line ends are translated."""
 HEAD = struct.Struct("<8sIIII")
 """Magic, rank, bytes of the summary, bytes of its arrivals, CRC-32 of both."""
 PATIENCE_S = 2.0
 """How long a rank waits for another one that writes, before it writes a file of its own."""
 LOOK_AGAIN_S = 0.005
-MOST_RAW_BYTES = 64 * MOST_BYTES
+MOST_RAW_BYTES = 1 << 30
 """Of an unpacked block: more is damage."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 """File systems without locks: appending a frame in one write is all that can be done."""
@@ -53,12 +53,8 @@ class Frame:
 
 
 def packed_frame(summary: RankSummary) -> bytes:
-    """A summary as it is appended to a file; one that is too large loses its arrivals."""
-    arrivals = _compressed(summary.arrivals)
-    head = _compressed(replace(summary, arrivals=None))
-    if len(head) + len(arrivals) > MOST_BYTES:
-        head = _compressed(replace(summary, arrivals=None, cut={**summary.cut, "arrivals": 1}))
-        arrivals = _compressed(None)
+    """A rank as it is appended to a file."""
+    head, arrivals = _compressed(replace(summary, arrivals=None)), _compressed(summary.arrivals)
     check = zlib.crc32(arrivals, zlib.crc32(head))
     return HEAD.pack(MAGIC, summary.about.rank, len(head), len(arrivals), check) + head + arrivals
 

@@ -1,8 +1,7 @@
-"""Makes the summary of a rank from its finished folder: what of its tables fits into some KB."""
+"""Makes what a rank adds to the file of its host from its finished folder."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,8 @@ from distprof.contract.paths import RANK_JSON
 from distprof.contract.rank_json import RankJson, read
 from distprof.contract.rank_summary import (
     EXCHANGE_COLUMNS,
-    MOST_EXCHANGES,
+    MODULE_COLUMNS,
+    STEP_COLUMNS,
     Arrivals,
     PackedTable,
     ParametersDigest,
@@ -24,9 +24,9 @@ from distprof.contract.rank_summary import (
 from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS, Table
 from distprof.summaries.arrivals import arrivals_of
 from distprof.summaries.host_file import append
-from distprof.summaries.packing import Cut, packed_arrays
+from distprof.summaries.packing import packed, packed_arrays
 from distprof.summaries.rank_calls import RankCalls, rank_calls
-from distprof.summaries.reduced_tables import digest_of, reduced_modules, reduced_ops, reduced_steps
+from distprof.summaries.reduced_tables import digest_of, ops_by_kind
 
 JOINING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Ops by which ranks that share the work of a module exchange its parts."""
@@ -69,7 +69,6 @@ class _Maker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cut: Cut = Counter()
         self._damaged: list[str] = []
         self._tables: dict[str, int] = {}
 
@@ -79,14 +78,13 @@ class _Maker:
         empty = PackedTable()
         found = RankSummary(
             about=about, folder=self._folder.name,
-            steps=self._of(STEPS, steps, lambda rows: reduced_steps(rows, self._cut)) or empty,
-            modules=self._of(MODULES, modules, lambda rows: reduced_modules(rows, self._cut)) or empty,
-            ops=self._of(OPS, self._table(OPS), lambda rows: reduced_ops(rows, self._cut)) or empty,
+            steps=self._of(STEPS, steps, lambda rows: packed(rows, STEP_COLUMNS)) or empty,
+            modules=self._of(MODULES, modules, lambda rows: packed(rows, MODULE_COLUMNS)) or empty,
+            ops=self._of(OPS, self._table(OPS), ops_by_kind) or empty,
             parameters=self._parameters(),
-            exchanges=self._of(COLLECTIVES, calls, lambda rows: exchanges_of(rows, modules, self._cut)) or empty,
+            exchanges=self._of(COLLECTIVES, calls, lambda rows: exchanges_of(rows, modules)) or empty,
             arrivals=self._arrivals(calls, steps))
-        return replace(found, tables=self._tables, damaged=list(dict.fromkeys(self._damaged)),
-                       cut={what: number for what, number in self._cut.items() if number})
+        return replace(found, tables=self._tables, damaged=list(dict.fromkeys(self._damaged)))
 
     def _table(self, table: Table) -> Any | None:
         path = self._folder / table.file
@@ -107,16 +105,16 @@ class _Maker:
         path = self._folder / COLLECTIVES.file
         if not path.is_file():
             return None
-        found = self._of(COLLECTIVES, path, lambda file: rank_calls(file, self._cut))
+        found = self._of(COLLECTIVES, path, rank_calls)
         if found is not None:
             self._tables[COLLECTIVES.file] = len(found)
         return found
 
     def _parameters(self) -> ParametersDigest | None:
-        return self._of(PARAMETERS, self._table(PARAMETERS), lambda rows: digest_of(rows, self._cut))
+        return self._of(PARAMETERS, self._table(PARAMETERS), digest_of)
 
     def _arrivals(self, calls: RankCalls | None, steps: Any | None) -> Arrivals | None:
-        return self._of(COLLECTIVES, calls, lambda rows: arrivals_of(rows, steps, self._cut))
+        return self._of(COLLECTIVES, calls, lambda rows: arrivals_of(rows, steps))
 
     def _of(self, table: Table, content: Content | None, make: Callable[[Content], Made]) -> Made | None:
         """What is made of a table, where there is one; a table of other columns or types is damaged."""
@@ -129,7 +127,7 @@ class _Maker:
             return None
 
 
-def exchanges_of(calls: RankCalls, modules: Any | None, cut: Cut) -> PackedTable:
+def exchanges_of(calls: RankCalls, modules: Any | None) -> PackedTable:
     """Different calls of the first step that say how ranks divide the model, by their first."""
     inside = np.isin(calls.op, _numbers(calls.ops, JOINING)) & np.isin(calls.phase, _numbers(calls.phases, INSIDE))
     inside &= ~calls.cut_off & (calls.module >= 0)
@@ -140,8 +138,6 @@ def exchanges_of(calls: RankCalls, modules: Any | None, cut: Cut) -> PackedTable
     keys = np.stack((calls.op[row], calls.group[row], calls.peer[row], inside[row])).astype(np.int64)
     _, first = np.unique(keys, axis=1, return_index=True)
     row = row[np.sort(first)]
-    cut["exchanges"] += max(len(row) - MOST_EXCHANGES, 0)
-    row = row[:MOST_EXCHANGES]
     return packed_arrays(EXCHANGE_COLUMNS, {"op": calls.op[row], "group": calls.group[row],
                                             "peer": np.maximum(calls.peer[row], -1), "inside": inside[row]},
                          {"op": calls.ops})

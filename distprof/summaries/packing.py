@@ -1,9 +1,8 @@
-"""Packs columns of tables into bytes, and counts what is cut so that a summary stays small."""
+"""Packs columns of tables into bytes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,32 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distprof.contract.rank_summary import DTYPES, MOST_CHARACTERS, NO_INTEGER, NO_TEXT, PackedTable
+from distprof.contract.rank_summary import DTYPES, NO_INTEGER, NO_TEXT, PackedTable
 from distprof.contract.tables import Column
 
 Integers = npt.NDArray[np.int64]
-Cut = Counter[str]
-"""What -> how many of it were left out."""
-_HALF = (MOST_CHARACTERS - 3) // 2
 
 
-def shortened(text: str, cut: Cut) -> str:
-    """A name without its middle, where it is too long."""
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    cut["characters of names"] += len(text) - 2 * _HALF - 3
-    return f"{text[:_HALF]}...{text[-_HALF:]}"
-
-
-def packed(table: Any, columns: Iterable[Column], cut: Cut, rows: Any = slice(None)) -> PackedTable:
-    """Columns of a pyarrow table, of all rows or some; those that an older version did not write are null."""
+def packed(table: Any, columns: Iterable[Column]) -> PackedTable:
+    """Columns of a pyarrow table; those that an older version did not write are null."""
     values, texts, number = dict[str, bytes](), dict[str, list[str]](), 0
     for column in columns:
         if column.type in ("string", "category"):
-            found, names = text_numbers(table, column.name, rows)
-            texts[column.name] = [shortened(name, cut) for name in names]
+            found, texts[column.name] = text_numbers(table, column.name)
         else:
-            found = {"int64": integers, "float64": reals, "bool": flags}[column.type](table, column.name)[rows]
+            found = {"int64": integers, "float64": reals, "bool": flags}[column.type](table, column.name)
         values[column.name], number = found.astype(DTYPES[column.type]).tobytes(), len(found)
     return PackedTable(rows=number, columns=values, texts=texts)
 
@@ -76,7 +63,7 @@ def denials(table: Any, name: str) -> Any:
     return (values == 0) & known
 
 
-def text_numbers(table: Any, name: str, rows: Any = slice(None)) -> tuple[Any, list[str]]:
+def text_numbers(table: Any, name: str) -> tuple[Any, list[str]]:
     """A column of texts as numbers, -1 for null, and the texts that they stand for."""
     column = of_column(table, name)
     if pa.types.is_dictionary(column.type):
@@ -88,7 +75,7 @@ def text_numbers(table: Any, name: str, rows: Any = slice(None)) -> tuple[Any, l
             text for text in texts if text is not None))}
         names, numbers = list(numbering), np.array([numbering.get(text, NO_TEXT) for text in texts], np.int64)
         known = numbers >= 0
-    numbers = np.where(known, numbers, NO_TEXT).astype(np.int64)[rows]
+    numbers = np.where(known, numbers, NO_TEXT).astype(np.int64)
     used = np.unique(numbers[numbers >= 0])
     place = np.full(len(names) + 1, NO_TEXT)
     place[used] = np.arange(len(used))

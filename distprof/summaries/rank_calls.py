@@ -12,11 +12,14 @@ import pyarrow.parquet as pq
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
-from distprof.contract.rank_summary import MOST_RANGES, NO_INTEGER, RankGroup
-from distprof.summaries.packing import Cut, Integers, denials, flags, hash_of, integers, shortened, text_numbers
+from distprof.contract.rank_summary import NO_INTEGER, RankGroup
+from distprof.summaries.packing import Integers, denials, flags, hash_of, integers, text_numbers
 
-COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "size_bytes", "dtype", "peer", "asynchronous",
-           "enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "module_path", "phase", "in_autograd")
+COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "sequence", "group_sequence", "num_elements",
+           "size_bytes", "dtype", "peer", "tag", "asynchronous", "enqueue_ns", "start_ns", "end_ns", "timed_by",
+           "wait_start_ns", "wait_end_ns", "module_path", "phase", "in_autograd")
+"""Of `COLLECTIVES`: but for how an all_to_all is split, which may be different in each call, all that is not known of
+the rank or the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +35,19 @@ class RankCalls:
     phases: list[str]
     module: Any
     modules: list[str]
+    timed_by: Any
+    ways: list[str]
+    sequence: Integers
+    group_sequence: Integers
+    elements: Integers
     size: Integers
     peer: Integers
+    tag: Integers
     asynchronous: Any
     cut_off: Any
     """True where gradients do not pass the result."""
+    joined: Any
+    """True where they do."""
     group: Any
     """Number of the group among `groups`."""
     enqueue: Integers
@@ -60,7 +71,7 @@ class RankCalls:
         return np.isin(self.op, [number for number, name in enumerate(self.ops) if name in POINT_TO_POINT])
 
 
-def rank_calls(path: Path, cut: Cut) -> RankCalls:
+def rank_calls(path: Path) -> RankCalls:
     """Reads `collectives.parquet` of a rank."""
     with path.open("rb") as file:
         opened = pq.ParquetFile(file)
@@ -71,26 +82,23 @@ def rank_calls(path: Path, cut: Cut) -> RankCalls:
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         of_group, members = text_numbers(table, "group_ranks")
     groups = [_group(_text(names, name[row]), _text(descriptions, about[row]),
-                     ranks_of(_text(members, of_group[row])), cut) for row in first.tolist()]
-    (op, ops), (dtype, dtypes), (phase, phases), (module, modules) = (
-        text_numbers(table, which) for which in ("op", "dtype", "phase", "module_path"))
+                     ranks_of(_text(members, of_group[row]))) for row in first.tolist()]
+    (op, ops), (dtype, dtypes), (phase, phases), (module, modules), (timed_by, ways) = (
+        text_numbers(table, which) for which in ("op", "dtype", "phase", "module_path", "timed_by"))
     numbers = {field: integers(table, column) for field, column in (
-        ("step", "step"), ("size", "size_bytes"), ("peer", "peer"), ("enqueue", "enqueue_ns"), ("start", "start_ns"),
+        ("step", "step"), ("sequence", "sequence"), ("group_sequence", "group_sequence"), ("elements", "num_elements"),
+        ("size", "size_bytes"), ("peer", "peer"), ("tag", "tag"), ("enqueue", "enqueue_ns"), ("start", "start_ns"),
         ("end", "end_ns"), ("wait_start", "wait_start_ns"), ("wait_end", "wait_end_ns"))}
     return RankCalls(op=op, ops=ops, dtype=dtype, dtypes=dtypes, phase=phase, phases=phases, module=module,
-                     modules=[shortened(one, cut) for one in modules], group=group.reshape(-1), groups=groups,
+                     modules=modules, timed_by=timed_by, ways=ways, group=group.reshape(-1), groups=groups,
                      asynchronous=flags(table, "asynchronous"), cut_off=denials(table, "in_autograd"),
-                     **numbers)
+                     joined=flags(table, "in_autograd"), **numbers)
 
 
-def _group(name: str, description: str, members: Sequence[int], cut: Cut) -> RankGroup:
+def _group(name: str, description: str, members: Sequence[int]) -> RankGroup:
     ranks = np.array(members, np.int64)
-    ranges = ranges_of(ranks)
-    if len(ranges) > MOST_RANGES:
-        cut["ranks of groups"] += len(ranks)
-        ranges = []
-    return RankGroup(name=shortened(name, cut), description=shortened(description, cut), ranges=ranges,
-                     num_ranks=len(ranks), digest=hash_of(ranks.astype("<i8").tobytes()))
+    return RankGroup(name=name, description=description, ranges=ranges_of(ranks), num_ranks=len(ranks),
+                     digest=hash_of(ranks.astype("<i8").tobytes()))
 
 
 def ranges_of(ranks: Any) -> list[tuple[int, int, int]]:
@@ -104,8 +112,6 @@ def ranges_of(ranks: Any) -> list[tuple[int, int, int]]:
         count = int(other[0]) + 1 if len(other) else len(values) - begin
         found.append((int(values[begin]), int(steps[begin]), count))
         begin += count
-        if len(found) > MOST_RANGES:
-            break  # who asked will leave them out
     return found
 
 

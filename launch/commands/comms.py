@@ -8,7 +8,6 @@ import click
 
 from distprof.launch.options import (
     ATTEMPT,
-    EXACT,
     JSON,
     RUNS,
     SAME_HOST,
@@ -35,11 +34,10 @@ from distprof.terminal import show
 @mesh_sizes
 @SAME_HOST
 @ATTEMPT
-@EXACT
 @JSON
 @STRICT
 def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: int | None, slowest: int | None,
-          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None, exact: bool,
+          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None,
           workers: int | None, scheduler: str | None, **sizes: int | None) -> None:
     """Show communication: waiting, transfer, bandwidth, late ranks.
 
@@ -59,4 +57,4 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
     with reading_in(given_workers(workers, scheduler)):
         show(comms_of(*of_attempt(runs, attempt), choice=Choice(op=op, group=group, step=step), view=view,
-                      strict=strict, sizes=given_sizes(sizes), exact=exact))
+                      strict=strict, sizes=given_sizes(sizes)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, SAME_HOST, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, given_sizes, mesh_sizes
 from distprof.terminal import show
 
 
@@ -16,8 +16,7 @@ from distprof.terminal import show
 @mesh_sizes
 @SAME_HOST
 @ATTEMPT
-@EXACT
-def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, exact: bool, **sizes: int | None) -> None:
+def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, **sizes: int | None) -> None:
     """List what is wrong with RUN, worst first.
 
     These are the findings of `distprof report`: at most 10, each with its evidence and a command that shows more.
@@ -31,4 +30,4 @@ def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, exac
     from distprof.merge.report.sources import Given
     from distprof.merge.run.attempts import of_attempt
 
-    show(findings_of(*of_attempt(runs, attempt), as_json=as_json, given=Given(sizes=given_sizes(sizes), exact=exact)))
+    show(findings_of(*of_attempt(runs, attempt), as_json=as_json, given=Given(sizes=given_sizes(sizes))))

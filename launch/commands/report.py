@@ -9,7 +9,6 @@ import click
 from distprof.errors import UsageError
 from distprof.launch.options import (
     ATTEMPT,
-    EXACT,
     PLACE,
     RUNS,
     SAME_HOST,
@@ -39,9 +38,8 @@ from distprof.terminal import show
 @mesh_sizes
 @SAME_HOST
 @ATTEMPT
-@EXACT
 def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,
-           peak: float | None, bandwidth: float | None, attempt: int | None, exact: bool, workers: int | None,
+           peak: float | None, bandwidth: float | None, attempt: int | None, workers: int | None,
            scheduler: str | None, **sizes: int | None) -> None:
     """Write an HTML page with all findings about RUN.
 
@@ -65,6 +63,6 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
     from distprof.merge.run.attempts import of_attempt
     from distprof.merge.run.each_rank import reading_in
 
-    given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth, exact=exact)
+    given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
     with reading_in(given_workers(workers, scheduler)):
         show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, given=given))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, EXACT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
 from distprof.reporters.tree import SORTS, TreeView
 from distprof.terminal import quoted_all, show
 
@@ -27,11 +27,10 @@ from distprof.terminal import quoted_all, show
               help="Peak rate of each rank's device, such as 1.2e12, for MFU.  [default: the published rate]")
 @mesh_sizes
 @ATTEMPT
-@EXACT
 @JSON
 @STRICT
 def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | None, modules: bool, passes: bool,
-          depth: int | None, sort: str | None, peak: float | None, attempt: int | None, exact: bool,
+          depth: int | None, sort: str | None, peak: float | None, attempt: int | None,
           **sizes: int | None) -> None:
     """Show totals, steps, the slowest modules and the ranks of RUN.
 
@@ -51,11 +50,10 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
-        show(stats_by_module(*runs, view=view, as_json=as_json, strict=strict, sizes=given_sizes(sizes),
-                             exact=exact))
+        show(stats_by_module(*runs, view=view, as_json=as_json, strict=strict, sizes=given_sizes(sizes)))
         return
     if depth is not None or sort is not None:
         raise UsageError(f"{'--sort' if depth is None else '--depth'} needs --modules",
                          hint=f"distprof stats --modules {quoted_all(runs)}")
     show(stats_of(*runs, as_json=as_json, strict=strict, top=top or 10, peak=peak, sizes=given_sizes(sizes),
-                  exact=exact, passes=passes))
+                  passes=passes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,14 @@ from distprof.merge.activity.activities import OF_MODULES, Activities, Activity
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
-from distprof.merge.blame.culprits import AMOUNTS, Basis, Blind, Cause, Culprit, by_host, more_data
+from distprof.merge.blame.culprits import AMOUNTS, Blind, Cause, Culprit, by_host, more_data
 from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.lines import with_lines
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.shifting import ShiftingLateness, shifting_lateness
 from distprof.merge.blame.slow_groups import SlowGroup, slow_groups
-from distprof.merge.blame.timed_modules import TIMED, timed_cause
+from distprof.merge.blame.timed import TIMED, timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job
@@ -58,8 +58,6 @@ class Analysis:
     """Hosts all of whose ranks waited for processors."""
     shifting: ShiftingLateness | None = None
     """A different rank is late in each step; None where not, where processors lack, or a culprit is certain."""
-    basis: Basis | None = None
-    """What culprits rest on; None: the tables of all ranks."""
     steps: list[int]
     """Steps that the breakdown is of: those with a timeline, where there are any."""
     remarks: list[Remark]
@@ -93,10 +91,10 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
         steps: Its `STEPS`; None for traces of other programs.
     """
     did = run_program(run, clock, rows, steps)
-    return analysis_of(run, clock, did, did.job())
+    return analysis_of(run, clock, did, did.job(), steps)
 
 
-def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
+def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job, steps: pl.DataFrame | None) -> Analysis:
     """The same of what is read already.
 
     Args:
@@ -104,6 +102,7 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         clock: Of the run.
         did: What its ranks did.
         job: The graph of it.
+        steps: `STEPS`; None for traces of other programs.
     """
     windows, counted = did.windows, did.traced or did.arrivals
     devices = did.devices.of_steps(counted)
@@ -131,7 +130,9 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     else:
         found = _all_traced(found)
     if run.light_ranks:
-        found, blind = _by_timers(run, found), blind if judged_by else "uneven"
+        blind = blind if judged_by else "uneven"
+    if run.kind == "distprof" and steps is not None and (run.light_ranks or not did.did):
+        found = by_timers(run, found, steps)
     if blind is None and not any(one.certain for one in found) and _hides_waits(run, even):
         blind = "no timeline"
     hosts = {rank.number: rank.host for rank in run.ranks}
@@ -149,13 +150,27 @@ def _all_traced(found: Sequence[Culprit]) -> list[Culprit]:
                                  for cause in one.causes]) for one in found]
 
 
-def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:
-    """With modules as causes where timers of modules show them."""
-    modules = read_table(run, MODULES.only(*TIMED)).rows if any(one.certain for one in found) else None
-    if modules is None:
-        return list(found)
-    return [replace(one, causes=[cause]) if one.certain and (not one.causes or one.causes[0].kind in VAGUE) and (
-        cause := timed_cause(modules, one.rank, one.gain_ns)) is not None else one for one in found]
+def by_timers(run: Run, found: Sequence[Culprit], steps: pl.DataFrame,
+              peers_of: Callable[[int], Collection[int]] | None = None) -> list[Culprit]:
+    """With parts of steps, or modules, as causes where timers show them.
+
+    Args:
+        run: What was recorded.
+        found: Ranks that delay the job.
+        steps: `STEPS` of all ranks.
+        peers_of: Ranks that one is compared with, of many, it among them; None: all.
+    """
+    return [_timed(run, one, steps, None if peers_of is None else peers_of(one.rank))
+            if one.certain and (not one.causes or one.causes[0].kind in VAGUE) else one for one in found]
+
+
+def _timed(run: Run, one: Culprit, steps: pl.DataFrame, among: Collection[int] | None) -> Culprit:
+    some = run if among is None else run.of_ranks(among)
+    if among is not None:
+        steps = steps.filter(pl.col("rank").is_in(list(among)))
+    cause = timed_cause(steps, read_table(some, MODULES.only(*TIMED)).rows, one.rank,
+                        max(one.gain_ns, one.last_gain_ns))
+    return one if cause is None else replace(one, causes=[cause])
 
 
 def _hides_waits(run: Run, did: RunProgram) -> bool:
@@ -176,7 +191,7 @@ def _passes(did: RunProgram) -> list[str]:
 
 def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Sequence[int], traced: Sequence[int],
            coordinates: Mapping[int, Mapping[str, int]], clock_ns: float | None, processors: Processors = UNTOLD,
-           more: tuple[Job, Sequence[int]] | None = None,
+           more: tuple[Job, Sequence[int]] | None = None, groups: Sequence[Excess] | None = None,
            ) -> tuple[list[Culprit], Blind | None, ShiftingLateness | None]:
     """The ranks that delay a job, by what fixing them would gain; or why that cannot be seen; and lateness that shifts.
 
@@ -190,8 +205,9 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
         clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
         processors: What ranks had of them, where kernels tell.
         more: What they did in more steps, and all of these, where those show who is late, but not what that costs.
+        groups: Peers, and by how much each exceeds the others, where these are more than those of the job.
     """
-    groups = [_excess(job, more, peers, steps, activities.known, traced)
+    groups = groups if groups is not None else [_excess(job, more, peers, steps, activities.known, traced)
               for peers in peers_of(job, steps, activities.known, coordinates)
               if len(peers) > 1 and np.isin(job.steps[:, 1], steps).any()]
     blind = _blind(job, has_peers=bool(groups), has_clock=clock_ns is not None)

@@ -53,7 +53,7 @@ def candidates(job: Job, groups: Sequence[Excess], least_ns: float) -> list[Cand
     """Ranks that exceed their peers in a kind of work by so much a step, those with the largest excess."""
     found = []
     for group in groups:
-        amounts = group.to_fix.mean(axis=1)
+        amounts = group.to_fix.mean(axis=1)[:len(group.ranks)]
         is_known = (job.misses_waits[group.ranks] <= MOST_MISSED) & ~_may_wait(job, group)
         for row in np.flatnonzero(is_known & (amounts.max(axis=1, initial=-np.inf) >= least_ns)).tolist():
             found.append((float(amounts[row].max()), group, row))

@@ -29,16 +29,6 @@ Blind = Literal["one rank", "one file", "others missing", "no collective", "no w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """What culprits of many ranks rest on."""
-
-    summaries: int
-    """Ranks whose summaries were looked at."""
-    tables: list[int]
-    """Ranks whose tables and timelines were looked at again, for causes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A line of the script in which a rank spends more time than its peers; times per step, ns, from samples."""
 

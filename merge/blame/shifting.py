@@ -51,8 +51,11 @@ def shifting_lateness(groups: Sequence[Excess], ranks: Sequence[int], step_ns: f
         return None
     beyond = largest.beyond[:, :, -1]
     often = np.bincount(beyond.argmax(axis=0), minlength=len(beyond)) / beyond.shape[1]
+    latest = np.flatnonzero(often > 0)
+    if latest[-1] >= len(largest.ranks):
+        return None  # not all of them are known
     found = ShiftingLateness(
-        ranks=[int(ranks[rank]) for rank in largest.ranks[often > 0]], num_steps=beyond.shape[1],
+        ranks=[int(ranks[rank]) for rank in largest.ranks[latest]], num_steps=beyond.shape[1],
         late_ns=float(np.median(beyond.max(axis=0))), step_ns=step_ns)
     too_often = max(MOST_OFTEN, 1 / len(beyond) + ABOVE_SHARE)
     return found if often.max() <= too_often and found.share >= MATERIAL else None

@@ -29,6 +29,10 @@ PER_OCTAVE = 4
 """Groups whose bytes differ by less than a step of so many to an octave move as much."""
 
 
+MOVED = ("step", "num_ranks", "op", "group_ranks", "size_bytes", "transfer_ns")
+"""What is looked at of calls."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowGroup:
     """Groups of ranks on the same hosts that move data more slowly than others that move as much; times per step."""
@@ -107,14 +111,14 @@ def slow_groups_of(collectives: pl.DataFrame, hosts: Mapping[int, str], step_ns:
     """The same of calls that were measured without a graph; the cost is then a bound from above.
 
     Args:
-        collectives: A row a call of the steps that count, as `meeting_rows` gives them.
+        collectives: `MOVED` of the calls of the steps that count, as `meeting_rows` gives them.
         hosts: As above.
         step_ns: Mean step.
         exposed: By the text of a group's ranks, the part of the time of its calls in which threads stood still.
     """
     moved = collectives.filter(~pl.col("op").cast(pl.String).is_in(POINT_TO_POINT)).select(
         "step", "num_ranks", pl.col("op", "group_ranks").cast(pl.String), pl.col("size_bytes"),
-        ns=pl.col("transfer_ns") / pl.col("num_ranks"), weight="weight")
+        ns=pl.col("transfer_ns") / pl.col("num_ranks"))
     found = _joined(list(_slow(moved, hosts, step_ns)), hosts, step_ns)
     return _worth([replace(one, gain_error_ns=None, gain_ns=one.gain_ns * max(
         exposed.get(text_of(ranks), 0.0) for ranks in one.groups)) for one in found])
@@ -136,14 +140,13 @@ def _moved(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("rank").min().alias("low"), pl.col("rank").max().alias("high"), ns=pl.col("transfer_ns").mean())
     return each.with_columns(
         group_ranks=pl.when("is_pair").then(pl.format("{}, {}", "low", "high")).otherwise("group_ranks"),
-        weight=pl.lit(1.0)).drop("collective", "low", "high", "is_pair")
+    ).drop("collective", "low", "high", "is_pair")
 
 
 def _slow(moved: pl.DataFrame, hosts: Mapping[int, str], step_ns: float) -> Iterator[_Slow]:
     """Groups that move for longer than the others of their kind: the same op, ranks, hosts, calls and bytes."""
     of_steps = moved.drop_nulls(("group_ranks", "ns")).group_by("op", "num_ranks", "group_ranks", "step").agg(
-        ns=(pl.col("ns") * pl.col("weight")).sum(), calls=pl.col("weight").sum().round(1),
-        num_bytes=(pl.col("size_bytes").fill_null(0) * pl.col("weight")).sum())
+        pl.col("ns").sum(), calls=pl.len(), num_bytes=pl.col("size_bytes").fill_null(0).sum())
     groups = of_steps.group_by("op", "num_ranks", "group_ranks", maintain_order=True).agg(
         pl.col("calls").median(), octave=((pl.col("num_bytes").median() + 1).log(2) * PER_OCTAVE).round(),
         steps=pl.col("step"), ns=pl.col("ns"))

@@ -180,7 +180,7 @@ class Verdicts:
             rank=self._number(one), delayed=self._delayed(gain, meets),
             step_ns=float(self._before[meets].mean()), gain_ns=means[chosen], last_gain_ns=means[chosen],
             gain_error_ns=self._error(one, number, means[chosen]),
-            p_value=self._p_value(excess, one.row, main), num_peers=len(excess.ranks) - 1,
+            p_value=self._p_value(excess, one.row, main), num_peers=len(excess.beyond) - 1,
             excess_ns=late.tolist(),
             late_steps=late_steps_of(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means) if core is None else [core],

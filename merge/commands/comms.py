@@ -9,7 +9,6 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.errors import UsageError
 from distprof.merge.commands.dumps import dumps_alone, dumps_text
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.choice import Choice
@@ -45,7 +44,7 @@ class View:
 
 
 def comms(path: Path, *more: Path, choice: Choice, view: View, strict: bool = False,
-          sizes: Mapping[str, int] = NO_SIZES, exact: bool = False) -> str:
+          sizes: Mapping[str, int] = NO_SIZES) -> str:
     """Communication of a run as text.
 
     Args:
@@ -55,21 +54,16 @@ def comms(path: Path, *more: Path, choice: Choice, view: View, strict: bool = Fa
         view: What of them.
         strict: Fail where something is missing.
         sizes: Axis of the device mesh -> size, in place of what the run says.
-        exact: Read the tables of all ranks, also where there are many with a summary.
 
     Raises:
         DataError: The run cannot be read.
-        UsageError: There is no such op, group or step, or summaries do not tell what was asked for.
+        UsageError: There is no such op, group or step.
         IncompleteError: Something is missing and `strict` is set.
     """
     if not more and (dumps := dumps_alone(path)) is not None:
         fail_if_incomplete(dumps.problems, strict=strict)
         return dumps_text(dumps, as_json=view.as_json)
-    found = findings_of(path, *more, choice=choice, sizes=sizes, exact=exact)
-    if found.run.summaries is not None and (view.timeline or view.matrix):
-        flag = "--timeline" if view.timeline else "--matrix"
-        raise UsageError(f"{flag} needs --exact for this run of {len(found.run.ranks)} ranks, because distprof reads "
-                         "only their summaries", hint=f"distprof comms --exact {flag} reads the tables of all ranks")
+    found = findings_of(path, *more, choice=choice, sizes=sizes, of_rows=view.timeline or view.matrix)
     fail_if_incomplete(problems_of(found.run, found.clock), strict=strict)
     if view.as_json:
         return json.dumps(comms_data(found), indent=1)
@@ -98,8 +92,5 @@ def _foot(found: Findings, paths: Sequence[Path], view: View, page: Page) -> Non
     if view.is_summary:
         last = f" --step {found.steps[-1]}" if found.steps else ""
         page.line()
-        if found.run.summaries is not None:
-            page.line(f"Next: distprof comms --slowest 20 {where}")
-            return
         page.line(f"Next: distprof comms --timeline{last} {where}")
         page.line(f"      distprof comms --slowest 20 {where}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, top: int = 10,
-          peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES, exact: bool = False,
+          peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES,
           passes: bool = False) -> str:
     """Totals, times, modules and ranks of a run, or of the run directories of one job; see `merge` for errors.
 
@@ -37,7 +37,6 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
         top: Number of modules.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
         sizes: Axis of the device mesh -> size, in place of what the run says.
-        exact: Read the tables of all ranks, also where there are many with a summary.
         passes: What steps of each pass take, in place of the rest of the text.
 
     Raises:
@@ -46,8 +45,8 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"--peak must be a positive number of FLOP/s, not {peak}")
     paths = (path, *more)
-    summary = (_computed(paths, peak, sizes, exact=exact) if peak is not None or sizes else
-               summary_of_merge(paths) or _computed(paths, exact=exact))
+    summary = (_computed(paths, peak, sizes) if peak is not None or sizes else
+               summary_of_merge(paths) or _computed(paths))
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
@@ -58,7 +57,7 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
 
 
 def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = False, strict: bool = False,
-                    sizes: Mapping[str, int] = NO_SIZES, exact: bool = False) -> str:
+                    sizes: Mapping[str, int] = NO_SIZES) -> str:
     """Totals and the tree of modules of a run; see `stats` for arguments and errors.
 
     Raises:
@@ -69,7 +68,7 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
 
     paths = (path, *more)
     summary, modules = (None, None) if sizes else (summary_of_merge(paths), modules_of_merge(paths))
-    run = None if summary is not None and modules is not None else open_run(*paths, sizes=sizes, exact=exact)
+    run = None if summary is not None and modules is not None else open_run(*paths, sizes=sizes, by_host=True)
     if summary is None:
         assert run is not None
         summary = _summary(run, sizes=sizes)
@@ -87,29 +86,28 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
 
 
 def _modules(run: Run) -> pl.DataFrame:
-    from distprof.merge.totals.level_totals import level_modules
     from distprof.merge.totals.module_sums import read_modules
 
-    return level_modules(run) if run.summaries is not None else read_modules(run).rows
+    return read_modules(run).rows
 
 
 def _computed(paths: Sequence[Path], peak: float | None = None,
-              sizes: Mapping[str, int] = NO_SIZES, *, exact: bool) -> dict[str, Any]:
-    return _summary(open_run(*paths, sizes=sizes, exact=exact), peak, sizes)
+              sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+    return _summary(open_run(*paths, sizes=sizes, by_host=True), peak, sizes)
 
 
 def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
     # an earlier merge, where there is one, has all of it
     from distprof.merge.cost.measured_run import measured_run
     from distprof.merge.levels.all_tables import tables_tell
-    from distprof.merge.totals.level_totals import level_totals
+    from distprof.merge.totals.many_ranks import many_ranks
     from distprof.merge.totals.recorded_tables import read_tables
     from distprof.merge.totals.summary import reduce
 
     if run.summaries is not None:
-        level = level_totals(run)
-        if not tables_tell(run, level.analysis.blind):
-            return level.summary(peak)
+        many = many_ranks(run)
+        if not tables_tell(run, many.analysis.blind):
+            return many.summary(peak)
         run = open_run(*run.paths, sizes=sizes)
     found = measured_run(run)
     tables = read_tables(found.run)

@@ -9,6 +9,9 @@ import polars as pl
 
 from distprof.merge.cost.choice import group_label
 
+NEEDED = ("op", "group_key", "group", "group_description", "group_ranks", "num_ranks", "size_bytes",
+          "arrival_spread_ns", "wait_ns", "transfer_ns", "algbw", "busbw", "between_hosts", "unsure")
+"""Columns of `per_collective` that are looked at."""
 EACH_GROUP = 12
 """From more lines than this on, groups with one description and size are one line."""
 
@@ -48,29 +51,25 @@ def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
     """Sums up; the largest waits first.
 
     Args:
-        collectives: As `per_collective` gives them; with `weight`, `least_bytes` and `most_bytes` where a row stands
-            for several calls.
+        collectives: `NEEDED`, as `per_collective` gives them.
         num_steps: Steps that they lie in; 0 where these are not known.
     """
     if collectives.is_empty():
         return []
     frame = collectives.with_columns(pl.col("group_ranks").list.len().cast(pl.Int64).alias("members"))
-    if "weight" not in frame.columns:
-        frame = frame.with_columns(pl.lit(1).alias("weight"), *(pl.col("size_bytes").alias(name) for name in (
-            "least_bytes", "most_bytes")))
     keys = ["op", "group_key"]
     if frame.select(pl.struct(keys).n_unique()).item() > EACH_GROUP:
         keys = ["op", "group_description", "members"]
     each = frame.group_by(keys, maintain_order=True).agg(
         pl.col("group_key").n_unique().alias("num_groups"),
-        pl.col("weight").sum().round().cast(pl.Int64).alias("num_calls"),
+        pl.len().cast(pl.Int64).alias("num_calls"),
         pl.col("group").first().alias("name"), pl.col("group_description").first().alias("description"),
         pl.col("group_ranks").first().alias("ranks"), pl.col("members").first().alias("num_members"),
         pl.col("op").first().alias("kind"), pl.col("num_ranks").max(),
-        pl.col("least_bytes").min().alias("min_bytes"), pl.col("most_bytes").max().alias("max_bytes"),
+        pl.col("size_bytes").min().alias("min_bytes"), pl.col("size_bytes").max().alias("max_bytes"),
         pl.col("arrival_spread_ns").median().alias("spread_median_ns"),
         pl.col("arrival_spread_ns").max().alias("spread_max_ns"),
-        *(pl.when(pl.col(name).is_not_null().any()).then((pl.col(name) * pl.col("weight")).sum()).alias(name)
+        *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
           for name in ("wait_ns", "transfer_ns")),
         pl.col("algbw", "busbw").median(), pl.col("between_hosts").max(),
         pl.col("unsure").fill_null(value=False).sum().alias("num_unsure"),

@@ -1,4 +1,4 @@
-"""Tables of all ranks, which are read where summaries do not tell who was late: waits of GPUs lie in kernels."""
+"""Tables of all ranks, which are read where files of hosts do not tell who was late: waits of GPUs lie in kernels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from distprof.contract.tables import COLLECTIVES, EVENTS
 from distprof.merge.levels.representatives import has_folder
 from distprof.merge.run.run_model import Run
 
-TOLD_BY_TABLES = "no wait"
-"""Why delays could not be seen, where timelines may show them."""
+TOLD_BY_TABLES = ("no wait", "no clock")
+"""Why delays could not be seen, where timelines, or clocks that are estimated from all collectives, may show them."""
 MOST_ROWS = 1_000_000
 """Collectives of all ranks that are read without being asked for: some 3 GB."""
 MOST_EVENTS_OF_RANK = 3_000_000
@@ -18,10 +18,10 @@ def tables_tell(run: Run, blind: str | None) -> bool:
     """True where all tables are read after all: they may tell more, are there, and are not too large.
 
     Args:
-        run: Opened by its summaries.
+        run: Opened by the files of its hosts.
         blind: Why these do not tell who was late; None where they do.
     """
-    if blind != TOLD_BY_TABLES:
+    if blind not in TOLD_BY_TABLES:
         return False
     return all(rank.recorded is not None and has_folder(rank) for rank in run.ranks) and are_few(run)
 

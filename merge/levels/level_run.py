@@ -1,24 +1,22 @@
-"""A run by its summaries: its clock, its steps, and its communication as far as the kept calls show it."""
+"""A run of many ranks, from the files of its hosts: its clock, its steps, and its communication measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
 from distprof.contract.passes import ARRIVALS, TRACE
-from distprof.contract.rank_summary import COMMUNICATION, TIMES
 from distprof.freed_memory import give_back
 from distprof.merge.clock.model import Check, Clock
 from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
-from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings
+from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.run.run_model import Run
 
-MEASURED_TIMES = TIMES[:-1]
-"""What meetings are measured by."""
 SETTLES = 3
 """From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
 
@@ -31,27 +29,28 @@ class LevelRun:
     clock: Clock
     steps: pl.DataFrame
     """`STEPS` of all ranks, on their own clocks."""
-    kept: JoinedArrivals
-    """Calls of the steps that are shown, with their times, and what ranks waited in these steps."""
+    joined: JoinedArrivals
+    """Calls of all ranks, with times those of `seen`."""
+    seen: Sequence[int]
+    """Steps with a timeline, where ranks with tables have one; else those without."""
     traced: Sequence[int]
     """Steps that count and have a timeline, where ranks with tables have one."""
     arrivals: Sequence[int]
     """Steps that count and have none."""
     first_left_out: int | None
     """The first traced step, where it does not count."""
-    measured: MeasuredMeetings
-    """Of the steps that are shown: `traced`, else `arrivals`. Numbers of meetings and texts are those of `kept`."""
+    odd: Any
+    """Meetings that are matched row by row."""
 
     @cached_property
-    def joined(self) -> JoinedArrivals:
-        """Of all steps, with all that ranks spent them on, without times of calls."""
-        assert self.run.summaries is not None
-        return joined_arrivals(self.run.summaries, times=())
+    def measured(self) -> MeasuredMeetings:
+        """Of the steps that are seen. Numbers of meetings and texts are those of `joined`."""
+        return measured_meetings(self.joined, self.clock, hosts_of(self.run), self.seen, self.odd)
 
-    def let_go(self) -> None:
-        """Frees `joined`; it is read again where it is asked for."""
-        self.__dict__.pop("joined", None)
-        give_back()
+    @property
+    def checked_clock(self) -> Clock:
+        """Held against causality, by calls that no rank leaves before all have entered."""
+        return replace(self.clock, check=check_of(self.measured, self.clock))
 
     @property
     def shown(self) -> Sequence[int]:
@@ -60,24 +59,22 @@ class LevelRun:
 
 
 def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
-    """Reads arrivals and measures them.
+    """Reads calls; they are measured when that is asked for.
 
     Args:
-        run: Opened by its summaries.
+        run: Opened by the files of its hosts.
         steps: `STEPS` of its ranks.
     """
     assert run.summaries is not None
-    clock = recorded_clock(run)
     traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
                         for name in (TRACE, ARRIVALS))
-    shown, every = _settled(traced) or _settled(arrivals), traced or arrivals
+    seen, counted = traced or arrivals, _settled(traced)
     give_back()
-    kept = joined_arrivals(run.summaries, times=MEASURED_TIMES, spent=(COMMUNICATION,), steps=every)
-    measured = measured_meetings(kept, clock, hosts_of(run), shown,
-                                 [step for step in every if step not in shown])
-    return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, kept=kept,
-                    traced=_settled(traced), arrivals=_settled(arrivals), measured=measured,
-                    first_left_out=traced[0] if len(traced) >= SETTLES else None)
+    joined = joined_arrivals(run.summaries, seen)
+    return LevelRun(run=run, clock=recorded_clock(run), steps=steps, joined=joined, seen=seen,
+                    odd=odd_meetings(joined),
+                    traced=counted, arrivals=_settled(arrivals),
+                    first_left_out=traced[0] if len(counted) < len(traced) else None)
 
 
 def _settled(steps: list[int]) -> list[int]:
@@ -85,7 +82,7 @@ def _settled(steps: list[int]) -> list[int]:
 
 
 def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
-    """Holds a clock against causality, by kept calls that no rank leaves before all have entered."""
+    """Holds a clock against causality, by calls that no rank leaves before all have entered."""
     allowed = (clock.pair_uncertainty_ns(clock.known_ranks) or 0) + 2
     each = measured.calls.filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
         spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")))
@@ -95,5 +92,3 @@ def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
     return Check(num_collectives=len(each), violations=len(broken), largest_violation_ns=max(broken, default=None),
                  allowed_violation_ns=allowed,
                  end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})
-
-

@@ -1,7 +1,7 @@
-"""Measures kept calls of all ranks, as merge/cost/measures.py does rows, step by step and without an object a call.
+"""Measures calls of all ranks, as merge/cost/measures.py does rows, step by step and without an object a call.
 
-Only meetings are measured in which all ranks called the same in a step, by their fingerprints: then the k-th call of
-one is the k-th of all. The others are counted.
+Only meetings are measured so in which all ranks called the same in each step, by their fingerprints: then the k-th call
+of one is the k-th of all. The others are matched row by row.
 """
 
 from __future__ import annotations
@@ -24,64 +24,63 @@ class MeasuredMeetings:
     """Times are on the common clock."""
 
     calls: pl.DataFrame
-    """A row per kept call of a meeting in a step: `step`, `meeting`, `place` (which call of the step it is), `op`,
+    """A row per call of a meeting in a step: `step`, `meeting`, `place` (which call of the step it is), `op`,
     `dtype`, `module` and `phase` (numbers), `asynchronous`, `num_ranks`, `size_bytes`; arrivals, ends, waits and
     bandwidths as `per_collective` has them; `bounds` where no rank leaves before all have entered."""
     shares: pl.DataFrame
-    """A row per rank and step: `waiting_ratio`, the part of its kept waits before all had come, and `message_ratio`,
-    the part in which it waited so for messages."""
-    num_calls: int
-    """Of all meetings in the steps that are measured or counted, each once."""
-    num_shown: int
-    """Those of steps that are measured."""
-    matched: Mapping[str, int]
-    """Of these, calls that all ranks of a meeting made alike, by how they were matched: sequence or peer."""
+    """A row per rank and step: `waiting_ratio`, the part of its waits before all had come, and `message_ratio`, the
+    part in which it waited so for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Meetings of a step with as many ranks and kept calls."""
+    """Calls of meetings of a step with as many ranks and calls."""
 
     step: int
     meeting: Any
     cells: Any
     """Shape (meetings, ranks)."""
-    kept: int
+    first: int
+    """The first of these calls."""
+    count: int
+
+
+LARGEST = 1 << 19
+"""Calls of ranks that are measured at once: some 150 MB."""
 
 
 def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any],
-                      steps: Sequence[int], also: Sequence[int] = ()) -> MeasuredMeetings:
-    """Measures the kept calls of some steps.
+                      steps: Sequence[int], odd: Any) -> MeasuredMeetings:
+    """Measures the calls of some steps.
 
     Args:
         joined: Of all ranks.
         clock: Of the run.
         hosts: The machine of a rank; None where it is not known.
         steps: Which.
-        also: Steps whose calls are counted only.
+        odd: Meetings that are left out.
     """
-    measuring = _Measuring(joined, clock, hosts)
-    for step in also:
-        list(measuring.blocks(step))
-    counted = measuring.num_calls
+    measuring = _Measuring(joined, clock, hosts, odd)
     for step in steps:
         for block in measuring.blocks(step):
             measuring.measure(block)
         measuring.end(step)
-    return measuring.measured(counted)
+    return measuring.measured()
 
 
 class _Measuring:
-    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any]) -> None:
+    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any], odd: Any) -> None:
         self._joined, self._clocks = joined, RankClocks(clock, joined.ranks)
         self._size = np.array([one.num_ranks for one in joined.meetings], np.int64)
         self._is_message = np.array([one.is_message for one in joined.meetings], bool)
         self._receiver = np.array([-1 if one.receiver is None else one.receiver for one in joined.meetings], np.int64)
         self._host = _numbers(hosts.get(rank) for rank in joined.ranks.tolist())
-        self._order = np.argsort(joined.cell_step, kind="stable")
+        is_odd = np.zeros(len(joined.meetings), bool)
+        is_odd[odd] = True
+        kept = np.flatnonzero(~is_odd[joined.cell_meeting])
+        self._order = kept[np.argsort(joined.cell_step[kept], kind="stable")]
         self._rules = _Rules(joined.texts["op"])
         self._parts: list[dict[str, Any]] = []
-        self.num_calls, self._matched = 0, {"sequence": 0, "peer": 0}
         self._blocked, self._waiting, self._for_messages = np.zeros((3, len(joined.ranks)))
         self._shares: list[pl.DataFrame] = []
 
@@ -95,28 +94,26 @@ class _Measuring:
         meeting, sequence = joined.cell_meeting[cells], joined.cell_sequence[cells]
         first = np.flatnonzero(np.append(True, np.diff(meeting)))
         count, number = np.diff(np.append(first, len(cells))), meeting[first]
-        fingerprint, kept_calls, calls = (values[sequence] for values in (
-            joined.sequence_fingerprint, joined.sequence_kept, joined.sequence_calls))
-        whole = _equal(fingerprint, first) & _equal(calls, first) & (count == self._size[number])
-        self._count(calls[first], whole, self._is_message[number])
-        kept, whole = kept_calls[first], whole & _equal(kept_calls, first)
-        for ranks, each in np.unique(np.stack((count, kept))[:, whole], axis=1).T.tolist():
-            chosen = np.flatnonzero(whole & (count == ranks) & (kept == each))
-            yield Block(step=step, meeting=number[chosen], kept=each,
-                        cells=cells[first[chosen][:, None] + np.arange(ranks)])
-
-    def _count(self, calls: Any, whole: Any, message: Any) -> None:
-        self.num_calls += int(calls.sum())
-        for method, those in (("sequence", whole & ~message), ("peer", whole & message)):
-            self._matched[method] += int(calls[those].sum())
+        calls = joined.sequence_calls[sequence[first]]
+        for ranks, each in np.unique(np.stack((count, calls)), axis=1).T.tolist():
+            chosen = np.flatnonzero((count == ranks) & (calls == each))
+            together = max(LARGEST // (ranks * each), 1)
+            most = max(LARGEST // ranks, 1)
+            for some in (chosen[at:at + together] for at in range(0, len(chosen), together)):
+                held = cells[first[some][:, None] + np.arange(ranks)]
+                for begin in range(0, each, most):
+                    yield Block(step=step, meeting=number[some], cells=held, first=begin,
+                                count=min(most, each - begin))
 
     def measure(self, block: Block) -> None:
         """Adds the calls of a block."""
         joined, cells, index = self._joined, block.cells, self._joined.cell_rank[block.cells]
-        enqueue, start, end = (self._common(name, block) for name in ("enqueue_ns", "start_ns", "end_ns"))
+        times = self._common(block)
+        enqueue, start, end = (times[name] for name in ("enqueue_ns", "start_ns", "end_ns"))
         arrival = _arrival(start, enqueue)
         held = np.where((end != NONE) & (arrival != NONE) & (end >= arrival), end - arrival, -1)
-        row = joined.sequence_first[joined.cell_sequence[cells]][..., None] + np.arange(block.kept)
+        place = block.first + np.arange(block.count)
+        row = joined.sequence_first[joined.cell_sequence[cells]][..., None] + place
         calls = {name: values[row[:, 0]] for name, values in joined.calls.items() if name != "size_bytes"}
         size = joined.calls["size_bytes"][row].astype(np.float64)
         number, members = cells.shape
@@ -144,20 +141,20 @@ class _Measuring:
             time = np.where(message, np.where(is_known, received - last, -1), time)
         algbw = np.where(time > 0, self._rules.bytes_of(calls["op"], size) / np.maximum(time, 1) * 1e9, np.nan)
         apart = np.abs(wait - (held - shortest[:, None])) > np.maximum(unsure, 0)[:, None] + shortest[:, None]
-        place = members - 1 - np.argmax(arrival[:, ::-1], axis=1)
+        latest = members - 1 - np.argmax(arrival[:, ::-1], axis=1)
         host = self._host[index]
         lacks = (host < 0).any(axis=1)
         several = (host.min(axis=1) != host.max(axis=1)) & ~lacks
         self._parts.append({
-            "step": np.full((number, block.kept), block.step), "meeting": np.repeat(block.meeting, block.kept),
-            "place": calls["place"],
+            "step": np.full((number, block.count), block.step), "meeting": np.repeat(block.meeting, block.count),
+            "place": np.tile(place, (number, 1)),
             "op": np.where(message, self._rules.send, calls["op"]), "dtype": calls["dtype"],
             "module": calls["module_path"], "phase": calls["phase"], "peer": calls["peer"],
             "asynchronous": calls["asynchronous"],
-            "num_ranks": np.full((number, block.kept), members), "size_bytes": size.max(axis=1),
+            "num_ranks": np.full((number, block.count), members), "size_bytes": size.max(axis=1),
             "first_arrival_ns": first, "last_arrival_ns": last, "last_end_ns": np.where(all_ended, last_end, NONE),
             "arrival_spread_ns": spread, "end_spread_ns": np.where(together & all_ended, last_end - first_end, -1),
-            "late_rank": np.where(comparable, joined.ranks[np.take_along_axis(index, place, axis=1)], -1),
+            "late_rank": np.where(comparable, joined.ranks[np.take_along_axis(index, latest, axis=1)], -1),
             "wait_ns": np.where(known.any(axis=1), np.where(known, wait, 0).sum(axis=1), -1),
             "transfer_ns": np.where(known.any(axis=1), np.where(known, held - wait, 0).sum(axis=1), -1),
             "longest_ns": held.max(axis=1), "shortest_ns": shortest,
@@ -166,24 +163,23 @@ class _Measuring:
             "bounds": self._rules.bounds[calls["op"]] & (size.min(axis=1) > 0),
             "disagrees": np.where((known & (held >= 0) & (shortest >= 0)[:, None])[:, 0], apart[:, 0], -1),
             "algbw": algbw, "busbw": algbw * self._rules.factor(calls["op"], members),
-            "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.kept)})
-        self._share(block, index, last, (comparable & waits) | (message & (first != NONE) & (unsure >= 0)), message)
+            "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.count)})
+        self._share(times, index, last, (comparable & waits) | (message & (first != NONE) & (unsure >= 0)), message)
 
-    def _common(self, name: str, block: Block) -> Any:
-        own = self._joined.own_ns(name, block.cells, block.kept)
-        return self._clocks.common_ns(self._joined.cell_rank[block.cells][..., None], own)
+    def _common(self, block: Block) -> dict[str, Any]:
+        rank = self._joined.cell_rank[block.cells][..., None]
+        own = self._joined.own_ns(block.cells, block.first, block.count)
+        return {name: self._clocks.common_ns(rank, values) for name, values in own.items()}
 
-    def _share(self, block: Block, index: Any, last: Any, known: Any, message: Any) -> None:
-        """Adds how long ranks waited in kept calls, and of that before all had come; each stands for its like."""
-        begin, over = (self._common(name, block) for name in ("wait_start_ns", "wait_end_ns"))
+    def _share(self, times: Mapping[str, Any], index: Any, last: Any, known: Any, message: Any) -> None:
+        """Adds how long ranks waited, and of that before all had come."""
+        begin, over = times["wait_start_ns"], times["wait_end_ns"]
         there = (begin != NONE) & (over != NONE) & known[:, None]
-        weight = (self._joined.sequence_calls / np.maximum(self._joined.sequence_kept, 1))[
-            self._joined.cell_sequence[block.cells]]
         blocked = np.where(there, np.maximum(over - begin, 0), 0)
         waiting = np.where(there, np.clip(last[:, None] - begin, 0, blocked), 0)
         for held, ns in ((self._blocked, blocked), (self._waiting, waiting),
                          (self._for_messages, np.where(message[:, None], waiting, 0))):
-            held += np.bincount(index.reshape(-1), (ns.sum(axis=2) * weight).reshape(-1), minlength=len(held))
+            held += np.bincount(index.reshape(-1), ns.sum(axis=2).reshape(-1), minlength=len(held))
 
     def end(self, step: int) -> None:
         """Keeps the shares of a step."""
@@ -195,10 +191,10 @@ class _Measuring:
         for held in (self._blocked, self._waiting, self._for_messages):
             held[:] = 0
 
-    def measured(self, counted: int) -> MeasuredMeetings:
+    def measured(self) -> MeasuredMeetings:
         parts = self._parts or [{name: np.empty(0, np.int64) for name in SCHEMA}]
-        found = pl.DataFrame({name: np.concatenate([part[name].reshape(-1) for part in parts]) for name in SCHEMA},
-                             schema_overrides=SCHEMA)
+        found = pl.DataFrame({name: pl.Series(name, np.concatenate([part.pop(name).reshape(-1) for part in parts]),
+                                              dtype=kind) for name, kind in SCHEMA.items()})
         unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
         unknown += [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in TIMES]
         found = found.with_columns(
@@ -206,10 +202,23 @@ class _Measuring:
             *(pl.when(pl.col(name) >= 0).then(pl.col(name) == 1).alias(name) for name in (
                 "disagrees", "between_hosts")))
         found = found.with_columns(pl.when(pl.col("arrival_spread_ns").is_not_null()).then("unsure").alias("unsure"))
-        return MeasuredMeetings(calls=found, num_calls=self.num_calls,
-                                num_shown=self.num_calls - counted,
-                                matched={method: number for method, number in self._matched.items() if number},
+        return MeasuredMeetings(calls=found,
                                 shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
+
+
+def odd_meetings(joined: JoinedArrivals) -> Any:
+    """Meetings whose ranks did not call the same in some step, or some of which are missing."""
+    if not len(joined.cell_step):
+        return np.empty(0, np.int64)
+    sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
+    key = joined.cell_step.astype(np.int64) * len(sizes) + joined.cell_meeting
+    cells = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[cells], prepend=-1))
+    meeting = joined.cell_meeting[cells[first]]
+    fingerprint, calls = (values[joined.cell_sequence[cells]] for values in (
+        joined.sequence_fingerprint, joined.sequence_calls))
+    count = np.diff(np.append(first, len(cells)))
+    return np.unique(meeting[~(_equal(fingerprint, first) & _equal(calls, first) & (count == sizes[meeting]))])
 
 
 TIMES = ("first_arrival_ns", "last_arrival_ns", "last_end_ns")

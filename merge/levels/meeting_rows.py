@@ -1,65 +1,80 @@
-"""Kept calls of all ranks as rows like those of `per_collective`, each with how many calls it stands for."""
+"""Calls of all ranks as rows like those of `per_collective`: of whole meetings as they are, the others matched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import text_of
-from distprof.merge.levels.joined_arrivals import JoinedArrivals, Meeting
+from distprof.merge.clock.recorded_clock import hosts_of
+from distprof.merge.cost.choice import group_key
+from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.levels.joined_arrivals import Meeting
 from distprof.merge.levels.level_run import LevelRun
+from distprof.merge.match.matching import match
+from distprof.merge.match.rank_rows import recorded_rows
 
-OF_ALL = ("group", "group_description", "group_ranks")
+MEETING = ("group", "group_ranks", "sender", "receiver")
 
 
 def meeting_rows(level: LevelRun) -> pl.DataFrame:
-    """A row per kept call, `coded`: texts and `group_ranks` are categories.
+    """A row per call of the steps that are seen, `coded`: texts and `group_ranks` are categories.
 
     Returns:
-        The columns of `per_collective` without lists, and `weight`: calls of the steps that a row stands for,
-        `least_bytes` and `most_bytes` of these. An op of a group of which no call was kept has a row without times.
+        The columns of `per_collective` without `ranks`; `group_ranks` are texts.
     """
-    joined, texts = level.kept, level.kept.texts
-    exact = _exact_counts(joined)
+    joined, texts = level.joined, level.joined.texts
     rows = level.measured.calls.drop("bounds")
-    sampled = rows.group_by("meeting", "op").agg(pl.len().alias("kept"))
-    exact = exact.join(sampled, on=("meeting", "op"), how="left").with_columns(pl.col("kept").fill_null(0))
-    number = max(len(level.shown), 1)
-    counts = exact.select("meeting", "op", "least_bytes", "most_bytes",
-                          weight=pl.col("calls_per_step") * number / pl.col("kept").clip(1))
-    rows = rows.join(counts, on=("meeting", "op"), how="left", maintain_order="left")
-    unseen = exact.filter(pl.col("kept") == 0).join(counts, on=("meeting", "op")).select(
-        "meeting", "op", "dtype", "weight", "least_bytes", "most_bytes", size_bytes="most_bytes",
-        num_ranks=pl.Series([joined.meetings[one].num_ranks for one in exact.filter(pl.col("kept") == 0)["meeting"]],
-                            dtype=pl.Int64))
-    rows = pl.concat([rows, unseen], how="diagonal")
     named = [_category(rows, number_of, name, texts[of]) for number_of, name, of in (
         ("op", "op", "op"), ("dtype", "dtype", "dtype"), ("module", "module_path", "module_path"),
         ("phase", "phase", "phase"))]
+    is_message = pl.Series([one.is_message for one in joined.meetings], dtype=pl.Boolean)
+    matched_by = pl.Series(["sequence", "peer"], dtype=pl.Categorical)
+    numbers = rows["meeting"].to_numpy()
     return rows.with_columns(
-        *named, *_of_meetings(joined.meetings, rows["meeting"].to_numpy()), pl.int_range(pl.len()).alias("collective"),
-        complete=pl.lit(True), mismatch=pl.lit(None, pl.String), matched_by=pl.lit("sequence"),
-        number=pl.col("place")).drop("place", "module")
+        *named, *_of_meetings(joined.meetings, numbers), pl.int_range(pl.len()).alias("collective"),
+        complete=pl.lit(True), mismatch=pl.lit(None, pl.Categorical), number=pl.col("place"),
+        matched_by=matched_by.gather(is_message.gather(pl.Series(numbers)).cast(pl.Int64)),
+    ).with_columns(group_key().alias("group_key")).drop("place", "module", "meeting")
 
 
-def _exact_counts(joined: JoinedArrivals) -> pl.DataFrame:
-    """Calls a step and sizes by meeting and op, of all that was recorded."""
-    kinds = joined.kinds
-    frame = pl.DataFrame({name: kinds[name] for name in (
-        "meeting", "op", "dtype", "calls", "steps", "min_bytes", "max_bytes", "rank")})
-    sends = [number for number, name in enumerate(joined.texts["op"]) if name == "send"]
-    receives = [number for number, name in enumerate(joined.texts["op"]) if name == "recv"]
-    frame = frame.with_columns(pl.col("op").replace(dict.fromkeys(receives, sends[0]) if sends else {}))
-    of_rank = frame.group_by("rank", "meeting", "op").agg(
-        pl.col("dtype").first(), pl.col("calls").sum() / pl.col("steps").max().clip(1), pl.col("min_bytes").min(),
-        pl.col("max_bytes").max())
-    return of_rank.group_by("meeting", "op", maintain_order=True).agg(
-        pl.col("dtype").first().cast(pl.Int64), pl.col("calls").max().alias("calls_per_step"),
-        pl.col("min_bytes").min().alias("least_bytes"), pl.col("max_bytes").max().alias("most_bytes")).cast(
-        {"meeting": pl.Int64, "op": pl.Int64}).sort("meeting", "op")
+def odd_rows(level: LevelRun) -> pl.DataFrame:
+    """The columns of `per_collective` of calls in meetings whose ranks did not call the same, or some of which are
+    missing: of the steps that are seen, and of others those about which ranks disagree.
+    """
+    joined, without = level.joined, [rank.number for rank in level.run.without_summary]
+    cells = np.isin(joined.cell_meeting, level.odd)
+    ranks = {*joined.ranks[np.unique(joined.cell_rank[cells])].tolist(), *without}
+    rows = _matched(level, ranks, _keys([joined.meetings[number] for number in level.odd]), without)
+    is_seen = pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null()
+    return per_collective(rows.filter(is_seen))
+
+
+def _matched(level: LevelRun, ranks: Collection[int], keys: pl.DataFrame, without: Sequence[int]) -> pl.DataFrame:
+    """Calls in some meetings, and all of ranks that are in no file of a host."""
+    found = recorded_rows(level.run.of_ranks(ranks))
+    op = pl.col("op").cast(pl.String)
+    is_pair = op.is_in(POINT_TO_POINT)
+    mine = found.rows.select(
+        "rank", pl.col("group", "group_ranks").cast(pl.String),
+        sender=pl.when(is_pair).then(pl.when(op == "send").then("rank").otherwise("peer")),
+        receiver=pl.when(is_pair).then(pl.when(op == "send").then("peer").otherwise("rank")))
+    held = mine.join(keys.unique().with_columns(held=pl.lit(True)), on=MEETING, how="left", nulls_equal=True,
+                     maintain_order="left")
+    rows = found.rows.filter(held["held"].fill_null(False) | held["rank"].is_in(without))
+    matched = match(rows, ended=found.ended, world_size=level.run.world_size)
+    return measured_collectives(matched, level.clock, hosts_of(level.run))
+
+
+def _keys(meetings: Sequence[Meeting]) -> pl.DataFrame:
+    return pl.DataFrame([(one.group.name, text_of(one.group.ranks), one.sender, one.receiver) for one in meetings],
+                        schema={"group": pl.String, "group_ranks": pl.String, "sender": pl.Int64,
+                                "receiver": pl.Int64}, orient="row")
 
 
 def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) -> pl.Series:
@@ -72,8 +87,8 @@ def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) 
 def _of_meetings(meetings: Sequence[Meeting], number: Any) -> list[pl.Series]:
     """Group, description and ranks of each row, by its meeting."""
     index = pl.Series(np.asarray(number, np.int64))
-    columns: dict[str, list[str | None]] = {"group": [one.group.name for one in meetings],
-               "group_description": [one.group.description for one in meetings],
-               "group_ranks": [text_of(one.group.ranks) or None for one in meetings]}
+    columns: dict[str, list[str | None]] = {
+        "group": [one.group.name for one in meetings], "group_description": [one.group.description for one in meetings],
+        "group_ranks": [text_of(one.group.ranks) or None for one in meetings]}
     return [pl.Series(name, values, dtype=pl.String).cast(pl.Categorical).gather(index).alias(name)
             for name, values in columns.items()]

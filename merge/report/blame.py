@@ -37,10 +37,9 @@ def blame(sources: Sources) -> dict[str, Any]:
         "blind": None if analysis.blind is None else unseen(analysis.blind),
         "crowded": [asdict(one) for one in analysis.crowded],
         "shifting": None if analysis.shifting is None else asdict(analysis.shifting),
-        "basis": None if analysis.basis is None else asdict(analysis.basis),
         "lines": [line.strip() for line in culprit_lines(
             analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
-            basis=analysis.basis, missing=found.run.missing, usual=found.step_time,
+            missing=found.run.missing, usual=found.step_time,
             slow_groups=analysis.slow_groups,
             slow_later=is_slow_later(watched_of(sources.summary)))] if known else [
             "late ranks are not judged: the collectives have no steps"]}

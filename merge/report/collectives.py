@@ -27,9 +27,9 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
         AbsentError: No collective has known times.
     """
     found = sources.comms
-    if sources.level is not None:
-        raise AbsentError("calls are not shown individually, because rank summaries keep the times of only some; use "
-                          "--exact to read the tables of all ranks")
+    if sources.many is not None:
+        raise AbsentError("calls of so many ranks are not shown individually",
+                          remedy="see those with the longest waits with distprof comms --slowest 20")
     rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
     if rows.is_empty():
         what = "no collective was recorded" if found.rows.is_empty() else "no collective has known times"

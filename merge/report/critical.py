@@ -21,9 +21,9 @@ def critical_path(sources: Sources) -> dict[str, Any]:
     Raises:
         AbsentError: The ranks cannot be put into one graph.
     """
-    if sources.level is not None:
-        raise AbsentError("rank summaries do not contain the critical path; use --exact to read the tables of all "
-                          "ranks")
+    if sources.many is not None:
+        raise AbsentError("the critical path of so many ranks is not part of a report",
+                          remedy="see distprof critical-path")
     try:
         found, path = sources.replayable, sources.critical_path
     except DataError as error:

@@ -62,7 +62,6 @@ def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]
         UsageError: The sizes given do not make up the world.
     """
     sources = Sources(path, *more, given=given)
-    sources.look_at_summaries()
     with thread_pool(1) as beside:
         beside.submit(sources.read_timelines)
         return _document(sources)
@@ -78,7 +77,7 @@ def _document(sources: Sources) -> dict[str, Any]:
         "peak_memory": peak_memory(sources), "communication": _communication(summary, absent),
         **sections}
     found["findings"] = findings(found, sources)
-    if sources.level is not None:
+    if sources.many is not None:
         number = counted(len(sources.in_detail.ranks), "rank")
         sample.left_out.append(f"operators, memory and host waits cover only {number}: those that delay the job, the "
                                "slowest, median and fastest ranks, and others from different parts of the model")
@@ -101,8 +100,8 @@ def _kinds(sources: Sources) -> list[dict[str, Any]]:
 
 
 def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
-    if sources.level is not None:
-        raise AbsentError("the table of operations has bandwidths; use --exact for bandwidths by size")
+    if sources.many is not None:
+        raise AbsentError("bandwidths by size are not shown of so many ranks: the table of operations has bandwidths")
     if sources.comms.rows.is_empty():
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return bandwidths(sources.comms.rows).to_dicts()

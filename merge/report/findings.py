@@ -148,7 +148,7 @@ def _mismatches(facts: Facts) -> Iterator[Finding]:
 
 
 def _look_at(facts: Facts, step: int) -> str:
-    """The flag that shows collectives of a step; the timeline needs the tables of all ranks."""
+    """The flag that shows collectives of a step; a timeline of many ranks takes long."""
     return "--slowest 20" if facts.sources.run.summaries is not None else f"--timeline --step {step}"
 
 

@@ -73,7 +73,7 @@ class Sample:
 
     def _of_groups(self) -> Iterable[int]:
         """One rank of each process group, or of each place in the model."""
-        if self.sources.level is not None:
+        if self.sources.many is not None:
             return (rank.number for rank in of_places(self.sources.opened))
         rows = self.sources.comms.rows
         if rows.is_empty():

@@ -32,7 +32,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.totals.findings import EVERYTHING, Findings, findings
-from distprof.merge.totals.level_totals import LevelTotals, level_modules, level_totals
+from distprof.merge.totals.many_ranks import ManyRanks, findings_of_many, many_ranks
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of
@@ -48,13 +48,11 @@ class Given:
     """FLOP/s of each rank's device."""
     bandwidth: float | None = None
     """Bytes/s of its memory."""
-    exact: bool = False
-    """Read the tables of all ranks, also where there are many with a summary."""
 
 
 MEASURED = Given()
 IN_DETAIL = 8
-"""Ranks of a run that was opened by its summaries whose timelines are read."""
+"""Ranks of a run of many whose timelines are read."""
 OPERATORS_BY = ("op", "class")
 """What operators are kept apart by."""
 Found = TypeVar("Found")
@@ -80,14 +78,15 @@ class Sources:
             raise DataError(f"{path} holds only a merge, not a run with its ranks",
                             hint="pass the run directory that it was made from")
         self.given = given
-        self.opened, self._totals = self._open()
+        self.opened, self.many = self._open()
+        self._in_detail = [] if self.many is None else self._looked_at(self.many)
 
-    def _open(self) -> tuple[Run, LevelTotals | None]:
-        """By its summaries, where there are many ranks and these tell what waiting cost."""
-        run = open_run(*self.paths, sizes=self.given.sizes, exact=self.given.exact)
+    def _open(self) -> tuple[Run, ManyRanks | None]:
+        """By the files of its hosts, where there are many ranks and these tell what waiting cost."""
+        run = open_run(*self.paths, sizes=self.given.sizes, by_host=True)
         if run.summaries is None:
             return run, None
-        found = level_totals(run)
+        found = many_ranks(run)
         if tables_tell(run, found.analysis.blind):
             return open_run(*self.paths, sizes=self.given.sizes), None
         return run, found
@@ -102,22 +101,17 @@ class Sources:
         """False for traces of other programs."""
         return self.opened.kind == "distprof"
 
-    @cached_property
-    def level(self) -> LevelTotals | None:
-        """What summaries of ranks tell; None where the tables of all are read."""
-        found = self._totals
-        if found is None:
-            return None
+    def _looked_at(self, found: ManyRanks) -> list[int]:
+        """Ranks whose timelines are read."""
         late = [rank for one in found.analysis.culprits if one.certain for rank in one.ranks]
         chosen = [*standing_out(found.tables.steps, late), *(rank.number for rank in of_places(self.opened))]
         there = {rank.number for rank in self.opened.ranks if rank.number in chosen and has_folder(rank)}
-        self._in_detail = [rank for rank in dict.fromkeys(chosen) if rank in there][:IN_DETAIL]
-        return found.reading(self._in_detail)
+        return [rank for rank in dict.fromkeys(chosen) if rank in there][:IN_DETAIL]
 
     @cached_property
     def in_detail(self) -> Run:
         """The run with the ranks whose timelines are read."""
-        return self.opened if self.level is None else self.opened.of_tables(set(self._in_detail))
+        return self.opened if self.many is None else self.opened.of_tables(set(self._in_detail))
 
     @cached_property
     def measured(self) -> MeasuredRun:
@@ -132,7 +126,7 @@ class Sources:
     @cached_property
     def tables(self) -> RecordedTables:
         """What totals are made of."""
-        return read_tables(self.opened, self.recorded_steps) if self.level is None else self.level.tables
+        return read_tables(self.opened, self.recorded_steps) if self.many is None else self.many.tables
 
     @cached_property
     def program(self) -> tuple[RunProgram, Job]:
@@ -145,10 +139,8 @@ class Sources:
     @cached_property
     def comms(self) -> Findings:
         """What `distprof comms` shows."""
-        if self.level is not None:
-            from distprof.merge.totals.level_findings import findings_of_level
-
-            return findings_of_level(self.level.level, EVERYTHING, self.level.analysis, self.level.read)
+        if self.many is not None:
+            return findings_of_many(self.many.level, EVERYTHING, self.many.analysis)
         assert self.measured.collectives is not None
         program = None if self.measured.collectives.is_empty() else self.program
         return findings(self.measured, self.recorded_steps, program=program)
@@ -159,8 +151,8 @@ class Sources:
         found = None if self.given.sizes or self.given.peak is not None else summary_of_merge(self.paths)
         if found is not None:
             return found
-        if self.level is not None:
-            return self.level.summary(self.given.peak)
+        if self.many is not None:
+            return self.many.summary(self.given.peak)
         tables = self.tables
         return reduce(self.measured.noting(tables.problems), tables, peak=self.given.peak,
                       analysis=self.comms.analysis)[0]
@@ -171,11 +163,11 @@ class Sources:
         found = None if self.given.sizes else modules_of_merge(self.paths)
         if found is not None:
             return found
-        return self.tables.modules if self.level is None else level_modules(self.opened)
+        return self.tables.modules
 
     def modules_of(self, ranks: Collection[int], columns: Sequence[str]) -> pl.DataFrame:
         """These columns of `MODULES` of some ranks, `rank` among them."""
-        run = self.opened if self.level is not None else self.opened.of_tables(ranks)
+        run = self.opened if self.many is not None else self.opened.of_tables(ranks)
         return read_table(run, MODULES.only("rank", *columns),
                           lambda rows: rows.filter(pl.col("rank").is_in(list(ranks)))).rows
 
@@ -221,10 +213,6 @@ class Sources:
         found = (self._operators[0], self._memory, self._waits)
         return [problem for one in found if not isinstance(one, DataError) for problem in one.problems]
 
-    def look_at_summaries(self) -> None:
-        """Makes what sections and timelines both need, before they are made side by side."""
-        assert self.level is None or self.in_detail
-
     def read_timelines(self) -> None:
         """Makes what takes longest, which needs nothing of the rest."""
         assert self._operators and self._waits
@@ -240,7 +228,7 @@ class Sources:
         def take(rank: Rank, found: TracedWaits) -> None:
             traced[rank.number] = found
 
-        steps = self.recorded_steps if self.level is None else None
+        steps = self.recorded_steps if self.many is None else None
         found = _tried(lambda: run_operators(
             self.in_detail, rates, steps=steps, beside=beside, take=take,
             asked=Asked(selection=Selection(), keys=columns_of(OPERATORS_BY))))
@@ -257,8 +245,9 @@ class Sources:
 
     @cached_property
     def _replayable(self) -> Replayable | DataError:
-        if self.level is not None:
-            return DataError("rank summaries do not contain the critical path", hint="distprof report --exact")
+        if self.many is not None:
+            return DataError("the critical path of so many ranks is not part of a report",
+                             hint="distprof critical-path")
         measured = self.measured
         if self.recorded_steps is not None:
             measured = measured.noting(self.recorded_steps.problems)

@@ -19,7 +19,7 @@ NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES,
-             untimed: bool = False, exact: bool = True, only: Collection[str] = tuple(JOINED)) -> Run:
+             untimed: bool = False, by_host: bool = False, only: Collection[str] = tuple(JOINED)) -> Run:
     """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
 
     Args:
@@ -29,9 +29,9 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
         naming: Where the rank of a trace is from, if neither the trace nor its name has it.
         sizes: Axis of the device mesh -> size, in place of what a run says.
         untimed: Execution traces without any timeline are a run too.
-        exact: False where the summaries of ranks may be read in place of their folders, if there are many; who opens a
-            run so asks `Run.of_tables` for ranks whose other files it reads.
-        only: Tables of summaries that are wanted then.
+        by_host: The files of hosts may be read in place of the folders of ranks, if there are many; who opens a run so
+            asks `Run.of_tables` for ranks whose other files it reads.
+        only: Tables of these that are wanted then.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
@@ -47,4 +47,4 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
         raise DataError(f"{other} is not a run directory",
                         hint="merge foreign traces separately from runs recorded by distprof"
                         if other.exists() else "distprof run prints the directory it writes")
-    return settled(recorded_run(*paths, exact=exact, only=only), sizes)
+    return settled(recorded_run(*paths, by_host=by_host, only=only), sizes)

@@ -46,13 +46,13 @@ from distprof.storage.places import real, remote
 from distprof.summaries.host_file import files_of
 
 
-def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple(JOINED)) -> Run:
+def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tuple(JOINED)) -> Run:
     """The run that lies in a directory, or in several that hosts of one job wrote apart.
 
     Args:
         *paths: The directories.
-        exact: False where the summaries of its ranks may be read in place of their folders, if there are many ranks.
-        only: Tables of summaries that are wanted then.
+        by_host: The files of hosts may be read in place of the folders of ranks, if there are many.
+        only: Tables of these that are wanted then.
 
     Raises:
         DataError: No rank can be read, or the ranks are not of one run.
@@ -64,7 +64,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
     if len(paths) > 1:
         check_one_run(paths, launches)
     about = joined(launches)
-    summaries = None if exact else _summaries(paths, only)
+    summaries = _summaries(paths, only) if by_host else None
     folders = agreeing(rank_folders(paths, problems, summaries), about, problems)
     ranks = [one.content for one in folders]
     # a rank that ran alone in a job of several never met the others
@@ -78,6 +78,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
     problems += [problem for folder in folders for problem in _problems_of(folder)]
     problems += _capped(ranks)
     problems += unsure(ranks)
+    problems += summaries.problems if summaries is not None else ()
     attempts = {rank.attempt for rank in ranks}
     if len(attempts) > 1:
         problems.append(AttemptsDiffer(attempts=tuple(sorted(attempts))))

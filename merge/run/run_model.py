@@ -102,6 +102,11 @@ class Run:
         return replace(self, summaries=None, ranks=[rank for rank in self.ranks
                                                     if ranks is None or rank.number in ranks])
 
+    def of_ranks(self, ranks: Collection[int]) -> Run:
+        """The same run with these ranks alone, from wherever they are read."""
+        return replace(self, summaries=None if self.summaries is None else self.summaries.of(ranks),
+                       ranks=[rank for rank in self.ranks if rank.number in ranks])
+
     @property
     def light_ranks(self) -> frozenset[int]:
         """Those that were recorded without timeline and counts, because others were chosen for these."""

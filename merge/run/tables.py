@@ -18,11 +18,12 @@ import polars as pl
 from distprof.contract import table_checksum
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
-from distprof.contract.tables import STEPS, Table
+from distprof.contract.tables import COLLECTIVES, STEPS, Table
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries.frames import frame_of
+from distprof.merge.run.summaries.rows import rows_of_ranks
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
 from distprof.merge.run.table_check import check_rows, check_size
 from distprof.storage.places import ahead, remote
@@ -83,6 +84,11 @@ def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types
 
     The rows of summaries come first, then those of ranks that have none.
     """
+    if run.summaries is not None and table.file == COLLECTIVES.file:
+        for ranks, found in rows_of_ranks(run.summaries, mp_size=run.mp_size, dp_size=run.dp_size):
+            rows = found.select(column.name for column in table.columns)
+            yield Loaded(rows=prepared(_typed(rows, table, types)), ranks=ranks, problems=[])
+        run = run.of_tables({rank.number for rank in run.without_summary})
     if run.summaries is not None and table.file in JOINED:
         yield from _of_summaries(run, run.summaries, table, prepared, types)
         run = run.of_tables({rank.number for rank in run.without_summary})
@@ -106,10 +112,12 @@ def _of_summaries(run: Run, summaries: Summaries, table: Table, prepared: Prepar
     joined, ranks = summaries.tables[table.file], list(summaries.frames)
     for some in joined.pieces(ROWS_AT_ONCE):
         rows = frame_of(some, table, mp_size=run.mp_size, dp_size=run.dp_size)
-        if types is not TYPES:
-            rows = rows.cast({column.name: types[column.type] for column in table.columns})
-        yield Loaded(rows=prepared(rows), ranks=ranks, problems=[])
+        yield Loaded(rows=prepared(_typed(rows, table, types)), ranks=ranks, problems=[])
         ranks = []
+
+
+def _typed(rows: pl.DataFrame, table: Table, types: Types) -> pl.DataFrame:
+    return rows if types is TYPES else rows.cast({column.name: types[column.type] for column in table.columns})
 
 
 def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:

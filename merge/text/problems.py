@@ -84,8 +84,6 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                        "every rank has entered, by up to {largest_ns:ns}; clock uncertainty explains only "
                        "{allowed_ns:ns}",
     codes.WallClockSet: "the wall clock was adjusted by up to {set_by_ns:ns} while recording",
-    codes.ReadSummaries: "read: summaries of {num_ranks:# rank}, tables of {tables:of_some}{times_of:times}{cut:cut}. "
-                         "--exact reads all",
     codes.FilesLeftOut: "{num_files:# file} skipped: {instead} ({files:names})",
     codes.SeveralRanksInFile: "{file} has events of several ranks and is read as one; distprof split takes it apart",
     codes.TimesInNanoseconds: "times of {num_files:# trace} are read as nanoseconds, not microseconds ({files:names})",
@@ -177,10 +175,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "values": lambda keys: f", including values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
-    "of_some": lambda ranks: f"{len(ranks)} of them ({spans(ranks)})" if 0 < len(ranks) <= NAMED else
-    f"{len(ranks)} of them" if ranks else "none",
-    "times": lambda known: "" if known is None else f", times of {known[0]} of {counted(known[1], 'call')}",
-    "cut": lambda known: "".join(f"; without {number} {what}" for what, number in known.items()),
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",
 }

@@ -11,7 +11,7 @@ import msgspec
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
 from distprof.contract.summary import MfuBasis, PeakUsed
-from distprof.merge.text.communication.culprits import exact_hint, lines_of_summary
+from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.communication.device_steps import idle_words
 from distprof.merge.text.phrases import clock_line, step_time_words
 from distprof.merge.text.problems import show_problems
@@ -242,7 +242,7 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
         page.line(bubble(found["pipeline"]))
     late = lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"],
                             usual=step_time_of(summary["step"]), slow_later=is_slow_later(watched_of(summary)))
-    for line in (*late, *exact_hint(found["blind"], summary.get("read", {}).get("summaries", 0)), *job, ""):
+    for line in (*late, *job, ""):
         page.line(line)
 
 

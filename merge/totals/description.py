@@ -14,7 +14,6 @@ from distprof.contract.problems import (
     ClocksWrong,
     NoteOfRank,
     Problem,
-    ReadSummaries,
     WallClockSet,
 )
 from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
@@ -43,16 +42,8 @@ def described(run: Run, clock: Clock) -> dict[str, Any]:
         "joined_with": [real(path) for path in run.more],
         "problems": msgspec.to_builtins(problems_of(run, clock)),
         "remarks": msgspec.to_builtins(run.remarks),
-        "read": read_of(run),
         "clock": clock.to_json(),
     }
-
-
-def read_of(run: Run) -> dict[str, Any]:
-    """Of how many ranks summaries were read, and of which tables; None: of all."""
-    found = next((one for one in run.remarks if isinstance(one, ReadSummaries)), None)
-    return {"summaries": 0 if found is None else found.num_ranks, "tables": None if found is None else found.tables,
-            "times_of": None if found is None else found.times_of}
 
 
 def table_metadata(run: Run) -> dict[str, str]:

@@ -16,7 +16,7 @@ from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
 from distprof.merge.cost.coverage import Coverage, coverage
-from distprof.merge.cost.kinds import CollectiveKind, kinds
+from distprof.merge.cost.kinds import NEEDED, CollectiveKind, kinds
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.program.job import Job
@@ -77,7 +77,7 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
         did, job = program or _program(run, clock, every, timed)
-        analysis = analysis_of(run, clock, did, job)
+        analysis = analysis_of(run, clock, did, job, timed)
         run = run.noting(analysis.problems)
         if timed is None and rows["step"].count():  # else traces mark no steps
             timed = did.windows
@@ -122,13 +122,18 @@ def findings_about(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, a
         analysis: Of all communication; None where that is not known.
         usual: None where no step was timed.
     """
-    collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
-    run = run.noting(problems)
-    steps = rows["step"].unique().drop_nulls().sort().to_list()
+    return found_about(run.noting(problems), clock, rows, per_collective(rows), choice, analysis, usual, stuck)
+
+
+def found_about(run: Run, clock: Clock, rows: pl.DataFrame, collectives: pl.DataFrame, choice: Choice,
+                analysis: Analysis | None, usual: StepTime | None, stuck: Hangs | None) -> Findings:
+    """The same of what is summed up over ranks already; `rows` may be empty."""
+    steps = collectives["step"].unique().drop_nulls().sort().to_list()
     if analysis is not None and choice.step is None:
         steps = [step for step in steps if step in analysis.steps]
-    counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
+    counted = collectives.select("step", *NEEDED)  # of a million calls, a copy of the rest takes much
+    counted = counted.filter(pl.col("step").is_in(steps)) if steps else counted
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,

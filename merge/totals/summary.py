@@ -77,7 +77,7 @@ def _communicated(found: MeasuredRun, tables: RecordedTables,
                   analysis: Analysis | None) -> tuple[dict[str, Any] | None, Sequence[Problem]]:
     if found.pieces is not None:
         return communication(found, tables.steps if found.run.kind == "distprof" else None, analysis)
-    # of a run that was opened by its summaries
+    # of a run of many ranks
     return (None, ()) if analysis is None or analysis.breakdown.is_empty() else (
         described_communication(found.run, analysis), analysis.problems)
 
@@ -215,7 +215,7 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
 
 def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
     """`communication` of `summary.json`."""
-    split = found.exposure.filter(pl.col("waiting_ns").is_not_null())  # summaries do not tell it of every rank
+    split = found.exposure.filter(pl.col("waiting_ns").is_not_null())  # without calls it is not known of a rank
     total = int(split["duration_ns"].sum())
     spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {
@@ -231,5 +231,4 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
         "blind": found.blind, "crowded": [asdict(one) for one in found.crowded],
         "shifting": None if found.shifting is None else asdict(found.shifting),
         "slow_groups": [asdict(one) for one in found.slow_groups],
-        "basis": None if found.basis is None else asdict(found.basis),
     }

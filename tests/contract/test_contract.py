@@ -30,7 +30,7 @@ def run(request, recordings) -> Path:
 
 def test_a_run_directory_is_complete(run):
     ranks = {f"rank{rank:05d}" for rank in range(4)}
-    assert {path.name for path in run.iterdir()} - {"watch", "hosts"} == ranks | {"run.json", "merged", "summaries"}
+    assert {path.name for path in run.iterdir()} - {"watch", "hosts"} == ranks | {"run.json", "merged", "columns"}
     for rank in ranks:
         assert {path.name for path in (run / rank).iterdir()} == {
             *TABLES, LINES.file, "watch-000.bin", "rank.json", "trace.json.gz"}

@@ -1,4 +1,4 @@
-"""A rank that completes leaves its summary with those of its host; where that fails, the job goes on."""
+"""A rank that completes is added to the file of its host; where that fails, the job goes on."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_file_system_that_takes_none(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr(host_file, "_append", full)
     assert a_training(tmp_path / "run").info["status"] == "complete"
-    told = [line for line in capfd.readouterr().err.splitlines() if "summary" in line]
-    assert told == ["distprof: rank 0: no summary for this rank, so commands read its tables instead: [Errno 28] No "
+    told = [line for line in capfd.readouterr().err.splitlines() if "host" in line]
+    assert told == ["distprof: rank 0: not in the file of its host, so commands read its tables instead: [Errno 28] No "
                     "space left on device"]
 
 

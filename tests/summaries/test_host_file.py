@@ -14,7 +14,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import SUMMARIES, Arrivals, PackedTable, RankGroup, RankSummary
 from distprof.errors import FormatError
 from distprof.summaries import host_file
-from distprof.summaries.host_file import append, files_of, frames_in, head_of, packed_frame, summary_of
+from distprof.summaries.host_file import append, files_of, frames_in, head_of, summary_of
 
 
 def summary(rank: int, **fields) -> RankSummary:
@@ -124,19 +124,10 @@ def test_names_that_are_not_utf8(tmp_path):
 
 
 def test_a_newer_format_is_refused(tmp_path):
-    path = append(tmp_path, summary(0, format=2))
+    path = append(tmp_path, summary(0, format=4))
     content = path.read_bytes()
-    with pytest.raises(FormatError, match="format 2"):
+    with pytest.raises(FormatError, match="format 4"):
         head_of(frames_in(path, content)[0][0], content)
-
-
-def test_one_that_is_too_large_loses_its_arrivals(tmp_path):
-    one = summary(0)
-    large = replace(one, arrivals=replace(one.arrivals, times={"end_ns": os.urandom(host_file.MOST_BYTES)}))
-    assert len(packed_frame(large)) < host_file.MOST_BYTES
-    append(tmp_path, large)
-    found = read(tmp_path)[0][0]
-    assert (found.arrivals, found.cut) == (None, {"arrivals": 1})
 
 
 def test_a_folder_without_summaries_has_none(tmp_path):

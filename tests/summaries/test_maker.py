@@ -1,32 +1,23 @@
-"""Summaries hold what the tables of their rank hold: steps, totals, and times of the calls that are kept."""
+"""Files of hosts hold what the tables of their ranks hold: steps, totals, and every call with its times."""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace as replace_struct
 
-from distprof.contract.rank_summary import (
-    CALL_COLUMNS,
-    CELL_COLUMNS,
-    KIND_COLUMNS,
-    MOST_BYTES,
-    MOST_CALLS,
-    MOST_MODULES,
-    NO_OFFSET,
-    SEQUENCE_COLUMNS,
-    SPENT_COLUMNS,
-    TIMES,
-    Arrivals,
-    PackedTable,
-)
+from distprof.contract.rank_summary import WAIT_COLUMNS, PackedTable
 from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS
-from distprof.summaries.channels import places_of
-from distprof.summaries.host_file import packed_frame
+from distprof.merge.run.summaries.rows import rows_of_ranks
+from distprof.merge.run.summaries.summaries import read_summaries
+from distprof.summaries.arrivals import arrivals_of
+from distprof.summaries.host_file import append, packed_frame
 from distprof.summaries.maker import STATISTICS, summarise
-from support.many_ranks import PipelinedJob, made_up_rank
+from distprof.summaries.rank_calls import rank_calls
+from support.many_ranks import made_up_rank
 
 
 def of(table: PackedTable, kinds: dict[str, str]) -> dict[str, np.ndarray]:
@@ -39,60 +30,43 @@ def made(tmp_path_factory):
     return recorded, folder, summarise(folder)
 
 
-def kept_times(found: Arrivals) -> dict[tuple[int, int, str | None, int], dict[str, int | None]]:
-    """(step, group, op of messages, place) -> times, as the docstrings of the contract say they are read."""
-    sequences, cells, calls = (of(table, kinds) for table, kinds in (
-        (found.sequences, SEQUENCE_COLUMNS), (found.cells, CELL_COLUMNS), (found.calls, CALL_COLUMNS)))
-    first = np.cumsum(sequences["kept"]) - sequences["kept"]
-    times, at, rows = {name: np.frombuffer(found.times[name], "<i4") for name in TIMES}, 0, {}
-    for step, sequence, base in zip(cells["step"], cells["sequence"], cells["base_ns"], strict=True):
-        channel = found.channels[sequences["channel"][sequence]]
-        for number in range(sequences["kept"][sequence]):
-            place = int(calls["place"][first[sequence] + number])
-            rows[int(step), channel.group, channel.op, channel.peer, place] = {
-                name: None if times[name][at] == NO_OFFSET else int(times[name][at]) * found.unit_ns
-                + (0 if name == TIMES[-1] else int(base)) for name in TIMES}
-            at += 1
-    return rows
-
-
-def test_kept_times_are_those_of_the_table(made):
+def test_every_call_is_there(made):
+    """And all that the table says of it, in the same order."""
     _, folder, summary = made
+    append(folder.parent, summary)
+    found = read_summaries([folder.parent])
+    (ranks, rows), = rows_of_ranks(found, mp_size=4, dp_size=2)
+    table = pl.read_parquet(folder / COLLECTIVES.file).with_columns(pl.col(pl.Categorical).cast(pl.String))
+    assert ranks == [5] and len(rows) == len(table) > 100
+    for name in set(rows.columns) - {"mp_size", "dp_size", "split_bytes"}:
+        assert rows[name].equals(table[name].cast(rows.schema[name])), name
+
+
+def test_steps_longer_than_their_unit(made):
+    """Times far apart are kept in larger units."""
+    _, folder, _ = made
+    calls = rank_calls(folder / COLLECTIVES.file)
+    long = replace(calls, enqueue=calls.enqueue + (calls.enqueue - calls.enqueue[0]) * 2)
+    found = arrivals_of(replace(long, start=long.enqueue, end=long.enqueue + 10**10), None)
+    assert 1 < found.unit_ns <= 16
+    held = np.frombuffer(found.times["end_ns"], "<i4").astype(np.int64) * found.unit_ns
+    assert (np.abs(held - 10**10) < found.unit_ns).all()
+
+
+def test_how_long_ranks_wait(made):
+    _, folder, summary = made
+    waits = of(summary.arrivals.waits, WAIT_COLUMNS)
     table = pl.read_parquet(folder / COLLECTIVES.file)
-    found = kept_times(summary.arrivals)
-    names = {(one.name, one.description): number for number, one in enumerate(summary.arrivals.groups)}
-    is_message = table["op"].cast(pl.String).is_in(["send", "recv"])
-    table = table.with_columns(way=pl.when(is_message).then(pl.col("op").cast(pl.String)),
-                               other=pl.when(is_message).then(pl.col("peer")))
-    looked_at = 0
-    for (step, group, about, way, other), rows in table.group_by(
-            "step", "group", "group_description", "way", "other", maintain_order=True):
-        for place, row in enumerate(rows.iter_rows(named=True)):
-            key = (step, names[group, about], way, other, place)
-            if key in found:
-                looked_at += 1
-                assert {name: row[name] for name in TIMES[:-1]} == {name: found[key][name] for name in TIMES[:-1]}
-    assert looked_at == len(found) > 100
-
-
-def test_every_call_is_counted(made):
-    _, folder, summary = made
-    kinds, texts = of(summary.arrivals.kinds, KIND_COLUMNS), summary.arrivals.kinds.texts
-    counted = Counter()
-    for row in range(len(kinds["op"])):
-        counted[texts["op"][kinds["op"][row]]] += int(kinds["calls"][row])
-    table = pl.read_parquet(folder / COLLECTIVES.file)
-    assert counted == Counter(table["op"].cast(pl.String).to_list())
-    assert kinds["sum_bytes"].sum() == table["size_bytes"].sum()
-    assert kinds["waited_ns"].sum() == (table["wait_end_ns"] - table["wait_start_ns"]).sum()
-
-
-def test_what_ranks_spend_adds_up_to_their_steps(made):
-    _, folder, summary = made
-    spent = of(summary.arrivals.spent, SPENT_COLUMNS)
+    # a thread of this job waits for one thing at a time
+    expected = dict(table.group_by("step").agg((pl.col("wait_end_ns") - pl.col("wait_start_ns")).sum()).iter_rows())
+    assert dict(zip(waits["step"].tolist(), waits["blocked_ns"].tolist(), strict=True)) == expected
     durations = dict(pl.read_parquet(folder / STEPS.file).select("step", "duration_ns").iter_rows())
-    for step in set(spent["step"].tolist()):
-        assert spent["ns"][spent["step"] == step].sum() == durations[step]
+    for step, in_ns in zip(waits["step"].tolist(), waits["in_ns"].tolist(), strict=True):
+        spans = table.filter(pl.col("step") == step).select("start_ns", "end_ns").sort("start_ns").rows()
+        covered, until = 0, 0
+        for start, end in spans:
+            covered, until = covered + max(end - max(start, until), 0), max(until, end)
+        assert in_ns == pytest.approx(covered, abs=1000) and in_ns <= durations[step]
 
 
 def test_ops_keep_their_totals(made):
@@ -101,7 +75,8 @@ def test_ops_keep_their_totals(made):
     for name in ("calls", "macs", "flops", "io_bytes", "recompute_macs"):
         assert np.frombuffer(ops.columns[name], "<f8").sum() == pytest.approx(table[name].sum(), rel=1e-12)
     named = {ops.texts["op"][number] for number in np.frombuffer(ops.columns["op"], "<i4")}
-    assert named == {"operators", "aten::frobnicate"}  # what has no formula keeps its name
+    assert named == set(table["op"].cast(pl.String)) and ops.rows == table.select(
+        pl.struct("op", "phase", "dtype", "counted", "view").n_unique()).item()
 
 
 def test_groups_are_ranges(made):
@@ -131,39 +106,10 @@ def test_a_table_of_other_columns_is_damaged(tmp_path):
     assert summarise(folder).damaged == [COLLECTIVES.file]
 
 
-@pytest.mark.long
-def test_a_large_job_stays_small(tmp_path):
-    """Hundreds of layers, whose calls and modules there is no room for."""
-    job = PipelinedJob(pp=2, dp=1, tp=2, layers=60, microbatches=4)
-    recorded, folder = made_up_rank(tmp_path, rank=1, job=job)
-    found = summarise(folder)
-    assert len(packed_frame(found)) < MOST_BYTES / 4
-    assert found.modules.rows == MOST_MODULES
-    assert found.cut["modules"] == len(recorded.modules(1)) - MOST_MODULES
-    assert found.cut["activities"] > 0
-    assert len(found.arrivals.times["end_ns"]) <= 4 * MOST_CALLS
-    assert "arrivals" not in found.cut
-
-
-def test_kept_places_come_from_all_parts_and_in_turns_from_others():
-    for count in (1, 2, 7, 8, 9, 31, 500, 10_007):
-        seen = set()
-        for turn in range(4):
-            places = places_of(count, 8, turn, is_message=False)
-            assert places[-1] == count - 1
-            assert min(count, 8) - 1 <= len(places) <= 8
-            # ranks with room for fewer keep some of the same
-            for fewer in (4, 2, 1):
-                assert set(places_of(count, fewer, turn, is_message=False)) <= set(places)
-            if count > 8:
-                assert np.diff(places).max() <= 2 * count / 8 + 1
-            seen |= set(places.tolist())
-        assert len(seen) > min(count, 16) - 1
-
-
-def test_layers_that_repeat_are_all_seen():
-    seen = {int(place) % 4 for turn in range(4) for place in places_of(32, 8, turn, is_message=False)}
-    assert seen == {0, 1, 2, 3}
+def test_a_call_takes_few_bytes(made):
+    _, _, summary = made
+    assert len(packed_frame(replace_struct(summary, modules=PackedTable(), ops=PackedTable(), steps=PackedTable()))) < (
+        15 * summary.tables[COLLECTIVES.file] + 4000)
 
 
 def test_statistics_are_those_of_the_inference():

@@ -58,7 +58,7 @@ def run_hooked(program: Path | str, *arguments: object, ok: bool = True, **envir
 def whole_run(run: Path, number: int = 2) -> list[dict]:
     """Ranks of a run that is whole and has one id."""
     assert sorted({path.name for path in run.iterdir()} - {"watch", "hosts"}) == [
-        *(f"rank{rank:05d}" for rank in range(number)), "run.json", "summaries"]
+        "columns", *(f"rank{rank:05d}" for rank in range(number)), "run.json"]
     found = [json.loads((run / f"rank{rank:05d}" / "rank.json").read_text()) for rank in range(number)]
     about = json.loads((run / "run.json").read_text())
     assert {one["run_id"] for one in found} == {about["run_id"]} and about["world_size"] == number

@@ -11,14 +11,14 @@ BENCHMARKS = str(ROOT / "benchmarks")
 if BENCHMARKS not in sys.path:  # its files import each other by name
     sys.path.append(BENCHMARKS)
 
-from made_up.many_ranks import StageSketches, summary_of, write, write_tables  # noqa: E402
+from made_up.many_ranks import StageCalls, summary_of, write, write_tables  # noqa: E402
 from made_up.modules import Ranks  # noqa: E402
 from made_up.pipelined_job import NONE, PipelinedJob, Plant, SlowLink  # noqa: E402
 from made_up.recorded import PASSES, Recorded  # noqa: E402
 from made_up.scaled_run import write_run  # noqa: E402
 
 __all__ = [
-    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Ranks", "Recorded", "SlowLink", "StageSketches",
+    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Ranks", "Recorded", "SlowLink", "StageCalls",
     "made_up_rank", "summary_of", "write", "write_run", "write_tables",
 ]
 

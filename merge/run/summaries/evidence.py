@@ -21,8 +21,7 @@ def evidence_of_summaries(summaries: Summaries, *, world_size: int, has_seen: bo
         has_seen: Whether steps were recorded with what ranks exchange.
 
     Returns:
-        None where ranks are missing, or values that could be compared: shards say nothing. Also where summaries do not
-        tell who met.
+        None where ranks are missing, or values that could be compared: shards say nothing.
     """
     comparable = {rank: one for rank, one in summaries.parameters.items() if one.comparable}
     if len(comparable) < world_size:
@@ -30,8 +29,6 @@ def evidence_of_summaries(summaries: Summaries, *, world_size: int, has_seen: bo
     links, senders, exchanges, joins = set[Group](), set[int](), set[Group](), set[Group]()
     for rank, arrivals in summaries.arrivals() if has_seen else ():
         calls = _calls(summaries.exchanges[rank], arrivals)
-        if calls is None:
-            return None
         messages = [(op, peer) for op, _, peer, inside in calls if op in POINT_TO_POINT and not inside and peer >= 0]
         links |= {(min(rank, peer), max(rank, peer)) for _, peer in messages if peer != rank}
         if messages and messages[0][0] == "send":
@@ -51,18 +48,12 @@ def has_exchanged(summaries: Summaries, rank: int) -> bool:
     return bool(summaries.exchanges[rank].rows) if rank in summaries.exchanges else False
 
 
-def _calls(table: PackedTable, arrivals: Arrivals) -> list[tuple[str, list[int], int, bool]] | None:
-    """Op, ranks of the group, other side (-1: none) and whether it is inside of a module.
-
-    None where the summary had no room for the ranks of a group.
-    """
+def _calls(table: PackedTable, arrivals: Arrivals) -> list[tuple[str, list[int], int, bool]]:
+    """Op, ranks of the group, other side (-1: none) and whether it is inside of a module."""
     if not table.rows:
         return []
     columns = {name: np.frombuffer(table.columns[name], kind).tolist() for name, kind in EXCHANGE_COLUMNS.items()}
     groups = [one.ranks for one in arrivals.groups]
-    if any(inside and len(groups[group]) < arrivals.groups[group].num_ranks
-           for group, inside in zip(columns["group"], columns["inside"], strict=True)):
-        return None
     return [(table.texts["op"][op], groups[group], peer, bool(inside)) for op, group, peer, inside in zip(
         columns["op"], columns["group"], columns["peer"], columns["inside"], strict=True)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
@@ -55,6 +55,12 @@ class Joined:
     texts: Mapping[str, Sequence[str]]
     """Column of texts -> what its numbers stand for."""
 
+    def of(self, ranks: Collection[int]) -> Joined:
+        """Rows of some ranks."""
+        held = np.isin(self.rank, list(ranks))
+        return replace(self, rank=self.rank[held],
+                       columns={name: values[held] for name, values in self.columns.items()})
+
     def pieces(self, num_rows: int) -> Iterator[Joined]:
         """Some ranks each, of about so many rows together; one piece where there are none."""
         begins = np.flatnonzero(np.diff(self.rank, prepend=-1))
@@ -77,16 +83,18 @@ class Summaries:
     """File of the table -> its rows; of `JOINED`."""
     parameters: Mapping[int, ParametersDigest]
     exchanges: Mapping[int, PackedTable]
-    cut: Mapping[str, int]
-    """What was left out of summaries, and how often."""
-    cut_modules: frozenset[int]
-    """Ranks with more modules than their summary has room for."""
     problems: Sequence[Unreadable]
 
+    def of(self, ranks: Collection[int]) -> Summaries:
+        """Those of some ranks."""
+        return replace(self, frames={rank: frame for rank, frame in self.frames.items() if rank in ranks},
+                       tables={file: table.of(ranks) for file, table in self.tables.items()})
+
     def arrivals(self, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Arrivals]]:
-        """Arrivals of ranks that have some, file by file."""
-        wanted = [self.frames[rank] for rank in (self.frames if ranks is None else ranks)]
-        wanted.sort(key=lambda frame: (str(frame.path), frame.offset))
+        """Arrivals of ranks that have some, file by file, by the first rank of each."""
+        wanted = [self.frames[rank] for rank in sorted(self.frames if ranks is None else ranks)]
+        first = {frame.path: frame.rank for frame in reversed(wanted)}
+        wanted.sort(key=lambda frame: (first[frame.path], str(frame.path), frame.rank))
         for path, frames in groupby(wanted, key=lambda frame: frame.path):
             content = _content(path)
             for frame in frames:
@@ -169,8 +177,6 @@ class _Gathering:
     folders: dict[int, str] = field(default_factory=dict)
     parameters: dict[int, ParametersDigest] = field(default_factory=dict)
     exchanges: dict[int, PackedTable] = field(default_factory=dict)
-    cut: Counter[str] = field(default_factory=Counter)
-    cut_modules: set[int] = field(default_factory=set)
     problems: list[Unreadable] = field(default_factory=list)
     tables: dict[str, ColumnJoin] = field(default_factory=lambda: {
         file: ColumnJoin({column.name: DTYPES[column.type] for column in columns},
@@ -203,16 +209,13 @@ class _Gathering:
         if found.parameters is not None:
             self.parameters[rank] = found.parameters
         self.exchanges[rank] = found.exchanges
-        self.cut.update(found.cut)
-        if "modules" in found.cut:
-            self.cut_modules.add(rank)
         self.problems += [Unreadable(rank=rank, file=file, detail="it could not be read when the summary was written")
                           for file in found.damaged]
 
     def done(self, problems: Sequence[Unreadable]) -> Summaries:
         return Summaries(
             frames=dict(sorted(self.frames.items())), abouts=self.abouts, folders=self.folders,
-            parameters=self.parameters, exchanges=self.exchanges, cut=self.cut, cut_modules=frozenset(self.cut_modules),
+            parameters=self.parameters, exchanges=self.exchanges,
             problems=[*problems, *self.problems],
             tables={file: table.joined() for file, table in self.tables.items()})
 

@@ -14,7 +14,7 @@ from distprof.merge.blame.analysis import Analysis
 from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
-from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
+from distprof.merge.text.communication.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.communication.device_steps import outside_lines, show_device_steps
 from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.communication.timeline import collective_line, gigabytes
@@ -146,9 +146,9 @@ def _steps(found: Findings, page: Page) -> None:
         page.line(f"the six parts add up to the {whole[1]}{_parts_of(usual)}; waiting and moving: communication during "
                   "which nothing is computed; overlapped comm.: the rest of it" + (
                       "; waiting for missing ranks counts as moving" if found.run.missing else "")
-                  if found.run.summaries is None else
-                  "waiting and moving: communication that a rank is known to wait for, split like the calls whose "
-                  "times the summaries keep; use --exact for the rest")
+                  if breakdown["compute_ns"].count() else
+                  "waiting and moving: communication that a rank is known to wait for; the other parts are in "
+                  "timelines, which are not read of so many ranks")
     page.line()
 
 
@@ -193,12 +193,10 @@ def _culprits(found: Findings, analysis: Analysis, page: Page, whole_job: WatchS
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
-                                  shifting=analysis.shifting, basis=analysis.basis, missing=found.run.missing,
+                                  shifting=analysis.shifting, missing=found.run.missing,
                                   usual=found.step_time, slow_groups=analysis.slow_groups,
                                   slow_later=is_slow_later(whole_job)):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
-        for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
-            page.line(line)
     else:
         page.line("late ranks are not judged: the collectives have no steps, and several steps are needed to rule out "
                   "chance (torch.profiler marks steps if its step() is called)")

@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit, Line
+from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit, Line
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.blame.slow_groups import SlowGroup
-from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.text.phrases import brief, in_one_unit, rank_list, work_name
 from distprof.merge.text.script_lines import file_name
 from distprof.merge.totals.step_time import StepTime
@@ -48,7 +47,7 @@ _UNSEEN: Mapping[Blind, str] = {
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
                   crowded: Sequence[CrowdedHost] = (), shifting: ShiftingLateness | None = None,
-                  basis: Basis | None = None, num_causes: int = CAUSES, missing: Sequence[int] = (),
+                  num_causes: int = CAUSES, missing: Sequence[int] = (),
                   usual: StepTime | None = None, slow_groups: Sequence[SlowGroup] = (),
                   slow_later: bool = False) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
@@ -59,14 +58,13 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         blind: Why delays could not be seen.
         crowded: Hosts all of whose ranks waited for processors.
         shifting: Lateness of another rank in each step.
-        basis: What culprits rest on, where that is not the tables of all ranks.
         num_causes: Causes that are listed of each.
         missing: Ranks of the job that are not there.
         usual: The step time, of which gains are parts; None: as measured.
         slow_groups: Groups that move data more slowly than others.
         slow_later: Whether the watch of the whole job found somebody slow in other steps than those looked at here.
     """
-    for line in _late(culprits, ranks, blind, crowded=crowded, shifting=shifting, basis=basis, num_causes=num_causes,
+    for line in _late(culprits, ranks, blind, crowded=crowded, shifting=shifting, num_causes=num_causes,
                       missing=missing, usual=usual):
         yield NONE_NAMED.sub(r"\g<0> in the recorded steps", line) if slow_later else line
     for one in slow_groups:
@@ -92,7 +90,7 @@ def slow_group_lines(one: SlowGroup) -> Iterator[str]:
 
 
 def _late(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None, *, crowded: Sequence[CrowdedHost],
-          shifting: ShiftingLateness | None, basis: Basis | None, num_causes: int, missing: Sequence[int],
+          shifting: ShiftingLateness | None, num_causes: int, missing: Sequence[int],
           usual: StepTime | None) -> Iterator[str]:
     culprits = at_step_time(culprits, usual)
     certain = [one for one in culprits if one.certain]
@@ -101,19 +99,15 @@ def _late(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | No
         yield first
         yield from (f"  {line}" for line in others)
     if certain:
-        if basis is not None:
-            yield f"  {basis_words(basis)}"
         return
     if blind is not None:
         yield unseen(blind)
     elif shifting is not None:
         yield _shifting(shifting, usual)
     elif not culprits:
-        yield _nobody(missing) + ("" if basis is None else f", {basis_words(basis)}")
+        yield _nobody(missing)
     else:
         yield from _doubt(next((one for one in culprits if one.is_due_to_turns), culprits[0]))
-        if basis is not None:
-            yield f"  {basis_words(basis)}"
     yield from _crowded(crowded)
 
 
@@ -186,21 +180,9 @@ def subject(one: Culprit) -> str:
     return f"Rank {one.rank}" if one.host is None else f"Host {one.host} ({rank_list(one.together)})"
 
 
-def basis_words(basis: Basis) -> str:
-    """`from summaries of 1024 ranks, causes from tables of ranks 5, 77 and 90`."""
-    tables = "" if not basis.tables else f", causes from tables of {rank_list(basis.tables)}"
-    return f"from summaries of {counted(basis.summaries, 'rank')}{tables}"
-
-
 def unseen(blind: Blind) -> str:
     """Why delays cannot be seen."""
     return _UNSEEN[blind]
-
-
-def exact_hint(blind: Blind | None, num_summaries: int) -> Iterator[str]:
-    """What would tell more where summaries were read that know of no waits: jobs on GPUs wait in kernels."""
-    if blind == TOLD_BY_TABLES and num_summaries:
-        yield "  hint: distprof comms --exact looks at the timelines of all ranks, with time and memory for them"
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
@@ -210,7 +192,6 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          shifting=msgspec.convert(communication.get("shifting"), ShiftingLateness | None),
-                         basis=msgspec.convert(communication.get("basis"), Basis | None),
                          num_causes=num_causes, missing=missing, usual=usual,
                          slow_groups=msgspec.convert(communication.get("slow_groups", []), list[SlowGroup]),
                          slow_later=slow_later)

@@ -30,12 +30,12 @@ OF_COLLECTIVE = (
 )
 
 MOST_KEPT = 5000
-"""Calls of a run that was opened by its summaries."""
+"""Calls of a run of many ranks that are listed."""
 
 
 def comms_data(found: Findings) -> dict[str, Any]:
     """All findings; what is unknown is None."""
-    run, analysis, exact = found.run, found.analysis, found.run.summaries is None
+    run, analysis, has_rows = found.run, found.analysis, found.run.summaries is None
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
         "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing,
@@ -44,7 +44,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "steps": found.steps, "step_time": step_time_data(found.step_time),
         "clock": found.clock.to_json(), "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
-        "coverage_by_group": group_coverage(found.rows).to_dicts() if exact else None,
+        "coverage_by_group": group_coverage(found.rows).to_dicts() if has_rows else None,
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
@@ -55,12 +55,11 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "crowded": None if analysis is None else [asdict(one) for one in analysis.crowded],
         "shifting": None if analysis is None or analysis.shifting is None else asdict(analysis.shifting),
         "slow_groups": None if analysis is None else [asdict(one) for one in analysis.slow_groups],
-        "basis": None if analysis is None or analysis.basis is None else asdict(analysis.basis),
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
-        "matrix": bytes_between(found.rows).to_dicts() if exact else None,
-        "bandwidths": bandwidths(found.rows).to_dicts() if exact else None,
-        "collectives": _collectives(found) if exact else _longest(found),
+        "matrix": bytes_between(found.rows).to_dicts() if has_rows else None,
+        "bandwidths": bandwidths(found.rows).to_dicts() if has_rows else None,
+        "collectives": _collectives(found) if has_rows else _longest(found),
     }
 
 
@@ -71,7 +70,7 @@ def culprit_data(one: Culprit) -> dict[str, Any]:
 
 
 def _longest(found: Findings) -> list[dict[str, Any]]:
-    """Calls whose times summaries keep, those in which a rank was longest."""
+    """Calls in which a rank was longest."""
     longest = found.collectives.sort("longest_ns", "collective", descending=[True, False], nulls_last=True)
     return longest.head(MOST_KEPT).select(OF_COLLECTIVE).to_dicts()
 

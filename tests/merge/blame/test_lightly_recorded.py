@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.contract.tables import MODULES
-from distprof.merge.blame.timed_modules import timed_cause
+from distprof.contract.tables import MODULES, STEPS
+from distprof.merge.blame.timed import timed_cause
 from distprof.merge.run.tables import empty
 from support.jobs import SCRIPTS, called, merged, record_run
 
@@ -87,9 +87,9 @@ def test_the_innermost_module_that_explains_it_is_the_cause():
     rows = [(rank, path, depth, 100.0 + 50 * (rank == 1), 10.0) for rank in range(3)
             for depth, path in enumerate(("", "layers", "layers.1"))]
     rows += [(rank, "layers.2", 2, 70.0, 10.0) for rank in range(3)]
-    cause = timed_cause(modules(*rows), 1, 50.0)
+    cause = timed_cause(empty(STEPS), modules(*rows), 1, 50.0)
     assert cause is not None and (cause.kind, cause.where, cause.spent, cause.of_peers) == (
         "forward", "layers.1", 150.0, 100.0)
-    assert timed_cause(modules(*rows), 1, 200.0) is None, "that explains too little"
-    assert timed_cause(modules(*rows), 0, 1.0) is None, "it takes no longer than others"
-    assert timed_cause(modules(), 1, 1.0) is None
+    assert timed_cause(empty(STEPS), modules(*rows), 1, 200.0) is None, "that explains too little"
+    assert timed_cause(empty(STEPS), modules(*rows), 0, 1.0) is None, "it takes no longer than others"
+    assert timed_cause(empty(STEPS), modules(), 1, 1.0) is None

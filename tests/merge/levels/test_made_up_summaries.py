@@ -1,14 +1,12 @@
-"""Summaries that the benchmark makes up without tables are those that are made of tables."""
+"""What the benchmark makes up of ranks without tables is what is made of tables."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from msgspec.structs import asdict
 
-from distprof.contract.rank_summary import SPENT_COLUMNS, Arrivals
 from distprof.summaries.maker import summarise
-from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, Recorded, StageSketches, summary_of
+from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, Recorded, StageCalls, summary_of
 
 JOB = PipelinedJob(pp=3, dp=3, tp=2, layers=3, microbatches=3, plants=(Plant(10, "forward", 1, 900_000),))
 STEPS = FEW_STEPS
@@ -23,7 +21,7 @@ def both(tmp_path_factory):
     made = [summarise(recorded.write_rank(run, rank)) for rank in range(JOB.num_ranks)]
     found, per_stage = {}, JOB.dp * JOB.tp
     for stage in range(JOB.pp):
-        sketches = StageSketches(recorded, stage, made[stage * per_stage])
+        sketches = StageCalls(recorded, stage, made[stage * per_stage])
         for step, name in enumerate(STEPS):
             if name in ("trace", "arrivals"):
                 sketches.add(step, times[step][stage], recorded.windows[step][:2, stage * per_stage:][:, :per_stage])
@@ -40,12 +38,5 @@ def test_they_are_equal(both, rank):
     for name in ("about", "steps", "modules", "ops", "parameters", "tables"):
         assert getattr(of_tables, name) == getattr(made_up, name), name
     one, other = of_tables.arrivals, made_up.arrivals
-    for name in ("groups", "channels", "kinds", "sequences", "calls", "cells", "unit_ns", "times"):
+    for name in ("groups", "channels", "sequences", "calls", "cells", "unit_ns", "times", "numbers", "waits"):
         assert asdict(one)[name] == asdict(other)[name], name
-    assert spent(one) == spent(other)
-
-
-def spent(found: Arrivals) -> dict:
-    columns = {name: np.frombuffer(found.spent.columns[name], kind) for name, kind in SPENT_COLUMNS.items()}
-    return {(int(step), found.activities[activity]): int(ns) for step, activity, ns in zip(
-        *columns.values(), strict=True)}

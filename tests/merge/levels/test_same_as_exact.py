@@ -1,4 +1,4 @@
-"""What summaries tell of a run is what the tables of all its ranks tell, as far as it does not rest on kept calls."""
+"""What the files of hosts tell of a run is what the tables of all its ranks tell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -16,10 +17,11 @@ from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
-from distprof.merge.totals.level_findings import level_findings
 from distprof.merge.totals.read_findings import findings_of
+from distprof.summaries.host_file import append
+from distprof.summaries.maker import summarise
 from support.jobs import distprof
-from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, write
+from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, Recorded, write, write_tables
 
 EXACT = ("world_size", "mp_size", "dp_size", "topology", "topology_source", "topology_certain", "ranks",
          "missing_ranks", "problems", "per_gpu", "model", "step", "evaluation", "slowest_rank", "modules",
@@ -44,9 +46,16 @@ def told(*words: object) -> dict:
     return json.loads(done.stdout)
 
 
+def both(*words: object) -> tuple[dict, dict]:
+    """By the files of hosts, and by the tables of ranks."""
+    by_hosts = told(*words)
+    with patch.object(recorded, "MANY_RANKS", 10**6):
+        return by_hosts, told(*words)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Every call of these is kept."""
+    """Made-up runs with the folders of all ranks."""
     folder = tmp_path_factory.mktemp("runs")
     for name, job in SHAPES.items():
         write(folder / name, replace(job), passes=FEW_STEPS, full=True)
@@ -57,23 +66,13 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
 def test_totals(runs, shape):
-    by_summaries, exact = (told("stats", "--json", *more, runs / shape) for more in ((), ("--exact",)))
-    assert by_summaries["read"]["summaries"] == SHAPES[shape].num_ranks
-    assert exact["read"]["summaries"] == 0
+    by_summaries, exact = both("stats", "--json", runs / shape)
     assert {key: by_summaries[key] for key in EXACT} == {key: exact[key] for key in EXACT}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.usefixtures("few")
-def test_tables_are_read_of_one_rank_of_each_place(runs, shape):
-    job = SHAPES[shape]
-    tables = told("stats", "--json", runs / shape)["read"]["tables"]
-    assert tables == [rank for rank in range(job.num_ranks) if job.place(rank)[1] == 0]
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("few")
-def test_a_merge_of_many_ranks_tells_what_summaries_do(runs, tmp_path):
+def test_a_merge_of_many_ranks_tells_what_stats_does(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs / "tp", run)
     expected = told("stats", "--json", run)["communication"]
@@ -81,29 +80,28 @@ def test_a_merge_of_many_ranks_tells_what_summaries_do(runs, tmp_path):
     assert json.loads((run / "merged" / "summary.json").read_text())["communication"] == expected
     assert [one["rank"] for one in expected["culprits"]] == [2]
     assert told("stats", "--json", run)["communication"] == expected, "of the merge"
-    shutil.rmtree(run / "summaries")
+    shutil.rmtree(run / "columns")
     assert distprof("merge", "--force", run).returncode == 0
     by_tables = json.loads((run / "merged" / "summary.json").read_text())["communication"]
-    assert by_tables["basis"] is None and [one["rank"] for one in by_tables["culprits"]] == [2]
+    assert [one["rank"] for one in by_tables["culprits"]] == [2]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
 def test_modules(runs, shape):
-    by_summaries, exact = (told("stats", "--json", "--modules", *more, runs / shape) for more in ((), ("--exact",)))
+    by_summaries, exact = both("stats", "--json", "--modules", runs / shape)
     assert by_summaries["modules"] == exact["modules"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
-def test_collectives_of_which_all_calls_are_kept(runs, shape):
-    by_summaries, exact = (findings_of(runs / shape, choice=Choice(), exact=one) for one in (False, True))
+def test_collectives(runs, shape):
+    by_summaries, exact = (findings_of(runs / shape, choice=Choice(), of_rows=one) for one in (False, True))
     assert by_summaries.run.summaries is not None
     # of equal waits, one or the other comes first
     assert [*sorted(by_summaries.kinds, key=str)] == [*sorted(exact.kinds, key=str)]
     assert by_summaries.steps == exact.steps
-    for name in ("num_collectives", "num_complete", "num_partial", "matched_by", "num_mismatches"):
-        assert getattr(by_summaries.coverage, name) == getattr(exact.coverage, name)
+    assert by_summaries.coverage == exact.coverage
     columns = ["step", "op", "group", "arrival_spread_ns", "late_rank", "end_spread_ns", "first_arrival_ns",
                "last_arrival_ns", "last_end_ns", "wait_ns", "transfer_ns", "longest_ns", "shortest_ns", "unsure",
                "disagrees", "algbw", "busbw", "between_hosts", "num_ranks", "size_bytes", "module_path", "phase"]
@@ -122,8 +120,7 @@ def _comparable(collectives: pl.DataFrame, columns: list[str], steps: list[int])
 
 @pytest.mark.usefixtures("few")
 def test_the_clock(runs):
-    by_summaries, exact = (told("stats", "--json", *more, runs / "tp x pp x dp")["clock"]
-                           for more in ((), ("--exact",)))
+    by_summaries, exact = (one["clock"] for one in both("stats", "--json", runs / "tp x pp x dp"))
     rests_on_calls = ("residual_ns", "causality", "num_collectives")
     assert {key: value for key, value in by_summaries.items() if key not in rests_on_calls} == {
         key: value for key, value in exact.items() if key not in rests_on_calls}
@@ -134,7 +131,7 @@ def test_the_clock(runs):
 @pytest.mark.usefixtures("few")
 def test_an_inferred_topology(tmp_path, shape):
     write(tmp_path / "run", replace(SHAPES[shape]), passes=FEW_STEPS, full=True, is_known=False)
-    found = [open_run(tmp_path / "run", exact=exact) for exact in (False, True)]
+    found = [open_run(tmp_path / "run", by_host=by_host) for by_host in (True, False)]
     assert found[0].summaries is not None and found[1].summaries is None
     for name in ("topology", "topology_source", "topology_certain", "mp_size", "dp_size", "problems"):
         assert getattr(found[0], name) == getattr(found[1], name)
@@ -146,16 +143,32 @@ def test_an_inferred_topology(tmp_path, shape):
 def test_a_rank_without_summary_is_read_from_its_tables(runs, tmp_path):
     run = _copy(runs / "tp x pp x dp", tmp_path)
     _without(run, 7)
-    by_summaries, exact = (told("stats", "--json", *more, run) for more in ((), ("--exact",)))
-    assert (by_summaries["read"]["summaries"], 7 in by_summaries["read"]["tables"]) == (11, True)
+    by_summaries, exact = both("stats", "--json", run)
     lost = ("unique_params", "stored_params", "active_params")
     assert {key: by_summaries[key] for key in EXACT if key not in ("model", "problems")} == {
         key: exact[key] for key in EXACT if key not in ("model", "problems")}
     assert {key: value for key, value in by_summaries["model"].items() if key not in lost} == {
         key: value for key, value in exact["model"].items() if key not in lost}
     assert [one["code"] for one in by_summaries["problems"]] == ["unreadable"]  # the frame that was torn
-    comms = findings_of(run, choice=Choice(), exact=False).coverage
-    assert comms.num_partial > 0 and comms.num_complete > 0
+    found = [findings_of(run, choice=Choice(), of_rows=one) for one in (False, True)]
+    assert found[0].run.summaries is not None and found[0].coverage == found[1].coverage
+    assert [*sorted(found[0].kinds, key=str)] == [*sorted(found[1].kinds, key=str)]
+
+
+@pytest.mark.parametrize("shape", ["tp x pp x dp", "dp"])
+@pytest.mark.usefixtures("few")
+def test_calls_that_are_lost_on_some_ranks(tmp_path, shape):
+    """Their meetings are matched row by row, as those of few ranks are."""
+    job = replace(SHAPES[shape])
+    recorded_job = Recorded(job=job, passes=FEW_STEPS, kept=range(job.num_ranks), lost=job.num_ranks)
+    write_tables(tmp_path / "run", recorded_job)
+    for rank in range(job.num_ranks):
+        append(tmp_path / "run", summarise(tmp_path / "run" / rank_folder(rank)))
+    found = [findings_of(tmp_path / "run", choice=Choice(), of_rows=one) for one in (False, True)]
+    assert found[0].run.summaries is not None and found[0].coverage == found[1].coverage
+    assert found[0].coverage.num_partial + found[0].coverage.num_alone > 0
+    assert [*sorted(found[0].kinds, key=str)] == [*sorted(found[1].kinds, key=str)]
+    assert found[0].run.problems == found[1].run.problems
 
 
 @pytest.mark.usefixtures("few")
@@ -165,7 +178,7 @@ def test_a_missing_rank_is_missing_in_both(runs, tmp_path):
     for file in (run / rank_folder(3)).iterdir():
         file.unlink()
     (run / rank_folder(3)).rmdir()
-    by_summaries, exact = (told("stats", "--json", *more, run) for more in ((), ("--exact",)))
+    by_summaries, exact = both("stats", "--json", run)
     assert by_summaries["missing_ranks"] == exact["missing_ranks"] == [3]
     assert by_summaries["per_gpu"] == exact["per_gpu"]
 
@@ -214,23 +227,22 @@ def test_a_rank_that_got_stuck_behind_its_last_pass(runs, tmp_path):
             recording=False, step=11, pass_name=None, phase=None, module_path=None, since_ns=None, groups=[group],
             open_calls=[], threads=[])
         (run / rank_folder(rank) / STUCK_JSON).write_bytes(json_text(stuck))
-    by_summaries, exact = (told("comms", "--json", *more, run)["stuck"] for more in ((), ("--exact",)))
+    by_summaries, exact = (one["stuck"] for one in both("comms", "--json", run))
     assert by_summaries == exact
     assert by_summaries["hangs"][0]["waiting"] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("few")
-def test_what_summaries_do_not_tell_is_refused(runs):
+def test_each_rank_of_each_call_is_shown_where_that_is_asked_for(runs):
     for flag in ("--timeline", "--matrix"):
-        done = distprof("comms", flag, runs / "dp")
-        assert done.returncode == 2
-        assert "--exact" in done.stderr
-        assert distprof("comms", flag, "--exact", runs / "dp").returncode == 0
+        shown = distprof("comms", flag, runs / "dp")
+        with patch.object(recorded, "MANY_RANKS", 10**6):
+            assert shown.stdout == distprof("comms", flag, runs / "dp").stdout and shown.returncode == 0
 
 
 @pytest.mark.usefixtures("few")
-def test_kept_calls_as_json(runs):
-    found, exact = (told("comms", "--json", *more, runs / "tp x pp x dp") for more in ((), ("--exact",)))
+def test_calls_as_json(runs):
+    found, exact = both("comms", "--json", runs / "tp x pp x dp")
     assert set(found) == set(exact)
     assert (found["matrix"], found["bandwidths"], found["coverage_by_group"]) == (None, None, None)
     spreads = [sorted((one["step"], one["group"], one["arrival_spread_ns"]) for one in some["collectives"]
@@ -241,24 +253,23 @@ def test_kept_calls_as_json(runs):
 
 @pytest.mark.usefixtures("few")
 def test_a_choice_of_calls(runs):
-    found = level_findings(open_run(runs / "tp x pp x dp", exact=False), Choice(op="all_reduce", group="mesh_tp"))
+    found = findings_of(runs / "tp x pp x dp", choice=Choice(op="all_reduce", group="mesh_tp"), of_rows=False)
+    assert found.run.summaries is not None
     assert {one.op for one in found.kinds} == {"all_reduce"}
     assert set(found.collectives["group_description"].cast(pl.String)) == {"mesh_tp"}
     assert distprof("comms", "--op", "all_gather", runs / "dp").returncode == 2
 
 
 def test_up_to_64_ranks_all_is_as_it_was(runs):
-    assert open_run(runs / "tp x pp x dp", exact=False).summaries is None
+    assert open_run(runs / "tp x pp x dp", by_host=True).summaries is None
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_report(runs, tmp_path):
-    document = told("report", "--json", runs / "tp x pp x dp")
-    exact = told("report", "--json", "--exact", runs / "tp x pp x dp")
+    document, exact = both("report", "--json", runs / "tp x pp x dp")
     assert document["totals"] == exact["totals"]
     assert document["modules"]["tree"] == exact["modules"]["tree"]
-    assert any("read: summaries of 12 ranks" in line for line in document["missing"])
     assert distprof("report", "--out", tmp_path / "page.html", runs / "tp x pp x dp").returncode == 0
 
 
@@ -269,6 +280,21 @@ def test_many_late_ranks_are_all_named(tmp_path):
     late = range(1, 24, 5)
     plants = tuple(Plant(rank, "forward", 1, 6_000_000) for rank in late)
     write(tmp_path / "run", PipelinedJob(pp=1, dp=24, tp=1, layers=4, microbatches=1, plants=plants), full=True)
-    for more in ((), ("--exact",)):
-        found = told("comms", "--json", *more, tmp_path / "run")["culprits"]
-        assert {one["rank"] for one in found if one["certain"]} == set(late), more
+    for found in both("comms", "--json", tmp_path / "run"):
+        assert {one["rank"] for one in found["culprits"] if one["certain"]} == set(late)
+
+
+@pytest.mark.parametrize("sizes", [(2, 6, 2), (1, 12, 1)])
+@pytest.mark.usefixtures("few")
+def test_who_is_late_and_what_that_costs(tmp_path, sizes):
+    pp, dp, tp = sizes
+    job = PipelinedJob(pp=pp, dp=dp, tp=tp, layers=2, microbatches=2, plants=(
+        Plant(3, "forward", 1, 5_000_000), Plant(9, "data", 0, 3_000_000)))
+    write(tmp_path / "run", job, full=True)
+    of_hosts, of_tables = (findings_of(tmp_path / "run", choice=Choice(), of_rows=one).analysis.culprits
+                           for one in (False, True))
+    assert [(one.rank, one.certain, one.late_steps) for one in of_hosts] == [
+        (one.rank, one.certain, one.late_steps) for one in of_tables] and of_hosts[0].certain
+    for mine, theirs in zip(of_hosts, of_tables, strict=True):
+        assert mine.gain_ns == pytest.approx(theirs.gain_ns, rel=0.01, abs=1e4)
+        assert mine.last_gain_ns == pytest.approx(theirs.last_gain_ns, rel=0.01, abs=1e4)

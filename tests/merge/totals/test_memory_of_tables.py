@@ -36,7 +36,7 @@ def test_how_many_files_are_read_at_once_changes_nothing(tmp_path, monkeypatch):
 def test_pieces_of_summaries_are_whole_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "MANY_RANKS", 1)
     write(tmp_path / "run", PipelinedJob(pp=2, dp=2, tp=2, layers=2, microbatches=2), passes=FEW_STEPS, full=True)
-    run = open_run(tmp_path / "run", exact=False)
+    run = open_run(tmp_path / "run", by_host=True)
     assert run.summaries is not None
     whole = tables.read_table(run, MODULES).rows
     for at_once in (1, 20, 10**6):

@@ -146,7 +146,7 @@ def test_a_job_that_goes_on_leaves_nothing(start, stop):
     told = job.process.communicate(timeout=PATIENCE_S)[1]
     assert job.process.returncode == 0, told
     assert {path.name for path in job.out.iterdir()} - {"watch", "hosts"} == {
-            "run.json", "rank00000", "rank00001", "summaries"}
+            "run.json", "rank00000", "rank00001", "columns"}
     assert not list(job.out.glob(f"*/{STUCK_JSON}"))
 
 

@@ -41,7 +41,7 @@ def test_an_attempt_with_fewer_ranks_sets_all_ranks_of_the_earlier_one_aside(tmp
         for name, number in (("RANK", rank), ("TORCHELASTIC_RESTART_COUNT", attempt), ("WORLD_SIZE", world_size)):
             monkeypatch.setenv(name, str(number))
         train(run, nn.Linear(4, 4), lambda: torch.zeros(2, 4))
-    assert sorted(path.name for path in run.iterdir()) == ["attempt0000", "rank00000", "run.json", "summaries"]
+    assert sorted(path.name for path in run.iterdir()) == ["attempt0000", "columns", "rank00000", "run.json"]
     assert sorted(path.name for path in (run / "attempt0000").iterdir()) == ["rank00000", "rank00001"]
     told = called("stats", "--json", run)
     assert told.returncode == 0, told.stderr

@@ -66,7 +66,7 @@ def test_launchers_at_once_share_one_run(tmp_path, force):
 def test_force_replaces_all_that_the_old_run_left_and_nothing_else(tmp_path):
     run = old_run(tmp_path / "run")
     for name in ("attempt0000/rank00000", "attempt0001/rank00001.partial", "rank00007.partial", "merged", "summaries",
-                 ".merged.tmp", "mine"):
+                 "columns", ".merged.tmp", "mine"):
         (run / name).mkdir(parents=True)
         (run / name / "file").touch()
     for name in ("report.html", "notes.txt"):

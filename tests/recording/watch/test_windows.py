@@ -122,7 +122,7 @@ def test_one_follows_the_other_and_nothing_is_left(tmp_path):
         if step % 10 == 5 and step > 9:
             request(run, step + 2, "trace=1,arrivals=1" if step == 25 else "trace=2", number=step // 10 + 1)
         if step % 10 == 9 and step > 9:  # files are written beside the script
-            wait_until(lambda: any(window_folder(run, step // 10 + 1).glob("summaries/*.bin")))
+            wait_until(lambda: any(window_folder(run, step // 10 + 1).glob("columns/*.bin")))
         if step == 53:
             left.update(changed(before))
 

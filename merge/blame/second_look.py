@@ -1,4 +1,4 @@
-"""A second look at ranks that summaries show to be late: their tables and timelines, and those of a few peers."""
+"""A second look at late ranks of many: their timelines, and those of a few peers, name the cause."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import islice
 
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError
-from distprof.merge.blame.analysis import analyse
+from distprof.merge.blame.analysis import VAGUE, analyse
 from distprof.merge.blame.culprits import Cause, Culprit
-from distprof.merge.blame.summarised.suspects import Summarised
+from distprof.merge.blame.first_cut import FirstCut
 from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.levels.level_run import LevelRun
@@ -24,23 +24,24 @@ MOST = 6
 """Culprits that are looked at again, those that cost most."""
 
 
-def looked_again(level: LevelRun, found: Summarised) -> Summarised:
-    """Names causes by what tables and timelines say, where the folders of a culprit and of peers are there.
+def looked_again(level: LevelRun, culprits: Sequence[Culprit], cut: FirstCut) -> list[Culprit]:
+    """Names causes by what timelines say, where the folders of a culprit and of peers are there.
 
-    Whether a rank is late, by how much and how surely, stays what the summaries of all ranks say: a few ranks do not
-    show who hides behind whom.
+    Whether a rank is late, by how much and how surely, stays what the steps of all ranks say.
     """
-    folders = {rank.number: rank for rank in level.run.ranks}
-    culprits, read = list(found.culprits), set[int]()
-    for index in [index for index, one in enumerate(culprits) if one.certain][:MOST]:
-        one = culprits[index]
-        here = islice((rank for rank in (one.rank, *found.compared[one.rank]) if has_folder(folders[rank])), 1 + PEERS)
+    folders, found = {rank.number: rank for rank in level.run.ranks}, list(culprits)
+    for index in [index for index, one in enumerate(found) if one.certain and _is_vague(one)][:MOST]:
+        one = found[index]
+        here = islice((rank for rank in (one.rank, *cut.near(one.rank)) if has_folder(folders[rank])), 1 + PEERS)
         if one.rank in (ranks := set(here)) and len(ranks) > 1:
             causes = _causes(level, ranks).get(one.rank)
             if causes is not None:
-                read |= ranks
-                culprits[index] = replace(one, causes=_with_gains(causes, one))
-    return replace(found, culprits=culprits, tables=sorted(read))
+                found[index] = replace(one, causes=_with_gains(causes, one))
+    return found
+
+
+def _is_vague(one: Culprit) -> bool:
+    return not one.causes or one.causes[0].kind in VAGUE
 
 
 def _causes(level: LevelRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
@@ -55,8 +56,7 @@ def _causes(level: LevelRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
         seen = analyse(run, level.clock, rows, read_table(run, STEPS).rows)
     except DataError:
         return {}
-    return {one.rank: one.causes for one in seen.culprits
-            if one.causes and one.causes[0].kind not in ("unknown", "whole")}
+    return {one.rank: one.causes for one in seen.culprits if not _is_vague(one)}
 
 
 def _with_gains(causes: Sequence[Cause], one: Culprit) -> list[Cause]:

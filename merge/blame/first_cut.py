@@ -1,0 +1,262 @@
+"""Of many ranks, those that may delay the job and those whose lateness would show without them: they are replayed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.tables import MODULES
+from distprof.merge.blame.candidates import MOST_RANKS
+from distprof.merge.blame.verdicts import WORTH_A_WORD
+from distprof.merge.chance import median_of_others
+from distprof.merge.levels.joined_arrivals import JoinedArrivals
+from distprof.merge.levels.level_run import LevelRun
+
+SENDS, RECEIVES = 1, 2
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""Spreads numbers over all of 64 bits."""
+MOST_REPLAYED = 640
+"""Ranks that are replayed, about."""
+MOST_CALLS = 800_000
+"""Calls of them."""
+MORE = 1
+"""Replicas that are replayed besides, more than have suspects."""
+SOME = 64
+"""Peers whose timers a late rank is compared with."""
+AT_ONCE = 512
+"""Ranks that are worked on at once: what is kept of them is small beside what it is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Ranks that ran the same program, and their work."""
+
+    ranks: Any
+    """Their numbers, ascending."""
+    work: Any
+    """Of each in each step, what it did not wait for others; ns, shape (ranks, steps)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstCut:
+    """What steps of all ranks show by themselves."""
+
+    steps: Sequence[int]
+    """Those that are compared: most ranks have them, and these take part."""
+    peers: Sequence[Peers]
+    num_ranks: int
+    chosen: Sequence[int]
+    """Ranks that are replayed, ascending: those with most work beyond that of their peers, the ranks that they meet
+    again and again, and likewise those that others wait for next."""
+
+    def peers_of(self, rank: int) -> list[int]:
+        """Some ranks that do the same as one, which is among them: those next to the median work."""
+        return [rank, *self.near(rank)[:2 * SOME:2]]
+
+    def near(self, rank: int) -> list[int]:
+        """Peers of a rank: those next to the median work, and those with least, by turns."""
+        mine = next((one for one in self.peers if (one.ranks == rank).any()), None)
+        if mine is None:
+            return []
+        whole = mine.work.mean(axis=1)
+        order = np.argsort(whole, kind="stable")
+        by_median = order[np.argsort(np.abs(whole[order] - np.median(whole)), kind="stable")]
+        rows = np.stack((by_median, order), axis=1).reshape(-1)[:4 * SOME]
+        return [one for one in dict.fromkeys(mine.ranks[rows].tolist()) if one != rank]
+
+
+def first_cut(level: LevelRun, steps: Sequence[int]) -> FirstCut:
+    """Compares all ranks.
+
+    Args:
+        level: Its ranks.
+        steps: Those that count.
+    """
+    joined = level.joined
+    durations = _durations(level, joined, steps)
+    ranks, kept = (durations[name].unique().sort().to_numpy() for name in ("rank", "step"))
+    if not len(ranks):
+        return FirstCut(steps=(), peers=(), num_ranks=0, chosen=())
+    row = _places(joined.ranks, ranks)
+    waited = _waited(joined, row, kept, len(ranks))
+    window = durations.sort("rank", "step")["duration_ns"].to_numpy().reshape(len(ranks), len(kept))
+    work = np.maximum(window - waited, 0).astype(float)
+    coordinates = {rank.number: rank.coordinates for rank in level.run.ranks}
+    programs = list(_programs(joined, row, [coordinates.get(rank) for rank in ranks.tolist()], _modules(level, ranks)))
+    peers = [Peers(ranks=ranks[rows], work=work[rows]) for rows in programs]
+    suspects = _suspects([rows for rows in programs if len(rows) > 1], work, WORTH_A_WORD * float(window.mean()))
+    chosen = _Neighbours(joined, row, kept).of(suspects)
+    return FirstCut(steps=kept.tolist(), peers=peers, num_ranks=len(ranks), chosen=np.sort(ranks[chosen]).tolist())
+
+
+def _durations(level: LevelRun, joined: JoinedArrivals, steps: Sequence[int]) -> pl.DataFrame:
+    """Of the ranks that have every step that most have."""
+    windows = level.steps.lazy().select("rank", "step", "duration_ns").filter(
+        pl.col("step").is_in(list(steps)), pl.col("rank").is_in(joined.ranks)).unique(["rank", "step"]).collect()
+    per_step = windows.group_by("step").len().filter(pl.col("len") > windows["rank"].n_unique() / 2)
+    return windows.filter(pl.col("step").is_in(per_step["step"].implode())).filter(
+        pl.len().over("rank") == len(per_step))
+
+
+def _places(values: Any, among: Any) -> Any:
+    """Where each of some numbers is among others, which ascend; -1: nowhere. Ranks and steps are small numbers."""
+    if not len(among) or not len(values):
+        return np.full(len(values), -1, np.int32)
+    last = int(among[-1]) + 1
+    table = np.full(last + 1, -1, np.int32)
+    table[among] = np.arange(len(among))
+    return table[np.where((values < 0) | (values > last), last, values)]
+
+
+def _waited(joined: JoinedArrivals, row: Any, steps: Any, num_ranks: int) -> Any:
+    """How long each rank waited in each step."""
+    found = np.zeros((num_ranks, len(steps)), np.int64)
+    rank, step = row[joined.waits["rank"]], _places(joined.waits["step"], steps)
+    held = (rank >= 0) & (step >= 0)
+    found[rank[held], step[held]] = joined.waits["blocked_ns"][held]
+    return found
+
+
+def _suspects(programs: Sequence[Any], work: Any, least_ns: float) -> Any:
+    """Places of ranks with the largest excess over their peers, at least so much a step."""
+    rows = np.concatenate([*programs, np.empty(0, np.int64)]).astype(np.int64)
+    if not len(rows):
+        return rows
+    beyond = np.concatenate([work[own].mean(axis=1) - median_of_others(work[own].mean(axis=1)) for own in programs])
+    order = np.argsort(-beyond, kind="stable")[:MOST_RANKS]
+    return rows[order[beyond[order] >= least_ns]]
+
+
+# --- who ran the same program -----------------------------------------------------------------------------------------
+
+
+def _modules(level: LevelRun, ranks: Any) -> Any:
+    """A number of the modules of each rank, equal for those that have the same; 0 where none are known."""
+    assert level.run.summaries is not None
+    table = level.run.summaries.tables[MODULES.file]
+    row, path = _places(table.rank, ranks), table.columns["module_path"].astype(np.uint64)
+    found = np.zeros(len(ranks), np.uint64)
+    with np.errstate(over="ignore"):
+        np.add.at(found, row[row >= 0], ((path + np.uint64(1)) * SPREAD)[row >= 0] ** np.uint64(3))
+    return found
+
+
+def _programs(joined: JoinedArrivals, row: Any, coordinates: Sequence[Mapping[str, int] | None],
+              modules: Any) -> Iterator[Any]:
+    """Ranks that can be compared: with as many calls in groups of the same sizes, in one stage of the pipeline."""
+    sender = np.array([-1 if one.sender is None else one.sender for one in joined.meetings], np.int64)
+    sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
+    rank, meeting, calls = _most_calls(joined)
+    way = np.where(sender[meeting] < 0, 0, np.where(sender[meeting] == joined.ranks[rank], SENDS, RECEIVES))
+    order = np.lexsort((calls, sizes[meeting], way, rank))
+    code = np.stack((way, sizes[meeting], calls), axis=1)[order]
+    bounds = np.searchsorted(rank[order], np.arange(len(joined.ranks) + 1))
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for index, (first, stop) in enumerate(pairwise(bounds.tolist())):
+        if (at := int(row[index])) >= 0:
+            stage, mine, named = (coordinates[at] or {}).get("pp"), code[first:stop], int(modules[at])
+            # of those that send messages, only a stage or modules that are known say who does the same
+            alone = (named or -1 - at) if stage is None and mine[:, 0].any() else None
+            found[stage, alone, mine.tobytes()].append(at)
+    return (np.array(sorted(rows)) for rows in found.values())
+
+
+def _most_calls(joined: JoinedArrivals) -> tuple[Any, Any, Any]:
+    """Rank, meeting and the most calls in a step, of each meeting of each rank."""
+    change = np.flatnonzero(np.diff(joined.cell_rank, prepend=-1))
+    bounds = [*change[::AT_ONCE].tolist(), len(joined.cell_rank)]
+    found = [_most_calls_of(joined, slice(first, stop)) for first, stop in pairwise(bounds)]
+    if not found:
+        return (np.empty(0, np.int64),) * 3
+    rank, meeting, calls = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return rank, meeting, calls
+
+
+def _most_calls_of(joined: JoinedArrivals, cells: slice) -> tuple[Any, Any, Any]:
+    """Of the cells of a few ranks."""
+    size = len(joined.meetings)
+    pairs, place = np.unique(joined.cell_rank[cells].astype(np.int64) * size + joined.cell_meeting[cells],
+                             return_inverse=True)
+    calls = np.zeros(len(pairs), np.int64)
+    np.maximum.at(calls, place.reshape(-1), joined.sequence_calls[joined.cell_sequence[cells]])
+    return *np.divmod(pairs, size), calls
+
+
+# --- who has to be replayed with whom ---------------------------------------------------------------------------------
+
+
+class _Neighbours:
+    """Ranks that meet in small groups or send each other messages, as the replica of a model; the large groups join
+    these. What a replay without the others keeps is what they all wait for."""
+
+    def __init__(self, joined: JoinedArrivals, row: Any, steps: Any) -> None:
+        self._row = row[joined.cell_rank]
+        self._num_ranks, self._num_steps = int(row.max(initial=-1)) + 1, len(steps)
+        self._sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
+        self._step, self._joined = _places(joined.cell_step, steps), joined
+        calls = np.bincount(self._row[self._row >= 0], joined.sequence_calls[joined.cell_sequence[self._row >= 0]])
+        self._room = int(max(min(MOST_REPLAYED, MOST_CALLS / max(calls.mean() if len(calls) else 1, 1)), 8))
+
+    def of(self, suspects: Any) -> Any:
+        """Places of the ranks that are replayed."""
+        if self._num_ranks <= self._room or not len(suspects):
+            return np.arange(self._num_ranks if len(suspects) else 0)
+        component, largest = self._components()
+        members = np.argsort(component, kind="stable")
+        bounds = np.searchsorted(component[members], np.arange(int(component.max()) + 2))
+        found = dict[int, None]()
+        for number in self._in_order(component, suspects, largest):
+            mine = members[bounds[number]:bounds[number + 1]].tolist()
+            if len(found) + len(mine) <= self._room:
+                found |= dict.fromkeys(mine)
+        return np.array(list(found or dict.fromkeys(suspects.tolist())))
+
+    def _components(self) -> tuple[Any, int]:
+        """Of each rank the number of those that it meets, in groups as large as leaves room for two of them; and the
+        size of these groups."""
+        best = np.arange(self._num_ranks), 0
+        key = self._joined.cell_meeting.astype(np.int64) * self._num_ranks + self._row
+        meeting, rank = np.divmod(np.unique(key[self._row >= 0]), self._num_ranks)
+        for size in np.unique(self._sizes).tolist():
+            held = self._sizes[meeting] <= size
+            lowest = _lowest(meeting[held], rank[held], self._num_ranks)
+            component = np.unique(lowest, return_inverse=True)[1].reshape(-1)
+            if 2 * np.bincount(component).max() > self._room:
+                break
+            best = component, size
+        return best
+
+    def _in_order(self, component: Any, suspects: Any, largest: int) -> list[int]:
+        """Components: by turns of suspects, and those that the others wait for next, with the least waits in larger
+        groups."""
+        cells = (self._row >= 0) & (self._step >= 0) & (self._sizes[self._joined.cell_meeting] > largest)
+        least = np.full((int(component.max()) + 1) * self._num_steps, np.inf)
+        of_rank = np.bincount(self._row[cells] * self._num_steps + self._step[cells], self._joined.waited_ns[cells],
+                              self._num_ranks * self._num_steps)
+        np.minimum.at(least, np.repeat(component, self._num_steps) * self._num_steps
+                      + np.tile(np.arange(self._num_steps), self._num_ranks), of_rank)
+        waits = least.reshape(-1, self._num_steps)
+        of_suspects = list(dict.fromkeys(component[suspects].tolist()))
+        others = np.ones(len(waits), bool)
+        others[of_suspects] = False
+        order = np.argsort(waits[others].mean(axis=1), kind="stable")
+        first = np.flatnonzero(others)[order].tolist()
+        pairs = [one for pair in zip(of_suspects, first, strict=False) for one in pair]
+        return list(dict.fromkeys([*pairs, *of_suspects, *first[:len(of_suspects) + MORE]]))
+
+
+def _lowest(meeting: Any, rank: Any, num_ranks: int) -> Any:
+    """The lowest rank that each meets, if only through others."""
+    lowest, before = np.arange(num_ranks), None
+    while before is None or (lowest != before).any():
+        before = lowest.copy()
+        of_meeting = np.full(int(meeting.max(initial=-1)) + 1, num_ranks)
+        np.minimum.at(of_meeting, meeting, lowest[rank])
+        np.minimum.at(lowest, rank, of_meeting[meeting])
+    return lowest

@@ -1,0 +1,165 @@
+"""Analysis of waiting in a run of many ranks: a first cut over all of them, then the engine for those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.group_ranks import text_of
+from distprof.contract.problems import FirstStepLeftOut, Remark
+from distprof.freed_memory import give_back
+from distprof.merge.activity.activities import Activities
+from distprof.merge.activity.breakdown import SCHEMA
+from distprof.merge.activity.rank_slices import step_windows
+from distprof.merge.blame.analysis import Analysis, by_timers, judged
+from distprof.merge.blame.culprits import Blind, Culprit, by_host
+from distprof.merge.blame.excess import Excess, excess_of
+from distprof.merge.blame.first_cut import FirstCut, Peers, first_cut
+from distprof.merge.blame.processors import Processors
+from distprof.merge.blame.second_look import looked_again
+from distprof.merge.blame.shifting import ShiftingLateness
+from distprof.merge.blame.slow_groups import MOVED, SlowGroup, slow_groups_of
+from distprof.merge.clock.recorded_clock import hosts_of
+from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.levels.level_run import LevelRun
+from distprof.merge.levels.meeting_rows import meeting_rows
+from distprof.merge.match.matching import match
+from distprof.merge.match.rank_rows import recorded_rows
+from distprof.merge.program.job import Job, job_of
+
+STANDS_STILL = 0.05
+"""Part of the time of calls for which threads are known to wait, from which on that says who waits for whom."""
+
+
+def analysis_of_many(level: LevelRun) -> Analysis:
+    """What waiting cost, and who caused it."""
+    remarks: list[Remark] = []
+    if level.first_left_out is not None:
+        remarks.append(FirstStepLeftOut(step=level.first_left_out))
+    steps = [*(() if level.run.light_ranks else level.traced), *level.arrivals]
+    hosts = {rank.number: rank.host for rank in level.run.ranks}
+    windows = level.steps.filter(pl.col("step").is_in(steps))
+    processors = Processors.of(windows, hosts)
+    blind, found, shifting = _blind(level, steps), list[Culprit](), None
+    if blind is None:
+        found, blind, shifting = _culprits(level, first_cut(level, steps), windows, processors)
+        give_back()
+    return Analysis(breakdown=breakdown_of(level), culprits=by_host(found, hosts), blind=blind,
+                    crowded=processors.crowded(), shifting=shifting, steps=list(level.shown), remarks=remarks,
+                    problems=(), slow_groups=_slow_groups(level, hosts))
+
+
+def _blind(level: LevelRun, steps: Sequence[int]) -> Blind | None:
+    if len(level.run.ranks) < 2:
+        return "others missing" if level.run.missing else "one rank"
+    in_ns = int(level.joined.in_ns.sum())
+    if len(level.joined.ranks) < 2 or not in_ns:
+        return "no collective"
+    # a thread that works with a device goes on at once, and its stream waits
+    if int(level.joined.waited_ns.sum()) < STANDS_STILL * in_ns:
+        return "no wait"
+    return None if steps else "uneven"
+
+
+def _culprits(level: LevelRun, cut: FirstCut, windows: pl.DataFrame, processors: Processors) -> tuple[
+        list[Culprit], Blind | None, ShiftingLateness | None]:
+    """By the replay of those that were chosen, compared with all of their peers."""
+    if not any(len(one.ranks) > 1 for one in cut.peers):
+        return [], "no peers", None
+    if not cut.chosen:
+        return [], None, None
+    activities = Activities()
+    job = _job(level, cut, activities)
+    groups = [one for peers in cut.peers if (one := excess_of_work(job, peers, cut.steps, activities)) is not None]
+    found, blind, shifting = judged(
+        job, windows, activities, steps=cut.steps, traced=(), coordinates={}, groups=groups, processors=processors,
+        clock_ns=level.clock.pair_uncertainty_ns())
+    found = looked_again(level, [_of_all(one, job, level) for one in found], cut)
+    return by_timers(level.run, found, level.steps, cut.peers_of), blind, shifting
+
+
+def _job(level: LevelRun, cut: FirstCut, activities: Activities) -> Job:
+    is_counted = pl.col("step").is_in(list(cut.steps))
+    found = recorded_rows(level.run.of_ranks(set(cut.chosen)))
+    matched = match(found.rows.filter(is_counted), ended=found.ended, world_size=level.run.world_size)
+    rows = measured_collectives(matched, level.clock, hosts_of(level.run))
+    steps = level.steps.filter(is_counted, pl.col("rank").is_in(list(cut.chosen)))
+    return job_of(rows, {}, step_windows(level.clock, steps, ()), activities)
+
+
+def _of_all(one: Culprit, job: Job, level: LevelRun) -> Culprit:
+    """Where it delays all that are replayed, it delays those that are not as well."""
+    every = [rank.number for rank in level.run.ranks]
+    return replace(one, delayed=every) if len(one.delayed) == len(job.ranks) else one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExcessOfMany(Excess):
+    """Peers that are replayed, compared with all others as well: where a rank works longer shows among the former, by
+    how much among all."""
+
+    whole: Any
+    """Work of all peers; shape (peers, steps), those that are replayed first."""
+
+    @cached_property
+    def totals(self) -> Any:
+        """Nothing tells kinds of work apart where no timeline is read."""
+        return np.repeat(self.whole[:, :, None], len(self.kinds), axis=2)
+
+
+def excess_of_work(job: Job, peers: Peers, steps: Sequence[int], activities: Activities) -> ExcessOfMany | None:
+    """Compares all peers by what each did in a step; None where none of them are replayed.
+
+    Args:
+        job: Of some ranks.
+        peers: Of which some are in it.
+        steps: Those that count.
+        activities: Names of what ranks did.
+    """
+    replayed = np.isin(peers.ranks, job.ranks)
+    if replayed.sum() < 2:
+        return None
+    found = excess_of(job, np.searchsorted(job.ranks, peers.ranks[replayed]), steps, activities.known, ())
+    order = np.argsort(~replayed, kind="stable")
+    return ExcessOfMany(**{field.name: getattr(found, field.name) for field in fields(found)},
+                        whole=peers.work[order])
+
+
+def _slow_groups(level: LevelRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
+    steps = level.steps.filter(pl.col("step").is_in(list(level.shown)))
+    if steps.is_empty():
+        return []
+    joined, meetings = level.joined, level.joined.meetings
+    waited, held = (np.bincount(joined.cell_meeting, ns, len(meetings)) for ns in (joined.waited_ns, joined.in_ns))
+    exposed: dict[str, float] = {}
+    for one, ratio in zip(meetings, np.minimum(waited / np.maximum(held, 1), 1.0).tolist(), strict=True):
+        ranks = text_of(one.group.ranks)
+        exposed[ranks] = max(exposed.get(ranks, 0.0), ratio)
+    rows = meeting_rows(level).select(MOVED).filter(pl.col("step").is_in(list(level.shown)))
+    step_ns: Any = steps["duration_ns"].mean()
+    return slow_groups_of(rows, hosts, float(step_ns), exposed)
+
+
+def breakdown_of(level: LevelRun) -> pl.DataFrame:
+    """The columns of `step_breakdown`, of the steps that are shown; null what only timelines tell.
+
+    How long a rank waited for communication is known of each step, and how much of it was before all had come.
+    """
+    joined = level.joined
+    blocked = pl.DataFrame({"rank": joined.ranks[joined.waits["rank"]], "step": joined.waits["step"],
+                            "blocked_ns": joined.waits["blocked_ns"]}).cast({"step": pl.Int64})
+    windows = level.steps.filter(pl.col("step").is_in(list(level.shown))).select("rank", "step", "duration_ns")
+    each = windows.join(blocked, on=("rank", "step"), how="left").join(
+        level.measured.shares, on=("rank", "step"), how="left")
+    met = each.with_columns(pl.col("blocked_ns").clip(0, pl.col("duration_ns")))
+    waiting, messages = ((pl.col("blocked_ns") * pl.col(name)).cast(pl.Int64)
+                         for name in ("waiting_ratio", "message_ratio"))
+    found = met.with_columns(waiting.alias("waiting_ns"), messages.alias("message_waiting_ns")).with_columns(
+        (pl.col("blocked_ns") - pl.col("waiting_ns")).alias("moving_ns"))
+    missing = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in found.columns]
+    return found.with_columns(missing).select(list(SCHEMA)).sort("rank", "step")
