@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py [--layers 4] [--width 128] [--batch 8] [--length 64] [--rounds 9] [--steps 8]
                                   [--modes plain ddp watch] [--peers deepspeed torch traceml]
-                                  [--watched-steps 2000] [--watched-ms 20 200]
+                                  [--watched-steps 400] [--watched-ms 20 200]
 
 Processor time is what a step costs; elapsed time holds what others do on the machine as well.
 
@@ -14,7 +14,7 @@ What the watch costs behind the passes is measured in steps of 20 and 200 ms tha
 each, in turns with steps without it: the processor time that it adds, what it writes, and the memory it takes. Then
 three programs take turns, block by block, with the same steps: with nothing, under `distprof run`, and under TraceML
 (`--peers traceml`, where `pip install --no-deps traceml-ai==0.5.0` was called), of which the training process is
-measured. `--modes watch` measures nothing else: 3 x 2,000 steps of 20 and 200 ms and as many pairs take 45 minutes.
+measured. `--modes watch` measures nothing else; `--watched-steps 2000` takes three quarters of an hour.
 
 What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in
 a gloo group of one rank. The default is the model of the demo, whose modules are tiny; `--layers 12 --width 512
@@ -251,7 +251,7 @@ if __name__ == "__main__":
         batch=Option(default=8, smallest=1), length=Option(default=64, smallest=8),
         rounds=Option(default=9, smallest=1), steps=Option(default=8, smallest=1),
         modes=Option(default=["plain", "ddp", "watch"], smallest=["plain", "ddp", "watch"]),
-        watched_steps=Option(default=2000, smallest=50, help="of each length"),
+        watched_steps=Option(default=400, smallest=50, help="of each length"),
         watched_ms=Option(default=[20, 200], smallest=[20], help="lengths of watched steps"),
         peers=Option(default=["torch", "deepspeed", "traceml"], smallest=["torch", "traceml"],
                      help="that are installed"))
