@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from distprof.merge.chance.convolved import LEAST, chance_of_any, tail
-from distprof.merge.chance.significance import chance
+from distprof.merge.chance.convolved import LEAST, tail
+from distprof.merge.chance.significance import chance, chance_of_any
 
 
 @pytest.mark.parametrize("draw", ["exponential", "standard_cauchy", "standard_normal"])
