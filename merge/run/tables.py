@@ -71,7 +71,7 @@ class Loaded:
 def read_table(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types: Types = TYPES) -> Loaded:
     """The rows of every rank that has the table; `prepared` makes them smaller before all are there.
 
-    Of a run that was opened by its summaries, the tables that these have are theirs.
+    Of a run that was opened by the files of its hosts, the tables that these have are theirs.
     """
     parts = list(pieces(run, table, prepared, types))
     return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),

@@ -46,7 +46,7 @@ def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameter
 
     Args:
         run: Its ranks and their places.
-        holders: Of a run that was opened by its summaries, those whose tables are read.
+        holders: Of a run that was opened by the files of its hosts, those whose tables are read.
     """
     adding, ranks, problems = Holding(run), list[int](), list[Any]()
     for piece in pieces(holders or run, _NEEDED, types=NAMES):

@@ -22,7 +22,7 @@ class Replicas:
     """What ranks hold for which one of the same place stands, whose table is read."""
 
     def __init__(self, run: Run) -> None:
-        """Of a run that was opened by its summaries."""
+        """Of a run that was opened by the files of its hosts."""
         assert run.summaries is not None
         self._digests, self._peers = run.summaries.parameters, defaultdict[Place, list[int]](list)
         for rank in run.ranks:
