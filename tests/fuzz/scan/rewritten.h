@@ -92,7 +92,7 @@ static void check_links(const uint8_t *buf, const Columns *c, const int64_t *lin
     Text last = {NULL, 0};
     int64_t its = NONE;
     for (int64_t row = 0; row < c->num_rows; row++) {
-        const int32_t *id = c->spans + 2 * (NUM_SPANS * row + (is_linked(c->phase[row]) ? ID : BIND_ID));
+        const int32_t *id = c->spans + 2 * (NUM_SPANS * row + (IS_LINKED[c->phase[row]] ? ID : BIND_ID));
         if (!id[1]) continue;
         Text text = {buf + id[0], id[1]};
         expect(links[row] != NONE && links[row] >= 0, "an id has a number");

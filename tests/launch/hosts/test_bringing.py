@@ -78,7 +78,7 @@ def brought(changes: Changes, to: ReceivedFiles, *, at_end: bool = True) -> list
     "../x", "rank00001/../../x", "/etc/x", "rank00001", "rank00001/", "rank00001/a/b", "rank00001/.hidden", "run.json",
     "rank1/x", "rank00001\n/x", "rank00001/x\n", "rank9999999/x", "watch/state.json", "merged/x", ".claim/x",
     "windows/0001/run.json", "windows/1/rank00001/x", "attempt0000/x", "hosts/host-a-1/conditions-000.bin",
-    "hosts/../x", "summaries/host-a-1.bin", "summaries/../rank00001/x", "rank00001.partial.partial/x", ""])
+    "hosts/../x", "columns/host-a-1.bin", "columns/../rank00001/x", "rank00001.partial.partial/x", ""])
 def test_files_that_no_host_brings_are_refused(received: ReceivedFiles, tmp_path: Path, path: str) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert received.put(a_file(path)).refused
@@ -89,7 +89,7 @@ def test_files_that_no_host_brings_are_refused(received: ReceivedFiles, tmp_path
 
 @pytest.mark.parametrize("path", [
     "rank00001/x", "rank00001.partial/rank.json", "attempt0001/rank00001/x", "windows/0001/rank00001/x",
-    "windows/0001/attempt0001/rank00001.partial/x", f"hosts/{STEM}/conditions-000.bin", f"summaries/{STEM}.bin"])
+    "windows/0001/attempt0001/rank00001.partial/x", f"hosts/{STEM}/conditions-000.bin", f"columns/{STEM}.bin"])
 def test_files_of_ranks_hosts_and_summaries_are_taken(received: ReceivedFiles, tmp_path: Path, path: str) -> None:
     assert not received.put(a_file(path)).refused
     assert (tmp_path / "run" / path.replace(f"{STEM}.bin", f"{STEM}-{THERE}.bin")).read_bytes() == b"x"

@@ -138,7 +138,8 @@ def test_the_whole_job_is_read_by_keyboard_and_findings_lead_there(opened: Any) 
     assert "rank 0: 3.00 ms" in said.inner_text()
     box = chart.locator("canvas").bounding_box()
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 80)
-    assert "steps 104 to 123" in said.inner_text() and "recorded in window 1" in said.inner_text()
+    said.filter(has_text="steps 104 to 123").wait_for()
+    assert "recorded in window 1" in said.inner_text()
 
 
 def test_a_whole_job_of_a_million_steps_and_64_ranks_is_drawn(opened: Any) -> None:
