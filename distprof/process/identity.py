@@ -109,8 +109,13 @@ class Identity:
             attempt=number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
             pid=os.getpid(),
             host=socket.gethostname(),
-            boot_id=_text(BOOT_ID).strip(),
+            boot_id=boot_id(),
         )
+
+
+def boot_id() -> str:
+    """Of the kernel that runs here; '' where it does not tell."""
+    return _text(BOOT_ID).strip()
 
 
 def _text(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from distprof.process.accelerators import CPU, accelerator, device_type
+from distprof.process.accelerators import CPU, accelerator, device_type, is_capturing
 
 Anchor = tuple[torch.Event, int]
 """An event of a device that is idle, and the host's time at it."""
@@ -143,6 +143,16 @@ def has_events(kind: str) -> bool:
     except (RuntimeError, NotImplementedError):
         return False
     return True
+
+
+def recorded_event() -> torch.Event | None:
+    """An event on the current stream that tells times; None without a device, or while a graph is captured."""
+    kind = device_type()
+    if kind == CPU or is_capturing() or not has_events(kind):
+        return None
+    event: Any = torch.Event(kind, enable_timing=True)
+    event.record()
+    return event  # type: ignore[no-any-return]
 
 
 def stopwatch() -> Stopwatch:

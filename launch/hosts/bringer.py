@@ -16,15 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from distprof.contract import rank_json
-from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
 from distprof.errors import DistprofError
-from distprof.launch.hosts.bringing import Bringing, is_common
+from distprof.launch.hosts.bringing import Bringing, directory_id_of, is_common
 from distprof.launch.hosts.first_host import FirstHost, OtherHost
 from distprof.launch.hosts.protocol import End, FromHosts, Gathered, HostsOrder, Meet, ToHosts
 from distprof.launch.hosts.wire import PROTOCOL, Announcement, server_context
-from distprof.process.identity import BOOT_ID
+from distprof.process.identity import boot_id
 from distprof.summaries.host_file import file_stem
 
 QUIET_S, LONGEST_S = 20.0, 300.0
@@ -69,7 +67,7 @@ class Bringer:
     def __init__(self, order: HostsOrder) -> None:
         """Does nothing yet."""
         self._order, self._run = order, Path(order.directory)
-        self._host, self._boot_id = socket.gethostname(), _boot_id()
+        self._host, self._boot_id = socket.gethostname(), boot_id()
         self._first: FirstHost | None = None
         self._announced: Announcement | None = None
         self._bringing: Bringing | None = None
@@ -103,7 +101,7 @@ class Bringer:
         host, port = self._order.listen
         try:
             context, shown = self._certificate()
-            first = FirstHost(self._run, _directory_id(self._run), context)
+            first = FirstHost(self._run, directory_id_of(self._run), context)
             port = first.listen(host, port)
         except (OSError, DistprofError) as error:
             why = getattr(error, "strerror", None) or error
@@ -155,16 +153,3 @@ def _is_waited_for(one: OtherHost | None, began_s: float) -> bool:
     if one is not None and not one.connected and now_s - one.seen_s > QUIET_S:
         return now_s - began_s < GONE_S  # it had gone before
     return now_s - max(began_s, one.brought_s if one is not None else 0.0) < QUIET_S
-
-
-def _directory_id(run: Path) -> str:
-    return rank_json.read(run / RUN_JSON, RunJson).directory_id
-
-
-def _boot_id() -> str:
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-

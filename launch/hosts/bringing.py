@@ -124,7 +124,7 @@ class Bringing:
             OSError, DataError: The connection broke, or another host is the first one now.
         """
         answer = connection.ask(Hello(host=self._host, stem=self._stem, node=self._node,
-                                      directory_id=_directory_id(self._run)))
+                                      directory_id=directory_id_of(self._run)))
         self._failed_since_s, self._has_said = None, False
         self.place, is_shared = f"{to.host}:{answer.place}", answer.is_shared
         while self._to is to:
@@ -191,7 +191,6 @@ def is_common(run: Path) -> bool:
     return len(about.directories) == 1 and len(about.directories[0].hosts) > 1
 
 
-def _directory_id(run: Path) -> str:
-    """Raises a DataError where run.json cannot be read."""
+def directory_id_of(run: Path) -> str:
+    """Of the run directory of a host; raises a DataError where run.json cannot be read."""
     return rank_json.read(run / RUN_JSON, RunJson).directory_id
-

@@ -181,7 +181,7 @@ class FirstHost:
         return Answer()
 
     def _news(self, told: dict[str, tuple[float, int]]) -> dict[str, bytes]:
-        """Files of the watch that changed since a host was told of them."""
+        """Files of the watch that changed since a host last received them."""
         found = {}
         for name, every_s in TOLD.items():
             last_s, changed_ns = told.get(name, (0.0, 0))

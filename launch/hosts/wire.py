@@ -13,7 +13,7 @@ import ssl
 import struct
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -115,6 +115,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """To `Beat`: files of `watch/` that changed."""
 
 
+Kind = TypeVar("Kind")
 Said = Hello | Put | Move | Drop | Ask | Beat | Done
 _SAID: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
 _ANSWER = msgspec.msgpack.Decoder(Answer)
@@ -185,10 +186,7 @@ def said_in(body: bytes) -> Said:
     Raises:
         DataError: It is no message.
     """
-    try:
-        return _SAID.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"no message: {error}") from error
+    return _decoded(_SAID, body)
 
 
 def answer_in(body: bytes) -> Answer:
@@ -197,10 +195,14 @@ def answer_in(body: bytes) -> Answer:
     Raises:
         DataError: It is no answer.
     """
+    return _decoded(_ANSWER, body)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Kind], body: bytes) -> Kind:
     try:
-        return _ANSWER.decode(body)
+        return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"no answer: {error}") from error
+        raise DataError(f"not understood: {error}") from error
 
 
 # --- TLS ---------------------------------------------------------------------------------------------------------
@@ -227,8 +229,8 @@ def server_context(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext,
 
 
 def client_context() -> ssl.SSLContext:
-    """For the others. Who shows the certificate that the store told of is the first host: neither names nor dates in
-    it tell more, and clocks of hosts may be wrong."""
+    """For the others. Who shows the certificate that was announced in the store is the first host: neither names nor
+    dates in it tell more, and clocks of hosts may be wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -242,4 +244,4 @@ def expect_certificate(connection: ssl.SSLSocket, shown: str) -> None:
         DataError: It is another one.
     """
     if not hmac.compare_digest(sha256(connection.getpeercert(binary_form=True) or b"").hexdigest(), shown):
-        raise DataError("it shows another certificate than the first host told of")
+        raise DataError("it shows another certificate than the one that the first host announced")

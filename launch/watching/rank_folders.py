@@ -16,7 +16,7 @@ from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
-from distprof.process.identity import BOOT_ID
+from distprof.process.identity import boot_id
 from distprof.storage.places import remote
 
 NAME = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
@@ -148,7 +148,7 @@ class LocalRanks:
 
     def __init__(self, run: Path) -> None:
         self._run, self._due_s = run, 0.0
-        self._boot_id, self._host = _boot_id(), socket.gethostname()
+        self._boot_id, self._host = boot_id(), socket.gethostname()
         self._pids: dict[int, int] = {}
         self._attempt = 0
         self.about: RankJson | None = None
@@ -172,10 +172,3 @@ class LocalRanks:
         for path in self._run.glob(f"rank*/{RANK_JSON}"):
             with suppress(DataError, OSError):  # it is about to be written, or was renamed
                 yield rank_json.read(path, RankJson)
-
-
-def _boot_id() -> str:
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

@@ -60,7 +60,7 @@ class FirstCut:
         return [rank, *self.near(rank)[:2 * SOME:2]]
 
     def near(self, rank: int) -> list[int]:
-        """Peers of a rank: those next to the median work, and those with least, by turns."""
+        """Peers of a rank: those next to the median work, and those with least, alternately."""
         mine = next((one for one in self.peers if (one.ranks == rank).any()), None)
         if mine is None:
             return []
@@ -233,8 +233,8 @@ class _Neighbours:
         return best
 
     def _in_order(self, component: Any, suspects: Any, largest: int) -> list[int]:
-        """Components: by turns of suspects, and those that the others wait for next, with the least waits in larger
-        groups."""
+        """Components: alternately of suspects, and those that the others wait for next, with the least waits in
+        larger groups."""
         cells = (self._row >= 0) & (self._step >= 0) & (self._sizes[self._joined.cell_meeting] > largest)
         least = np.full((int(component.max()) + 1) * self._num_steps, np.inf)
         of_rank = np.bincount(self._row[cells] * self._num_steps + self._step[cells], self._joined.waited_ns[cells],

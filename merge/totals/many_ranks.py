@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.rank_json import RunJson, read
@@ -110,7 +111,5 @@ def _that_may_hang(run: Run) -> Run:
 
 
 def _texts(rows: pl.DataFrame) -> pl.Series:
-    from distprof.contract.group_ranks import text_of
-
     return pl.Series("group_ranks", [None if ranks is None else text_of(ranks)
                                      for ranks in rows["group_ranks"].to_list()], dtype=pl.Categorical)

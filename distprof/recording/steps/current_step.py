@@ -19,10 +19,9 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame
 from distprof.model.tensors import first_tensor, num_elements, num_rows
-from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.recording.steps.evaluation import CallsWithoutGradient
 from distprof.recording.steps.pattern import Waited
-from distprof.timing.stopwatch import comes, has_events
+from distprof.timing.stopwatch import comes, recorded_event
 
 
 class DeviceTimes:
@@ -34,12 +33,12 @@ class DeviceTimes:
 
     def begin(self) -> None:
         """The step begins."""
-        self._began = _mark()
+        self._began = recorded_event()
 
     def end(self, row: TableRow) -> None:
         """It ends, with this row."""
         began, self._began = self._began, None
-        end = _mark() if began is not None else None
+        end = recorded_event() if began is not None else None
         if began is not None and end is not None and began.device == end.device:
             self._ended.append((row, began, end))
 
@@ -51,15 +50,6 @@ class DeviceTimes:
                 if not comes(end):
                     return
                 row["device_ns"] = round(began.elapsed_time(end) * 1e6)
-
-
-def _mark() -> torch.Event | None:
-    kind = device_type()
-    if kind == CPU or is_capturing() or not has_events(kind):
-        return None
-    event: Any = torch.Event(kind, enable_timing=True)
-    event.record()
-    return event  # type: ignore[no-any-return]
 
 
 class CurrentStep:

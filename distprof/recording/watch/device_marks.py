@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.recording.watch.rows import Row
-from distprof.timing.stopwatch import StreamStopwatch, has_events
+from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_event
 
 PATIENCE_NS = 2_000_000_000
 """A row waits so long for its time on the device, then it goes without."""
@@ -36,11 +36,11 @@ class DeviceMarks:
 
     def begin(self) -> None:
         """The first row begins."""
-        self._last = _mark()
+        self._last = recorded_event()
 
     def end(self, row: Row) -> None:
         """A row ended, and the next one begins."""
-        began, self._last = self._last, _mark()
+        began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
         self._held.append(_Held(row, time.perf_counter_ns(), began if known else None, self._last if known else None))
 
@@ -88,15 +88,6 @@ def _is_over(held: _Held) -> bool:
     except RuntimeError:
         return True  # the script's error, which torch repeats
     return True
-
-
-def _mark() -> torch.Event | None:
-    kind = device_type()
-    if kind == CPU or is_capturing() or not has_events(kind):
-        return None
-    event: Any = torch.Event(kind, enable_timing=True)
-    event.record()
-    return event  # type: ignore[no-any-return]
 
 
 class StepMarks(StreamStopwatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import distprof
-from distprof.recording.steps import current_step
+from distprof.timing import stopwatch
 
 
 class Stream:
@@ -44,9 +44,9 @@ class Event:
 @pytest.fixture
 def stream(monkeypatch):
     found = Stream()
-    monkeypatch.setattr(current_step, "device_type", lambda: "cuda")
-    monkeypatch.setattr(current_step, "has_events", lambda kind: True)
-    monkeypatch.setattr(current_step, "torch", SimpleNamespace(Event=found.event))
+    monkeypatch.setattr(stopwatch, "device_type", lambda: "cuda")
+    monkeypatch.setattr(stopwatch, "has_events", lambda kind: True)
+    monkeypatch.setattr(stopwatch, "torch", SimpleNamespace(Event=found.event))
     return found
 
 

@@ -10,6 +10,7 @@ import torch
 from distprof.contract.watch import UNKNOWN
 from distprof.recording.watch import device_marks
 from distprof.recording.watch.device_marks import DeviceMarks, StepMarks
+from distprof.timing import stopwatch
 
 
 class MadeUpEvent:
@@ -43,7 +44,8 @@ class MadeUpEvent:
 
 @pytest.fixture
 def device(monkeypatch):
-    monkeypatch.setattr(device_marks, "device_type", lambda: "cuda")
+    for module in device_marks, stopwatch:
+        monkeypatch.setattr(module, "device_type", lambda: "cuda")
     monkeypatch.setattr(torch, "Event", MadeUpEvent)
     MadeUpEvent.clock_ms = MadeUpEvent.queue_ms = 0.0
     return MadeUpEvent
@@ -83,7 +85,8 @@ def test_while_a_graph_is_captured_nothing_is_asked(device, monkeypatch):
     marks = DeviceMarks()
     marks.begin()
     marks.end(row(0))
-    monkeypatch.setattr(device_marks, "is_capturing", lambda: True)
+    for module in device_marks, stopwatch:
+        monkeypatch.setattr(module, "is_capturing", lambda: True)
     monkeypatch.setattr(device, "query", lambda _: pytest.fail("it was asked"))
     assert marks.settled() == []
     marks.end(row(1))  # without an event
