@@ -1,13 +1,12 @@
 """Steps take on the device what lies between marks on its stream, however far the host is ahead."""
 
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 import torch
 
 import distprof
-from distprof.timing import stopwatch
+from distprof.recording.steps import current_step
 
 
 class Stream:
@@ -16,9 +15,10 @@ class Stream:
     def __init__(self) -> None:
         self.done_ms, self.fails = 0.0, False
 
-    def event(self, kind: str, *, enable_timing: bool) -> "Event":
-        assert kind == "cuda" and enable_timing
-        return Event(self)
+    def recorded(self) -> "Event":
+        event = Event(self)
+        event.record()
+        return event
 
 
 class Event:
@@ -44,9 +44,7 @@ class Event:
 @pytest.fixture
 def stream(monkeypatch):
     found = Stream()
-    monkeypatch.setattr(stopwatch, "device_type", lambda: "cuda")
-    monkeypatch.setattr(stopwatch, "has_events", lambda kind: True)
-    monkeypatch.setattr(stopwatch, "torch", SimpleNamespace(Event=found.event))
+    monkeypatch.setattr(current_step, "recorded_event", found.recorded)
     return found
 
 
