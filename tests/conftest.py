@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import forked, perfetto
+from support import forked, perfetto, rewritten
 from support import shown_demo as shown_demos
 from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run, torchrun
@@ -71,8 +71,18 @@ class Imported:
             cls.num_hidden = len(sys.modules)
 
 
-def pytest_collection_finish() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        rewritten.share(session.config, Path(__file__).parent)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nothing of what is imported and collected is garbage."""
+    gc.disable()
+    yield
     Imported.hide()
+    gc.enable()
 
 
 class JobsAreMarked:
