@@ -121,10 +121,7 @@ class Link:
 def links_of(conditions: Conditions) -> dict[Pair, Link]:
     """By the names of both hosts, where both tell."""
     columns: dict[Pair, dict[tuple[str, str], None]] = defaultdict(dict)
-    of_host: dict[str, list[str]] = {}
-    for name, host in conditions.hosts.items():
-        ends = [which.split("-") for kind, which in map(reading_of, host.names()) if kind == "link_busy"]
-        of_host[name] = ["-".join(both) for both in ends if len(both) == 2]
+    of_host = _connections(conditions)
     if sum(map(len, of_host.values())) > MOST_COLUMNS:
         return {}
     local: dict[str, set[str]] = {name: {both.split("-")[0] for both in every} for name, every in of_host.items()}
@@ -140,6 +137,23 @@ def links_of(conditions: Conditions) -> dict[Pair, Link]:
         if link is not None:
             found[pair] = link
     return found
+
+
+def _connections(conditions: Conditions) -> dict[str, list[str]]:
+    """Of each host, both ends of its connections to others."""
+    found = dict[str, list[str]]()
+    for name, host in conditions.hosts.items():
+        ends = [which.split("-") for kind, which in map(reading_of, host.names()) if kind == "link_busy"]
+        found[name] = ["-".join(both) for both in ends if len(both) == 2]
+    return found
+
+
+def note_of(conditions: Conditions) -> str | None:
+    """Why no slow link is looked for; None where one is."""
+    number = sum(map(len, _connections(conditions).values()))
+    if number <= MOST_COLUMNS:
+        return None
+    return f"slow links are not looked for: hosts have {number} connections with each other, more than {MOST_COLUMNS}"
 
 
 def _link(sides: tuple[tuple[HostConditions, tuple[str, ...]], ...]) -> Link | None:
@@ -176,6 +190,7 @@ class LinkSearch:
         self._findings: list[WatchFinding] = []
         self._current: SlowPair | None = None
         self._due_ns = self._missed = 0
+        self._note: str | None = None
 
     def add(self, state: WatchState, conditions: Conditions) -> None:
         """Adds slow links to the findings of a state; longer steps that one explains become it.
@@ -186,7 +201,10 @@ class LinkSearch:
         """
         if state.time_ns >= self._due_ns and state.running:
             self._due_ns = state.time_ns + EVERY_NS
+            self._note = note_of(conditions)
             self._look(state, conditions)
+        if self._note is not None:
+            state.notes = [*state.notes, self._note]
         for one in self._findings:
             if any(known.kind == "slow_link" and known.hosts == one.hosts for known in state.findings):
                 continue

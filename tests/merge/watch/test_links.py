@@ -118,3 +118,15 @@ def test_a_link_that_a_collective_told_of_is_not_said_twice() -> None:
     without = a_state(101)
     search.add(without, Conditions())
     assert [one.hosts for one in without.findings] == [["host2", "host6"]]
+
+
+@pytest.mark.parametrize(("most", "notes"), [(NUM_HOSTS * (NUM_HOSTS - 1), 0), (NUM_HOSTS * (NUM_HOSTS - 1) - 1, 1)])
+def test_hosts_with_too_many_connections_are_said_not_to_be_searched(monkeypatch: pytest.MonkeyPatch, most: int,
+                                                                     notes: int) -> None:
+    monkeypatch.setattr("distprof.merge.watch.links.MOST_COLUMNS", most)
+    search = LinkSearch()
+    for now_s in (60, 61):
+        state = a_state(now_s)
+        search.add(state, conditions(pair_since((2, 6), 0, 0.5), until=60))
+        assert len(state.findings) == 1 - notes and len(state.notes) == notes
+    assert not notes or "56 connections" in state.notes[0]
