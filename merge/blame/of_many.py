@@ -30,7 +30,7 @@ from distprof.merge.levels.level_run import LevelRun
 from distprof.merge.levels.meeting_rows import meeting_rows
 from distprof.merge.match.matching import match
 from distprof.merge.match.rank_rows import recorded_rows
-from distprof.merge.program.job import Job, job_of
+from distprof.merge.program.job import NEEDED, Job, job_of
 
 STANDS_STILL = 0.05
 """Part of the time of calls for which threads are known to wait, from which on that says who waits for whom."""
@@ -85,9 +85,10 @@ def _culprits(level: LevelRun, cut: FirstCut, windows: pl.DataFrame, processors:
 
 def _job(level: LevelRun, cut: FirstCut, activities: Activities) -> Job:
     is_counted = pl.col("step").is_in(list(cut.steps))
-    found = recorded_rows(level.run.of_ranks(set(cut.chosen)))
-    matched = match(found.rows.filter(is_counted), ended=found.ended, world_size=level.run.world_size)
-    rows = measured_collectives(matched, level.clock, hosts_of(level.run))
+    found = recorded_rows(level.run.of_ranks(set(cut.chosen)), cut.steps)
+    rows = match(found.rows, ended=found.ended, world_size=level.run.world_size)
+    del found  # rows of many ranks are large, and each stage makes them anew
+    rows = measured_collectives(rows, level.clock, hosts_of(level.run)).select(*NEEDED, "wait_start_ns", "wait_end_ns")
     steps = level.steps.filter(is_counted, pl.col("rank").is_in(list(cut.chosen)))
     return job_of(rows, {}, step_windows(level.clock, steps, ()), activities)
 

@@ -81,6 +81,7 @@ def match(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
     matched = coded[order].with_columns(
         pl.Series("collective", number[order]).set_sorted(), pl.Series("place", place[order]),
         pl.Series(METHODS, dtype=pl.Categorical)[methods[order]].alias("matched_by"))
+    del coded  # the largest of all
     each = judged(matched, ended=ended, world_size=world_size, last=None if placed is None else placed.last)
     kept = [name for name in rows.columns if name not in FOUND_BEFORE]
     return pl.concat([matched.select(*kept, "collective", "matched_by"), each[number[order]]], how="horizontal")

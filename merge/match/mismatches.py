@@ -149,6 +149,6 @@ def _add_absent(odd: pl.DataFrame, ended: set[int], last: Mapping[tuple[int, int
 
 def _last_places(rows: pl.DataFrame) -> dict[tuple[int, int], int]:
     """(group, rank) -> last place of which there is a row."""
-    together = rows.filter(~pl.col("op").is_in(POINT_TO_POINT))
-    found = together.group_by("group_id", "rank").agg(pl.col("place").max())
+    places = rows.select("op", "group_id", "rank", "place").filter(~pl.col("op").is_in(POINT_TO_POINT))
+    found = places.group_by("group_id", "rank").agg(pl.col("place").max())
     return {(group, rank): place for group, rank, place in found.iter_rows()}

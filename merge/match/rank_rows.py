@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,9 +28,17 @@ class RankRows:
     problems: Sequence[Problem] = ()
 
 
-def recorded_rows(run: Run) -> RankRows:
-    """Rows of every rank of a run directory whose table can be read."""
-    return _of(run, read_table(run, COLLECTIVES, coded, CATEGORIES))
+def recorded_rows(run: Run, steps: Collection[int] | None = None) -> RankRows:
+    """Rows of every rank of a run directory whose table can be read.
+
+    Args:
+        run: Of which ranks.
+        steps: Those that are wanted; None: all.
+    """
+    def prepared(rows: pl.DataFrame) -> pl.DataFrame:
+        return coded(rows if steps is None else rows.filter(pl.col("step").is_in(list(steps))))
+
+    return _of(run, read_table(run, COLLECTIVES, prepared, CATEGORIES))
 
 
 def recorded_batches(run: Run) -> Iterator[RankRows]:
