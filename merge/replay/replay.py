@@ -76,10 +76,10 @@ class Replay:
         for number in range(len(wait_at) - 1):
             some = slice(wait_at[number], wait_at[number + 1])
             if some.start < some.stop:
-                state.wait(*(one[some] for one in self._of_waits), less_waits.get(number))
+                state.wait(less_waits.get(number), *(one[some] for one in self._of_waits))
             some = slice(rest_at[number], rest_at[number + 1])
             if some.start < some.stop:
-                state.pass_by(*(one[some] for one in self._of_rest), less_rest.get(number))
+                state.pass_by(less_rest.get(number), *(one[some] for one in self._of_rest))
             state.join(number)
         return state.times[len(self._graph.parts):]
 
@@ -151,14 +151,14 @@ class _State:
         self._last = np.full((joins.num_queues, num_scenarios), -np.inf)
         self._free = np.full((joins.num_queues, num_scenarios), -np.inf)
 
-    def wait(self, rank: Any, offset: Any, part: Any, wake_ns: Any, less: Any) -> None:
+    def wait(self, less: Any, rank: Any, offset: Any, part: Any, wake_ns: Any) -> None:
         """Threads come to waits, and go on when their ops have ended."""
         came = self._now[rank] + offset
         if less is not None:
             came[less[0], less[1]] -= less[2]
         self._now[rank] = np.maximum(came, self.times[part] + wake_ns)
 
-    def pass_by(self, rank: Any, row: Any, offset: Any, less: Any) -> None:
+    def pass_by(self, less: Any, rank: Any, row: Any, offset: Any) -> None:
         """Threads come to calls and marks."""
         came = self._now[rank] + offset
         if less is not None:
@@ -167,11 +167,11 @@ class _State:
 
     def join(self, number: int) -> None:
         """Parts of a round begin, and end when all have begun that they need."""
-        of, (some, joins, lane, held, rooted, leads) = self._joins, self._joins.at[number]
+        of, (some, joins, lanes, held, rooted, leads) = self._joins, self._joins.at[number]
         if some.start == some.stop:
             return
         began = self.times[some]  # in place: it is overwritten by the ends
-        lane = of.lane[lane]
+        lane = of.lane[lanes]
         began[lane - some.start] = np.maximum(began[lane - some.start], self._free[of.queue[lane]])
         began += of.latency_ns[some]
         last = np.maximum.reduceat(began, of.first[joins] - some.start, axis=0)
