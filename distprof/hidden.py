@@ -115,7 +115,7 @@ def _values(word: str, secrets: list[str]) -> str:
     while (found := _NAME.search(word, at)) is not None:
         pieces.append(word[at:found.end()])
         at = found.end()
-        value = _VALUE.match(word, at)
+        value = _VALUE.match(word, at) if is_secret(found[1]) else None  # most are none, and each might be long
         if value is not None and is_secret(found[1], value[0].strip()):
             secrets.append(value[0].strip())
             pieces.append(MARK)

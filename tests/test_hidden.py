@@ -95,9 +95,8 @@ def test_secrets_of_the_arguments_are_hidden_in_what_an_exception_says() -> None
     assert said == f"bad token {MARK} of 8"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("letter", ["a", ":", "=", "@", "a:", "a=", "a@:", ":/", "?a="])
 def test_a_long_argument_takes_no_time(letter: str) -> None:
     began = time.process_time()
-    without_secrets([letter * 20_000])
+    without_secrets([letter * 40_000])
     assert time.process_time() - began < 5

@@ -26,7 +26,7 @@ SAMPLES = 8
 """Of a step."""
 RUN_ID = "made-up"
 OPS_OF_LAYER = ("aten::addmm", "aten::_softmax", "aten::native_layer_norm", "aten::gelu", "aten::frobnicate")
-OPTIONAL_TIMES = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+CALL_TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 @dataclass(kw_only=True)
@@ -207,26 +207,29 @@ class Recorded:
 
     def collectives(self, rank: int) -> list[TableRow]:
         """Every call of a kept rank."""
-        program, groups = self.programs[rank // (self.job.dp * self.job.tp)], self.groups(rank)
-        labelled = [step for step, name in enumerate(self.passes) if name in LABELLED]
-        rows, sequence = list[dict[str, Any]](), dict[str, int]()
+        program, sequence = self.programs[rank // (self.job.dp * self.job.tp)], dict[str, int]()
+        of_channel = {channel: self._of_channel(rank, channel) for channel in {call.channel for call in program}}
+        of_calls = [of_channel[call.channel] | {
+            "op": call.op, "asynchronous": call.asynchronous, "module_path": call.module, "phase": call.phase}
+            for call in program]
+        labelled, rows = [step for step, name in enumerate(self.passes) if name in LABELLED], list[dict[str, Any]]()
         for step, times in zip(labelled, (self.calls[rank][step] for step in labelled), strict=True):
-            for call, at in zip(program, times.tolist(), strict=True):
-                group = groups[call.channel] if call.channel in groups else groups["pp"]
-                size = BYTES.get(call.channel, BYTES["pp"])
+            for call, known, at in zip(program, of_calls, times.tolist(), strict=True):
                 number = sequence[call.channel] = sequence.get(call.channel, -1) + 1
-                known = dict(zip(("enqueue_ns", *OPTIONAL_TIMES), (None if one == NONE else one for one in at),
-                                 strict=True))
-                rows.append({
-                    "step": step, "op": call.op, "group": group[0], "group_description": group[1],
-                    "group_ranks": text_of(group[2]), "group_size": len(group[2]),
-                    "sequence": number, "group_sequence": number, "num_elements": size // 2,
-                    "size_bytes": size, "dtype": "bfloat16", "peer": self.peer(rank, call.channel),
-                    "asynchronous": call.asynchronous, "timed_by": "timeline", "module_path": call.module,
-                    "phase": call.phase, **known})
+                rows.append(known | {"step": step, "sequence": number, "group_sequence": number} | {
+                    name: None if one == NONE else one for name, one in zip(CALL_TIMES, at, strict=True)})
         rows.sort(key=lambda row: row["enqueue_ns"])
         lost = {*np.random.default_rng(rank).permutation(len(rows))[:self._losses[rank]].tolist()}
         return [row for place, row in enumerate(rows) if place not in lost]
+
+    def _of_channel(self, rank: int, channel: str) -> dict[str, Any]:
+        """What is the same in all calls of a channel."""
+        groups = self.groups(rank)
+        name, description, ranks = groups.get(channel, groups["pp"])
+        size = BYTES.get(channel, BYTES["pp"])
+        return {"group": name, "group_description": description, "group_ranks": text_of(ranks),
+                "group_size": len(ranks), "num_elements": size // 2, "size_bytes": size, "dtype": "bfloat16",
+                "peer": self.peer(rank, channel), "timed_by": "timeline"}
 
     def peer(self, rank: int, channel: str) -> int | None:
         """The other side of a send or receive."""

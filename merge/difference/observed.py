@@ -31,7 +31,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import problems_of, without_tables
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
-from distprof.merge.totals.step_time import LIGHT, TRACED, on_device, settled, step_time
+from distprof.merge.totals.step_time import LIGHT, TRACED, StepTime, on_device, settled, step_time
 from distprof.merge.totals.summary import reduce
 from distprof.merge.totals.workload import Unit, Workload, workload
 
@@ -179,8 +179,11 @@ class Observed:
 
     def workload_in(self, unit: Unit | None) -> Workload | None:
         """The same in a unit."""
-        usual = None if self.tables is None else step_time(self.tables.steps)
-        return None if usual is None or self.tables is None else workload(self.tables.steps, usual, unit)
+        return None if self._usual is None or self.tables is None else workload(self.tables.steps, self._usual, unit)
+
+    @cached_property
+    def _usual(self) -> StepTime | None:
+        return None if self.tables is None else step_time(self.tables.steps)
 
     @cached_property
     def peak_bytes(self) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from distprof.merge.replay.graph import MARK, WAIT, Graph
+from distprof.merge.replay.graph import CALL, MARK, WAIT, Graph
 from distprof.merge.replay.order import Order
 
 AT_ONCE = 8
@@ -45,17 +46,19 @@ class Replay:
         done = np.cumsum(graph.own_ns)
         self._previous_start = run_start[np.maximum(order.run - (events.kind == WAIT), 0)]
         self._offset = (done - done[self._previous_start]).astype(float)
-        self._row = np.full(len(events), -1, np.int64)
-        self._row[self.marks] = len(graph.parts) + np.arange(len(self.marks))
-        calls = np.flatnonzero(events.kind == 0)
-        self._row[calls] = events.part[calls]
-        is_wait = events.kind == WAIT
-        self._waits, self._wait_at = by_round(np.flatnonzero(is_wait), order.round_of_run[order.run], order.num_rounds)
-        self._rest, self._rest_at = by_round(np.flatnonzero(~is_wait), order.round_of_run[order.run],
+        self._waits, self._wait_at = by_round(np.flatnonzero(events.kind == WAIT), order.round_of_run[order.run],
                                               order.num_rounds)
-        self._parts, self._part_at = by_round(
-            np.argsort(graph.parts.join, kind="stable"), order.round_of_join[graph.parts.join], order.num_rounds)
-        self._leads = by_round(np.arange(len(graph.leads)), order.round_of_join[graph.leads[:, 0]], order.num_rounds)
+        self._joins = _Joins(graph, order)
+        row = np.full(len(events), -1, np.int64)
+        row[self.marks] = len(graph.parts) + np.arange(len(self.marks))
+        calls = np.flatnonzero(events.kind == CALL)
+        row[calls] = self._joins.row[events.part[calls]]
+        self._has_row = row >= 0
+        self._rest, self._rest_at = by_round(np.flatnonzero(self._has_row), order.round_of_run[order.run],
+                                             order.num_rounds)
+        self._of_waits = (events.rank[self._waits], self._offset[self._waits, None],
+                          self._joins.row[events.part[self._waits]], graph.wake_ns[self._waits, None])
+        self._of_rest = events.rank[self._rest], row[self._rest], self._offset[self._rest, None]
 
     def times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
         """When each of `marks` would have been, ns since the first event; shape (marks, scenarios).
@@ -67,19 +70,17 @@ class Replay:
         return np.concatenate(found, axis=1) if found else np.empty((len(self.marks), 0))
 
     def _times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
-        state = _State(self._graph, self._begins, len(self.marks), len(scenarios))
+        state = _State(self._joins, self._begins, len(self.marks), len(scenarios))
         less_waits, less_rest = self._less(scenarios)
-        for number in range(len(self._wait_at) - 1):
-            waits = self._waits[self._wait_at[number]:self._wait_at[number + 1]]
-            if len(waits):
-                state.wait(waits, self._offset[waits], less_waits.get(number))
-            rest = self._rest[self._rest_at[number]:self._rest_at[number + 1]]
-            if len(rest):
-                state.pass_by(rest, self._row[rest], self._offset[rest], less_rest.get(number))
-            parts = self._parts[self._part_at[number]:self._part_at[number + 1]]
-            if len(parts):
-                leads, at = self._leads
-                state.join(parts, self._graph.leads[leads[at[number]:at[number + 1]]])
+        wait_at, rest_at = self._wait_at.tolist(), self._rest_at.tolist()
+        for number in range(len(wait_at) - 1):
+            some = slice(wait_at[number], wait_at[number + 1])
+            if some.start < some.stop:
+                state.wait(less_waits.get(number), *(one[some] for one in self._of_waits))
+            some = slice(rest_at[number], rest_at[number + 1])
+            if some.start < some.stop:
+                state.pass_by(less_rest.get(number), *(one[some] for one in self._of_rest))
+            state.join(number)
         return state.times[len(self._graph.parts):]
 
     def _less(self, scenarios: Sequence[Sequence[Relief]]) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -89,7 +90,7 @@ class Replay:
             for relief in scenario:
                 event, total = self._since_run(relief)
                 is_wait = self._graph.events.kind[event] == WAIT
-                for found, held in ((waits, is_wait), (rest, ~is_wait)):
+                for found, held in ((waits, is_wait), (rest, self._has_row[event])):
                     found.append((event[held], np.full(int(held.sum()), number), total[held]))
         return (_placed(waits, self._waits, self._wait_at), _placed(rest, self._rest, self._rest_at))
 
@@ -105,69 +106,90 @@ class Replay:
         return events[held], total[held]
 
 
+class _Joins:
+    """Parts in places by round and join, and what of them does not depend on a scenario."""
+
+    def __init__(self, graph: Graph, order: Order) -> None:
+        parts, rounds = graph.parts, order.round_of_join
+        mine, at = by_round(np.argsort(parts.join, kind="stable"), rounds[parts.join], order.num_rounds)
+        self.row = np.empty(len(parts), np.int64)
+        """Place of each part. A round is a slice of places."""
+        self.row[mine] = np.arange(len(mine))
+        self.queue, join = parts.queue[mine], parts.join[mine]
+        self.latency_ns, self.transfer_ns = graph.latency_ns[mine, None], graph.transfer_ns[mine, None]
+        self.first = np.flatnonzero(np.diff(join, prepend=-1))
+        """Place of the first part of each join."""
+        self.size = np.diff(self.first, append=len(join))
+        self.lane, self.held = np.flatnonzero(graph.uses_lane[mine]), np.flatnonzero(self.queue >= 0)
+        """Places of parts that use lanes, and of those that have a queue."""
+        self.num_queues, self.single_lane = len(graph.single_lane), graph.single_lane[self.queue[self.held], None]
+        self.rooted = np.flatnonzero(parts.root[mine] >= 0)
+        self.root = self.row[parts.root[mine][self.rooted]]
+        leads, lead_at = by_round(np.arange(len(graph.leads)), rounds[graph.leads[:, 0]], order.num_rounds)
+        number = np.zeros(len(rounds), np.int64)
+        number[join[self.first]] = np.arange(len(self.first))
+        self.led, self.leading = number[graph.leads[leads, 0]], self.row[graph.leads[leads, 1]]
+        """Which join needs which part."""
+        self.at = [(slice(*part), *(slice(*np.searchsorted(places, part).tolist())
+                                    for places in (self.first, self.lane, self.held, self.rooted)), slice(*lead))
+                   for part, lead in zip(pairwise(at.tolist()), pairwise(lead_at.tolist()), strict=True)]
+        """Of each round: slices of parts, joins, `lane`, `held`, `rooted` and leads."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
 class _State:
     """Times of a replay that is under way; a column a scenario, ns since the first event."""
 
-    def __init__(self, graph: Graph, begins: Any, num_marks: int, num_scenarios: int) -> None:
-        self._graph = graph
+    def __init__(self, joins: _Joins, begins: Any, num_marks: int, num_scenarios: int) -> None:
+        self._joins = joins
         self._now = np.repeat(begins[:, None], num_scenarios, axis=1)
         """When the run of each rank began."""
-        self.times = np.zeros((len(graph.parts) + num_marks, num_scenarios))
+        self.times = np.zeros((len(joins) + num_marks, num_scenarios))
         """Of each part when it was called, once it is joined when it ended; then of each mark."""
-        num_queues = len(graph.single_lane)
-        self._last = np.full((num_queues, num_scenarios), -np.inf)
-        self._free = np.full((num_queues, num_scenarios), -np.inf)
+        self._last = np.full((joins.num_queues, num_scenarios), -np.inf)
+        self._free = np.full((joins.num_queues, num_scenarios), -np.inf)
 
-    def wait(self, events: Any, offset: Any, less: Any) -> None:
+    def wait(self, less: Any, rank: Any, offset: Any, part: Any, wake_ns: Any) -> None:
         """Threads come to waits, and go on when their ops have ended."""
-        rank = self._graph.events.rank[events]
-        came = self._now[rank] + offset[:, None]
+        came = self._now[rank] + offset
         if less is not None:
             came[less[0], less[1]] -= less[2]
-        ended = self.times[self._graph.events.part[events]] + self._graph.wake_ns[events][:, None]
-        self._now[rank] = np.maximum(came, ended)
+        self._now[rank] = np.maximum(came, self.times[part] + wake_ns)
 
-    def pass_by(self, events: Any, rows: Any, offset: Any, less: Any) -> None:
+    def pass_by(self, less: Any, rank: Any, row: Any, offset: Any) -> None:
         """Threads come to calls and marks."""
-        came = self._now[self._graph.events.rank[events]] + offset[:, None]
+        came = self._now[rank] + offset
         if less is not None:
             came[less[0], less[1]] -= less[2]
-        self.times[rows] = came
+        self.times[row] = came
 
-    def join(self, parts: Any, leads: Any) -> None:
-        """Parts begin, and end when all have begun that they need; `parts` and `leads` by join."""
-        graph = self._graph
-        queue, join = graph.parts.queue[parts], graph.parts.join[parts]
-        began = self.times[parts]
-        lane = np.flatnonzero(graph.uses_lane[parts])
-        began[lane] = np.maximum(began[lane], self._free[queue[lane]])
-        began += graph.latency_ns[parts][:, None]
-        first = np.flatnonzero(np.diff(join, prepend=-1))
-        last = np.maximum.reduceat(began, first, axis=0)
-        if len(leads):
-            place = np.searchsorted(join[first], leads[:, 0])
-            led = self.times[leads[:, 1]] - graph.transfer_ns[leads[:, 1]][:, None]
-            np.maximum.at(last, place, led)
-        begun = np.repeat(last, np.diff(np.append(first, len(join))), axis=0)
-        self._rooted(parts, began, begun)
-        ended = begun + graph.transfer_ns[parts][:, None]
-        self.times[parts] = ended
-        self._occupy(queue, ended)
+    def join(self, number: int) -> None:
+        """Parts of a round begin, and end when all have begun that they need."""
+        of, (some, joins, lanes, held, rooted, leads) = self._joins, self._joins.at[number]
+        if some.start == some.stop:
+            return
+        began = self.times[some]  # in place: it is overwritten by the ends
+        lane = of.lane[lanes]
+        began[lane - some.start] = np.maximum(began[lane - some.start], self._free[of.queue[lane]])
+        began += of.latency_ns[some]
+        last = np.maximum.reduceat(began, of.first[joins] - some.start, axis=0)
+        if leads.start < leads.stop:
+            leading = of.leading[leads]
+            np.maximum.at(last, of.led[leads] - joins.start, self.times[leading] - of.transfer_ns[leading])
+        begun = np.repeat(last, of.size[joins], axis=0)
+        if rooted.start < rooted.stop:  # they only need the root of their join
+            mine, root = of.rooted[rooted] - some.start, of.root[rooted] - some.start
+            begun[mine] = np.maximum(began[mine], began[root])
+        self.times[some] = begun + of.transfer_ns[some]
+        self._occupy(held)
 
-    def _rooted(self, parts: Any, began: Any, begun: Any) -> None:
-        """Corrects when all had begun that parts need, of those that only need the root of their join."""
-        led = np.flatnonzero(self._graph.parts.root[parts] >= 0)
-        if len(led):
-            order = np.argsort(parts)
-            root = order[np.searchsorted(parts, self._graph.parts.root[parts[led]], sorter=order)]
-            begun[led] = np.maximum(began[led], began[root])
-
-    def _occupy(self, queue: Any, ended: Any) -> None:
-        held = queue >= 0
-        if not held.all():
-            queue, ended = queue[held], ended[held]
+    def _occupy(self, held: slice) -> None:
+        parts = self._joins.held[held]
+        queue, ended = self._joins.queue[parts], self.times[parts]
         before = self._last[queue]
-        self._free[queue] = np.where(self._graph.single_lane[queue][:, None], ended, np.minimum(before, ended))
+        self._free[queue] = np.where(self._joins.single_lane[held], ended, np.minimum(before, ended))
         self._last[queue] = np.maximum(before, ended)
 
 

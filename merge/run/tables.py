@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -137,7 +138,13 @@ def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
 
 def empty(table: Table, types: Types = TYPES) -> pl.DataFrame:
     """The table without rows."""
-    return pl.DataFrame(schema={column.name: types[column.type] for column in table.columns})
+    return _without_rows(tuple((column.name, types[column.type]) for column in table.columns)).clone()
+
+
+@cache
+def _without_rows(columns: tuple[tuple[str, Any], ...]) -> pl.DataFrame:
+    """Made once: a command reads the same tables many times."""
+    return pl.DataFrame(schema=dict(columns))
 
 
 def rank_table(rank: Rank, table: Table) -> pl.DataFrame | None:

@@ -80,14 +80,16 @@ def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
         steps: `rank`, `step`, `pass`, and more.
         passes: Names of passes.
     """
-    parts = [steps.clear()]
+    rank, step, parts = steps["rank"].to_numpy(), steps["step"].to_numpy(), [np.empty(0, np.int64)]
     for name in passes:
-        found = steps.filter(pl.col("pass") == name)
-        each = found["step"].unique().sort()
-        if name != TIME and len(each) >= SETTLES:
-            found = found.filter(pl.col("step") > each[0])
-        parts.append(found.filter(pl.col("rank").n_unique().over("step") == found["rank"].n_unique()))
-    return pl.concat(parts)
+        found = np.flatnonzero((steps["pass"] == name).to_numpy())
+        if name != TIME and len(each := np.unique(step[found])) >= SETTLES:
+            found = found[step[found] > each[0]]
+        each, place = np.unique(step[found], return_inverse=True)
+        ranks, of_rank = np.unique(rank[found], return_inverse=True)
+        known = np.unique(place * len(ranks) + of_rank) // max(len(ranks), 1)
+        parts.append(found[(np.bincount(known, minlength=len(each)) == len(ranks))[place]])
+    return steps[np.concatenate(parts)]
 
 
 def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepTime | None:

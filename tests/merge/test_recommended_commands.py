@@ -43,7 +43,8 @@ def test_every_value_of_every_choice_works(everything, tmp_path):
     found = list(choices())
     assert len(found) > 15
     for number, (name, option, value) in enumerate(found):
-        more = ("--modules",) if name == "stats" else ("--out", tmp_path / str(number))
+        more = {"stats": ("--modules",), "export": ("--out", tmp_path / str(number), "--rank", 0)}.get(
+            name, ("--out", tmp_path / str(number)))
         done = called(name, option, value, *more, everything)
         lacks_dot = value == "svg" and "needs the program dot" in done.stderr
         assert lacks_dot or (done.returncode == 0 and not done.stderr), (name, option, value, done.stderr)

@@ -39,25 +39,26 @@ def _without(text: str, run: Path | str) -> str:
 
 
 @pytest.fixture
-def url(ddp: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(sharded: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """The job in a bucket, into which the first test puts it that needs it."""
     use(monkeypatch, server)
     if "alike" not in [one["Name"] for one in server.client().list_buckets()["Buckets"]]:
-        server.put(ddp, f"{server.bucket('alike')}/{RUN}")
+        server.put(sharded, f"{server.bucket('alike')}/{RUN}")
     return f"s3://alike/{RUN}"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_command_prints_the_same(command: tuple[str, ...], ddp: Path, url: str) -> None:
-    here, there = called(*command, ddp), called(*command, url)
+def test_a_command_prints_the_same(command: tuple[str, ...], sharded: Path, url: str) -> None:
+    here, there = called(*command, sharded), called(*command, url)
     assert there.returncode == here.returncode == (1 if command == ("memory",) else 0), there.stderr
-    assert _without(there.stdout, url) == _without(here.stdout, ddp)
-    assert there.stderr == here.stderr.replace(str(ddp), url)
+    assert _without(there.stdout, url) == _without(here.stdout, sharded)
+    assert there.stderr == here.stderr.replace(str(sharded), url)
 
 
-def test_a_run_that_was_not_merged_is_read_likewise(ddp: Path, server: S3Server, bucket: str, tmp_path: Path) -> None:
+def test_a_run_that_was_not_merged_is_read_likewise(sharded: Path, server: S3Server, bucket: str,
+                                                    tmp_path: Path) -> None:
     alone = tmp_path / "run"
-    shutil.copytree(ddp, alone, ignore=shutil.ignore_patterns(MERGED))
+    shutil.copytree(sharded, alone, ignore=shutil.ignore_patterns(MERGED))
     url = server.put(alone, f"{bucket}/{RUN}")
     for command in (("stats",), ("comms", "--json"), ("ops",), ("export", "--format", "dot")):
         out = [("--out", folder) if command[0] == "export" else () for folder in (tmp_path / "et", f"{bucket}/et")]
@@ -68,14 +69,14 @@ def test_a_run_that_was_not_merged_is_read_likewise(ddp: Path, server: S3Server,
     assert server.objects(f"{bucket}/et") == {file.name: file.stat().st_size for file in (tmp_path / "et").iterdir()}
 
 
-def test_runs_are_compared_wherever_they_lie(ddp: Path, server: S3Server, bucket: str, tmp_path: Path) -> None:
-    shutil.copytree(ddp, tmp_path / "b")
-    urls = server.put(ddp, f"{bucket}/a"), server.put(ddp, f"{bucket}/b")
-    here, mixed = called("diff", ddp, tmp_path / "b", "--json"), called("diff", ddp, urls[1], "--json")
+def test_runs_are_compared_wherever_they_lie(sharded: Path, server: S3Server, bucket: str, tmp_path: Path) -> None:
+    shutil.copytree(sharded, tmp_path / "b")
+    urls = server.put(sharded, f"{bucket}/a"), server.put(sharded, f"{bucket}/b")
+    here, mixed = called("diff", sharded, tmp_path / "b", "--json"), called("diff", sharded, urls[1], "--json")
     there = called("diff", *urls, "--json", "--html", f"{bucket}/page.html")
     assert there.returncode == mixed.returncode == here.returncode == 0, there.stderr
-    for found, names in ((mixed, (str(ddp), urls[1])), (there, urls)):
-        plain = here.stdout.replace(str(ddp), names[0]).replace(str(tmp_path / "b"), names[1])
+    for found, names in ((mixed, (str(sharded), urls[1])), (there, urls)):
+        plain = here.stdout.replace(str(sharded), names[0]).replace(str(tmp_path / "b"), names[1])
         assert found.stdout == plain
     assert server.objects(f"{bucket}/page.html")
 
@@ -95,10 +96,10 @@ def test_workers_of_a_merge_open_what_lies_elsewhere(engine: str, server: S3Serv
     assert there == here and len(there["traceEvents"]) > 900
 
 
-def test_a_notebook_reads_urls(ddp: Path, url: str) -> None:
+def test_a_notebook_reads_urls(sharded: Path, url: str) -> None:
     import distprof as package
 
-    here, there = package.read_run(ddp), package.read_run(url)
+    here, there = package.read_run(sharded), package.read_run(url)
     assert there.ranks == here.ranks
     for name in ("ops", "modules", "steps", "collectives", "events", "waits"):
         assert getattr(there, name)().equals(getattr(here, name)()), name
@@ -112,7 +113,7 @@ def test_traces_of_other_programs_are_read_likewise(profiled: Path, server: S3Se
         assert there.stdout == here.stdout.replace(str(profiled), url)
 
 
-def test_a_merge_elsewhere_is_viewed(ddp: Path, url: str) -> None:
+def test_a_merge_elsewhere_is_viewed(sharded: Path, url: str) -> None:
     from distprof.launch.view.merged_trace import merged_trace, text_bytes, trace_metadata
     from distprof.launch.view.server import Served, TraceServer, serving
     from distprof.launch.view.steps import TracedSteps
@@ -120,7 +121,7 @@ def test_a_merge_elsewhere_is_viewed(ddp: Path, url: str) -> None:
     def refuse(_: Path) -> None:
         raise AssertionError("it is merged already")
 
-    here, there = (merged_trace(path, refuse) for path in (ddp, place(url)))
+    here, there = (merged_trace(path, refuse) for path in (sharded, place(url)))
     assert text_bytes(there.file) == text_bytes(here.file)
     about = trace_metadata(there.file)
     assert about == trace_metadata(here.file)
@@ -131,12 +132,12 @@ def test_a_merge_elsewhere_is_viewed(ddp: Path, url: str) -> None:
         assert answer.read() == here.file.read_bytes()
 
 
-def test_large_tables_are_read_from_files_without_a_name(ddp: Path, server: S3Server, bucket: str, tmp_path: Path,
+def test_large_tables_are_read_from_files_without_a_name(sharded: Path, server: S3Server, bucket: str, tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distprof.storage.fetching.HELD_BYTES", 10)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns(MERGED))
+    shutil.copytree(sharded, tmp_path / "run", ignore=shutil.ignore_patterns(MERGED))
     url = server.put(tmp_path / "run", f"{bucket}/{RUN}")
     for command in ("stats", "comms"):
         here, there = called(command, tmp_path / "run"), called(command, url)

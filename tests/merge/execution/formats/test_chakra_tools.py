@@ -19,8 +19,8 @@ from support.ports import free_port
 pytestmark = [needs_chakra, pytest.mark.job]
 
 
-def exported(source, folder, form="chakra"):
-    done = called("export", source, "--out", folder, "--prefix", "job", "--format", form)
+def exported(source, folder, form="chakra", *options):
+    done = called("export", source, "--out", folder, "--prefix", "job", "--format", form, *options)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -39,9 +39,9 @@ def test_they_read_a_job_of_gloo(tmp_path):
 
 @needs_shared
 def test_they_read_ranks_of_a_job_of_nccl(tmp_path):
-    exported(DLRM, tmp_path / "et")
-    exported(DLRM, tmp_path / "linked", "linked")
+    exported(DLRM, tmp_path / "linked", "linked", "--rank", 0)
     for rank in (0, 7):
+        exported(DLRM, tmp_path / "et", "chakra", "--rank", rank)
         kinds = Counter(node["type"] for node in jsonized(tmp_path / "et" / f"job.{rank}.et"))
         assert kinds["COMM_COLL_NODE"] == 8 and kinds["COMP_NODE"] > 1800
     kinds = converted(tmp_path / "linked" / "job.0.json")
