@@ -41,40 +41,47 @@ CALLS = ("time",) * 3 + ("trace",) * 4
 RECORDED = ("merge", "comms", "ops", "critical-path", "report")
 AXIS = 8
 """Ranks of a pipeline, and of a tensor-parallel group."""
-NUM_MODULES = 1000
 
 
-def late(out: Path, num_ranks: int, _: int) -> None:
+class Sizes(NamedTuple):
+    """Of models."""
+
+    layers: int
+    """Of the job that is recorded."""
+    modules: int
+
+
+def late(out: Path, num_ranks: int, _: Sizes) -> None:
     """A rank late in forward, another in its data."""
     plants = Plant(num_ranks // 3, "forward", 2, 6_000_000), Plant(1, "data", 0, 9_000_000)
-    pp = min(AXIS, num_ranks // AXIS // AXIS)
+    pp = min(AXIS, max(1, num_ranks // AXIS // AXIS))
     write(out, PipelinedJob(pp=pp, dp=num_ranks // pp // AXIS, tp=AXIS, plants=plants))
 
 
-def calls(out: Path, num_ranks: int, _: int) -> None:
+def calls(out: Path, num_ranks: int, _: Sizes) -> None:
     """496 calls of a collective in each of four steps of a rank."""
     job = PipelinedJob(pp=1, dp=num_ranks // AXIS, tp=AXIS, layers=16, microbatches=15)
     write_tables(out, Recorded(job=job, passes=CALLS, kept=range(num_ranks)))
 
 
-def modules(out: Path, num_ranks: int, _: int) -> None:
+def modules(out: Path, num_ranks: int, sizes: Sizes) -> None:
     """Of tables only those that totals are made of."""
-    Ranks(num_ranks=num_ranks, num_modules=NUM_MODULES).write(out)
+    Ranks(num_ranks=num_ranks, num_modules=sizes.modules).write(out)
 
 
-def recorded(out: Path, num_ranks: int, layers: int, *, summaries: bool) -> None:
+def recorded(out: Path, num_ranks: int, sizes: Sizes, *, summaries: bool) -> None:
     """The job is recorded once."""
     source = out.parent / "sharded"
     if not source.exists():
-        timed([sys.executable, str(JOB), str(source), str(layers)])
+        timed([sys.executable, str(JOB), str(source), str(sizes.layers)])
     apart(partial(write_run, summaries=summaries), source, out, num_ranks)
 
 
 class Kind(NamedTuple):
     """Runs of a kind, and what they are asked."""
 
-    write: Callable[[Path, int, int], None]
-    """Of ranks, and of layers of the job that is recorded."""
+    write: Callable[[Path, int, Sizes], None]
+    """Of so many ranks."""
     ranks: tuple[int, ...]
     commands: tuple[str, ...]
 
@@ -93,10 +100,10 @@ def measure(args: argparse.Namespace) -> Found:
     rows, ratios, yardstick, summary_s = list[list[str]](), dict[str, Ratio](), yardstick_s(), None
     with files(args) as folder:
         for kind in args.runs:
-            sizes = KINDS[kind].ranks[:args.sizes]
+            sizes = [min(number, args.most) for number in KINDS[kind].ranks[:args.sizes]]
             for num_ranks in sizes:
                 made, commands = folder / "run", KINDS[kind].commands
-                KINDS[kind].write(made, num_ranks, args.layers)
+                KINDS[kind].write(made, num_ranks, Sizes(args.layers, args.modules))
                 for command, costs in in_turns({name: [*DISTPROF, *name.split(), str(made), *_out(name, folder)]
                                                 for name in commands}, args.repeat).items():
                     rows.append([f"{kind}, {num_ranks} ranks", command, *cells(costs)])
@@ -128,5 +135,7 @@ if __name__ == "__main__":
     run(measure, __doc__,
         runs=Option(default=USUAL, smallest=USUAL, help=f"of {', '.join(KINDS)} (default: all but bare)"),
         sizes=Option(default=2, smallest=1, help="of each kind, from the smallest on (default: %(default)s)"),
+        most=Option(default=100_000, smallest=16, help="ranks of a run (default: %(default)s)"),
+        modules=Option(default=1000, smallest=20, help="of the model that has many (default: %(default)s)"),
         layers=Option(default=24, smallest=1, help="of the job that is recorded (default: %(default)s)"),
         repeat=Option(default=3, smallest=1, help="runs of each command (default: %(default)s)"))

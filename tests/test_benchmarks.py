@@ -19,6 +19,18 @@ TABLE = re.compile(r"^\| .+\|\n\| -[-:| ]+ \|\n\| .*\d", re.MULTILINE)
 """With a row in which something was measured."""
 RECORDS_ITSELF = ("compiling", "overhead")
 """They record steps, and set threads of torch, in their own process."""
+FORKS = """
+import runpy, subprocess, sys
+from support import forked
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv.pop(0))
+if "--peers" not in sys.argv:  # TraceML starts three Pythons, which import torch
+    from measuring import beside_peers
+    beside_peers.has_traceml = lambda: False
+subprocess.Popen = forked.popen
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Programs that a benchmark starts are forked."""
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +75,24 @@ def cheap(imported, monkeypatch):
 def test_the_smallest_form_prints_a_table(path, folder, cheap, monkeypatch, capfd):
     words = [str(path), "--smallest", "--in", str(folder)]
     if path.stem in RECORDS_ITSELF:
-        done = forked.run([sys.executable, *words], timeout=PATIENCE_S, env=clean_environ())
-        assert not done.returncode
+        recorded(*words)
     else:
         monkeypatch.setattr(sys, "argv", words)
         runpy.run_path(str(path), run_name="__main__")
     assert TABLE.search(capfd.readouterr().out)
     assert not [*folder.glob("while-*")]
+
+
+def recorded(*words: str) -> None:
+    done = forked.run([sys.executable, "-c", FORKS, str(BENCHMARKS), *words], timeout=PATIENCE_S, env=clean_environ())
+    assert not done.returncode
+
+
+@pytest.mark.stress
+def test_the_watch_of_others_is_measured_beside_ours(tmp_path, capfd):
+    recorded(str(BENCHMARKS / "overhead.py"), "--smallest", "--in", str(tmp_path), "--modes", "watch", "--peers",
+             "traceml")
+    assert re.search(r"\| +TraceML \| +50 \|", capfd.readouterr().out)
 
 
 def test_a_ratio_is_compared_with_the_recorded_one(tmp_path, imported, monkeypatch, capsys):

@@ -26,8 +26,8 @@ LARGER_SIBLINGS = {
 ROWS = torch.randn(8, 2, 64)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.stress if name in LARGER_SIBLINGS else
-                                               pytest.mark.long) for name in MORE_FLOPS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.stress if name in LARGER_SIBLINGS or
+                                               name in TOTALS else pytest.mark.long) for name in MORE_FLOPS])
 def test_more_forward(name):
     assert torchvision_counts(name).flops == MORE_FLOPS[name]
 

@@ -1,10 +1,20 @@
 """Layers of Megatron-core, tensor parallel on half of the ranks; its sizes are in parallel_state."""
 
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.model_parallel_config import ModelParallelConfig
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+
+for name in ("megatron.core", "megatron.core.tensor_parallel"):  # all that is in them takes seconds on each rank
+    sys.modules[name] = ModuleType(name)
+    sys.modules[name].__path__ = [f"{folder}/{name.partition('.')[2].replace('.', '/')}"
+                                  for folder in find_spec("megatron").submodule_search_locations]
+
+from megatron.core import parallel_state  # noqa: E402
+from megatron.core.model_parallel_config import ModelParallelConfig  # noqa: E402
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear  # noqa: E402
 
 WIDTH = 8
 dist.init_process_group("gloo")

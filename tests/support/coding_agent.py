@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 from mcp import Client, StdioServerParameters
+from mcp.client import Transport
 from mcp.client.stdio import stdio_client
+from mcp.server.mcpserver import MCPServer
 
+from distprof.launch.agents.server import server
 from support.processes import clean_environ
 
 Question = tuple[str, dict[str, Any]]
@@ -45,16 +48,18 @@ class Explained:
 
 
 def ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
-    """Starts the server of a run as an agent would, and asks one thing after the other."""
+    """Asks the server of a run, which runs in this process, one thing after the other."""
     return anyio.run(_ask, run, questions)
 
 
-def _server(run: Path) -> StdioServerParameters:
-    return StdioServerParameters(command=sys.executable, args=["-m", "distprof", "mcp", str(run)], env=clean_environ())
+def started(run: Path) -> Transport:
+    """The server of a run as an agent would start it."""
+    return stdio_client(StdioServerParameters(
+        command=sys.executable, args=["-m", "distprof", "mcp", str(run)], env=clean_environ()))
 
 
 async def _ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
-    async with Client(stdio_client(_server(run))) as client:
+    async with Client(server(run)) as client:
         return [await _answer(client, *one) for one in questions]
 
 
@@ -64,23 +69,23 @@ async def _answer(client: Client, name: str, arguments: dict[str, Any]) -> Answe
 
 
 async def _tools(run: Path) -> dict[str, Any]:
-    async with Client(stdio_client(_server(run))) as client:
+    async with Client(started(run)) as client:
         return {one.name: one for one in (await client.list_tools()).tools}
 
 
 def tools(run: Path) -> dict[str, Any]:
-    """What an agent is told of the tools."""
+    """What an agent that starts the server of a run is told of the tools."""
     return anyio.run(_tools, run)
 
 
-def explain_run(run: Path) -> Explained | None:
-    """All that the tools say of what is wrong with a run."""
-    return anyio.run(_explain_run, run)
+def explain_run(run: Path, of: Callable[[Path], Transport | MCPServer] = server) -> Explained | None:
+    """All that the tools say of what is wrong with a run; `of` gives its server."""
+    return anyio.run(_explain_run, of(run))
 
 
-async def _explain_run(run: Path) -> Explained | None:
+async def _explain_run(asked: Transport | MCPServer) -> Explained | None:
     """Asks for findings; of one whose module is unknown, in the later recordings, the last first."""
-    async with Client(stdio_client(_server(run))) as client:
+    async with Client(asked) as client:
         found = await _answer(client, "findings", {})
         assert not found.is_error, found.text
         first = explain(found.content)

@@ -10,7 +10,7 @@ from support.hanging_jobs import STOP, HangingJob
 from support.planted_runs import RUNS, Truth
 
 pytest.importorskip("mcp")
-from support.coding_agent import Explained, explain_run
+from support.coding_agent import Explained, explain_run, started
 
 pytestmark = pytest.mark.job
 USUAL = ("data that become late", "a slow link", "a rank that was looked at closer", "nothing")
@@ -30,7 +30,7 @@ def is_right(found: Explained | None, truth: Truth | None) -> bool:
 
 
 def test_the_demo_is_explained_down_to_the_line(shown_demo):
-    found = explain_run(shown_demo / "runs" / "demo")
+    found = explain_run(shown_demo / "runs" / "demo", started)
     assert found is not None and (found.kind, found.ranks, found.phase, found.module) == (
         "slow_rank", (2,), "forward", "layers.1.mlp")
     assert found.line is not None and found.line.startswith("demo.py:")
@@ -51,7 +51,7 @@ def test_a_job_that_hangs_is_explained_while_it_does(tmp_path):
     job = HangingJob(tmp_path, "lock", 2)
     try:
         assert job.listen().finding is not None, job.said
-        found = explain_run(job.out)
+        found = explain_run(job.out, started)
     finally:
         job.over()
     assert is_right(found, Truth(kind="hang", ranks=(1,), since_step=STOP, within=0)), found

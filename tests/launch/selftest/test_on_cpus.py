@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,14 +30,18 @@ class Kept(NamedTuple):
     document: dict[str, Any]
     said: str
     folder: Path
+    read: Evidence
+    """Keeps what was read once."""
 
     def evidence(self, planted: list[Planted] | None = None) -> Evidence:
         """Of the run; what was planted may be said to be something else."""
-        return Evidence(self.folder / "host", planted or planted_in(self.folder / "host-planted"))
+        found = copy(self.read)
+        Evidence.__init__(found, self.folder / "host", planted or self.read.planted)
+        return found
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory) -> Iterator[Kept]:
+def kept(tmp_path_factory) -> Kept:
     folder = tmp_path_factory.mktemp("selftest") / "kept"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recording, "Popen", forked.popen)
@@ -45,7 +49,9 @@ def kept(tmp_path_factory) -> Iterator[Kept]:
             patched.setenv(name, value)
         done = called("selftest", "--cpu", "--json", "--keep", folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    yield Kept(json.loads(done.stdout), done.stderr, folder)
+    read = Evidence(folder / "host", planted_in(folder / "host-planted"))
+    assert failing(read) == []
+    return Kept(json.loads(done.stdout), done.stderr, folder, read)
 
 
 def failing(evidence: Evidence, claims: tuple[Claim, ...] = SAID) -> list[str]:

@@ -74,15 +74,11 @@ def test_work_that_comes_after_a_process_was_killed_is_done(tmp_path):
     pool.close()
 
 
-def end(_: int) -> None:
-    os._exit(9)
-
-
 @pytest.mark.job
 def test_processes_that_always_end_are_given_up():
     pool = ProcessPool(1)
     with pytest.raises(DataError, match="died 9 times in a row, last during the task: end 0") as found:
-        pool.result(pool.submit("end 0", end, 0))
+        pool.result(pool.submit("end 0", os._exit, 9))
     assert "fewer --workers" in str(found.value.hint)
     pool.close()
 
