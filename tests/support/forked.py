@@ -22,8 +22,8 @@ READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "MALLOC_", "FAKETIME")
 """Begins of variables that Python, torch or the C library read while they load."""
 READ_LATER = (
-    "CUDA_VISIBLE_DEVICES", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHELASTIC_",
-    "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+    "CUDA_VISIBLE_DEVICES", "FAKETIME_SHARED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 """Those that a forked process reads as one that starts does: what launchers, inductor and other libraries set."""
 TESTS = str(Path(__file__).parents[1])
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize",
