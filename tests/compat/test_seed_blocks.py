@@ -26,9 +26,10 @@ import distprof.compat.deepspeed.profiling.flops_profiler.profiler as flops_prof
 from distprof.compat.deepspeed import FlopsProfiler, accelerator, get_model_profile
 from distprof.compat.fvcore.nn import FlopCountAnalysis, flop_count_table
 from distprof.compat.megengine import profile_analyze, trace
-from support import zoo
+from support import forked, zoo
 from support.chakra_tools import chakra, has_chakra
 from support.execution_traces import read_et
+from support.fork_server import SPAWNED
 from support.jobs import PATIENCE_S, clean_environ, distprof
 from support.ports import free_port
 from support.seed_blocks import ALSO, CODE, blocks, code, document, needs_seeds, printed
@@ -286,12 +287,12 @@ def test_the_static_graph_of_megengine(tmp_path, monkeypatch, capsys):
     assert "Elemwise" not in shown[3]
 
 
-def started(name: str, folder: Path, replaced: tuple[str, str] = ("", "")) -> list[str]:
-    """The lines that a program of a document prints; torch completes an execution trace when Python ends."""
+def run_program(name: str, folder: Path, replaced: tuple[str, str] = ("", ""), run=forked.run) -> list[str]:
+    """The lines that a program of a document prints."""
     assert replaced[0] in code(name)
     (folder / f"{name}.py").write_text(code(name).replace(*replaced))
-    done = subprocess.run([sys.executable, f"{name}.py"], cwd=folder, env=clean_environ(), timeout=PATIENCE_S,
-                          capture_output=True, text=True, check=False)
+    done = run([sys.executable, f"{name}.py"], cwd=folder, env=clean_environ() | {SPAWNED: "1"},
+               timeout=PATIENCE_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -302,8 +303,8 @@ def slices(trace: dict) -> int:
 
 @pytest.mark.job
 def test_the_network_of_the_article(tmp_path):
-    """Its trace and execution trace become one graph, which Chakra's tools read."""
-    lines = started("003-network", tmp_path)
+    """Its trace and execution trace, which torch completes when Python ends, are one graph that Chakra's tools read."""
+    lines = run_program("003-network", tmp_path, run=subprocess.run)
     assert [line.split(",")[0] for line in lines[:3]] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
     done = distprof("export", tmp_path, "--out", tmp_path / "et")
     assert done.returncode == 0, done.stderr
@@ -318,11 +319,11 @@ def test_the_network_of_the_article(tmp_path):
 @pytest.mark.job
 def test_the_four_ranks_of_the_article(tmp_path):
     """Our merge has each slice that the article's script merges."""
-    lines = started("003-ddp", tmp_path, ("29500", str(free_port())))
+    lines = run_program("003-ddp", tmp_path, ("29500", str(free_port())))
     assert len(lines) == 3 and lines[-1].startswith("Rank 0, Epoch 3/3, Loss: ")
     assert {path.name for path in tmp_path.glob("nn_*")} == {
         f"nn_ddp_demo_{kind}_r{rank}.json" for kind in ("et", "trace") for rank in range(4)}
-    started("003-merge", tmp_path)
+    run_program("003-merge", tmp_path)
     theirs = json.loads((tmp_path / "merge_trace.json").read_text())
     (tmp_path / "merge_trace.json").unlink()
     done = distprof("merge", tmp_path, "--out", tmp_path / "merged")

@@ -11,6 +11,7 @@ import pytest
 
 from support import forked
 from support.chakra_tools import BIN, has_chakra
+from support.fork_server import SPAWNED
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.pages import consoles, differences
 from support.ports import free_port
@@ -24,20 +25,20 @@ FOREIGN = re.compile(r"\[W\d{4}|USDT:|Warning:|Traceback")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the files of the page, and programs that it calls."""
+    """A folder with the files of the page, and programs that it calls: `python` is forked, with the hook of a start."""
     for name, text in re.findall(r'^```\w+ title="([\w.]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(text.replace(PORT, str(free_port())))
     (tmp_path / "bin").mkdir()
     forked.write_program(tmp_path / "bin" / "distprof", "-m", "distprof")
+    forked.write_program(tmp_path / "bin" / "python")
     for tool in BIN.glob("chakra_*"):
         (tmp_path / "bin" / tool.name).symlink_to(tool)
     return tmp_path
 
 
 @pytest.mark.job
-def test_the_page_can_be_followed(folder, python):
-    """`python` looks for DISTPROF_OUT, as it does after `pip install`."""
-    path = {"PATH": f"{folder / 'bin'}:{python.parent}:{os.environ['PATH']}"}
+def test_the_page_can_be_followed(folder):
+    path = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", SPAWNED: "1"}
     for command, lines in consoles(PAGE):
         if command.startswith("chakra_") and not has_chakra():
             continue

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import ctypes
+import fcntl
 import gc
 import importlib
 import importlib.abc
@@ -42,6 +44,11 @@ LOADED_IF_INSTALLED = (
     "distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny", "s3fs")
 WORKER = ("distprof.launch.worker", "launch/worker.py")
 REST_S = 0.05
+MOST_FILES = 32
+HOST = "OF_HOST"
+"""A variable that names a process, whose network and host name are also those of forked ones."""
+SPAWNED = "FORK_WHAT_IS_SPAWNED"
+"""A variable with which multiprocessing gets forked processes where it would start Pythons (`spawn`)."""
 ROOMS = ("recording", "counting", "profiling", "storage", "summaries", "merge", "reporters")
 """Rooms of distprof that a rank or a command that reads runs imports."""
 
@@ -53,17 +60,19 @@ class Request(NamedTuple):
     folder: str
     environ: dict[str, str]
     new_session: bool
+    numbers: list[int]
+    """Of its open files: 0, 1, 2, and those that it inherits besides."""
 
     @classmethod
     def received(cls, connection: socket.socket) -> tuple[Request, list[int]]:
-        """The request and its standard streams."""
-        head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        """The request and its open files."""
+        head, files, _, _ = socket.recv_fds(connection, 4, MOST_FILES)
         with connection.makefile("rb") as sent:
-            return cls(*json.loads(sent.read(*struct.unpack("!I", head)))), streams
+            return cls(*json.loads(sent.read(*struct.unpack("!I", head)))), files
 
-    def send(self, connection: socket.socket, streams: list[int]) -> None:
+    def send(self, connection: socket.socket, files: list[int]) -> None:
         text = json.dumps(self).encode()
-        socket.send_fds(connection, [struct.pack("!I", len(text))], streams)
+        socket.send_fds(connection, [struct.pack("!I", len(text))], files)
         connection.sendall(text)
 
 
@@ -90,21 +99,30 @@ def serve(listener: socket.socket, owner: int) -> Request | None:
                 _tell_end(file, *running.pop(file))
                 continue
             connection = listener.accept()[0]
-            request, streams = Request.received(connection)
+            request, files = Request.received(connection)
             child = os.fork()
             if not child:
-                for number, stream in enumerate(streams):
-                    os.dup2(stream, number)
-                os.closerange(3, max(listener.fileno(), owner, connection.fileno(), *streams, *running) + 1)
-                for one in (listener, connection, *(to for _, to in running.values())):
+                others = [listener, connection, *(to for _, to in running.values())]
+                _keep(files, request.numbers, above=max(owner, *running, *(one.fileno() for one in others), 2))
+                for one in others:
                     one.detach()
                 return request
-            for stream in streams:
-                os.close(stream)
+            for one in files:
+                os.close(one)
             ended = os.pidfd_open(child)
             running[ended] = child, connection
             waiting.register(ended, select.POLLIN)
             _tell(connection, child)
+
+
+def _keep(files: list[int], numbers: list[int], above: int) -> None:
+    """Has these files at these numbers, and no other: what else is open has no higher number than the given one."""
+    begin = max(above, *files, *numbers) + 1
+    copies = [fcntl.fcntl(file, fcntl.F_DUPFD, begin) for file in files]
+    os.closerange(3, begin)
+    for copy, number in zip(copies, numbers, strict=True):
+        os.dup2(copy, number)
+    os.closerange(begin, max(copies) + 1)
 
 
 def _tell_end(file: int, child: int, connection: socket.socket) -> None:
@@ -125,6 +143,8 @@ def become(request: Request) -> NoReturn:
     if request.new_session:
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if holder := request.environ.get(HOST):
+        _enter(holder)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environ)
@@ -138,6 +158,8 @@ def become(request: Request) -> NoReturn:
         numpy.random.seed()
     if any(name.startswith("DASK_") for name in request.environ):
         sys.modules["dask.config"].refresh()
+    if request.environ.get(SPAWNED):
+        _fork_what_is_spawned()
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins)
     sys.modules["__main__"] = main
@@ -145,6 +167,16 @@ def become(request: Request) -> NoReturn:
     sys.orig_argv = [sys.executable, *request.words]
     _wait_for_torch(request)
     _end(_exit_code(request, words, main))
+
+
+def _enter(holder: str) -> None:
+    """Moves this process, which has no other thread, into the network and to the host name of another one."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in ("net", "uts"):
+        file = os.open(f"/proc/{holder}/ns/{kind}", os.O_RDONLY)
+        if libc.setns(file, 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter the {kind} of process {holder}")
+        os.close(file)
 
 
 class _LoadedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -290,6 +322,31 @@ def _leave_ends_to_the_server() -> None:
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
     atexit.unregister(importlib.import_module("torch._dynamo.utils").dump_compile_times)
+
+
+def _fork_what_is_spawned() -> None:
+    """Of a process with that variable: has `spawn` of multiprocessing ask the server for processes.
+
+    They are children of the server, not of the one that spawns them.
+    """
+    from multiprocessing import popen_spawn_posix, util
+
+    from support import forked
+
+    start, spawned = util.spawnv_passfds, {}
+
+    def spawnv_passfds(path: bytes, words: list[Any], files: list[int]) -> int:
+        if "--multiprocessing-fork" not in words:
+            return start(path, words, files)  # the tracker of resources
+        process = forked.popen(list(map(os.fsdecode, (path, *words[1:]))), pass_fds=files)
+        spawned[process.pid] = process
+        return process.pid
+
+    class Popen(popen_spawn_posix.Popen):
+        def poll(self, flag: int = os.WNOHANG) -> int | None:
+            return spawned[self.pid].poll() if flag else spawned[self.pid].wait()
+
+    util.spawnv_passfds, popen_spawn_posix.Popen = spawnv_passfds, Popen
 
 
 def main() -> None:

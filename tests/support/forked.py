@@ -22,11 +22,12 @@ READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "MALLOC_", "FAKETIME")
 """Begins of variables that Python, torch or the C library read while they load."""
 READ_LATER = (
-    "CUDA_VISIBLE_DEVICES", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHELASTIC_",
-    "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+    "CUDA_VISIBLE_DEVICES", "FAKETIME_SHARED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 """Those that a forked process reads as one that starts does: what launchers, inductor and other libraries set."""
 TESTS = str(Path(__file__).parents[1])
-PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize"}
+PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize",
+         "pass_fds"}
 """Arguments of `subprocess.Popen` that a forked process can have."""
 
 
@@ -38,12 +39,13 @@ class Forked(Popen):
                        p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
                        restore_signals: Any, gid: Any, gids: Any, uid: Any, umask: Any, start_new_session: bool,
                        *_: Any) -> None:
-        request = Request([os.fspath(one) for one in args[1:]], os.fspath(cwd or Path.cwd()),
-                          dict(os.environ if env is None else env), start_new_session)
+        environ = dict(os.environ if env is None else env)
+        request = Request([os.fspath(one) for one in args[1:]], os.fspath(cwd or Path.cwd()), environ,
+                          start_new_session, [0, 1, 2, *pass_fds])
         self._end = socket.socket(socket.AF_UNIX)
-        self._end.connect(server().address)
+        self._end.connect(_server_like(environ).address)
         streams = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
-        request.send(self._end, streams)
+        request.send(self._end, [*streams, *pass_fds])
         self.pid = self._told()
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -101,9 +103,19 @@ def _is_alike(args: Sequence[object], options: Mapping[str, Any]) -> bool:
     environ = options["env"] if options.get("env") is not None else os.environ
     return (words[0] == sys.executable and (not first.startswith("-") or first in ("-m", "-c"))
             and {name for name, value in options.items() if value is not None} <= PLAIN
+            and (like := _server_like(environ)) is not None
             and not any(Path(folder, "sitecustomize.py").exists() for folder in
-                        environ.get("PYTHONPATH", "").split(os.pathsep))
-            and _read_at_start(environ) == _read_at_start(server().environ))
+                        _python_path(environ).difference(_python_path(like.environ))))
+
+
+def _python_path(environ: Mapping[str, str]) -> set[str]:
+    return set(environ.get("PYTHONPATH", "").split(os.pathsep))
+
+
+def _server_like(environ: Mapping[str, str]) -> Server | None:
+    """The server that was started with the same variables, of those that are read then."""
+    server()
+    return next((one for one in _USED if _read_at_start(one.environ) == _read_at_start(environ)), None)
 
 
 def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:

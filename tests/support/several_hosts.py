@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from support import forked
+from support.fork_server import HOST
+from support.processes import clean_environ
 
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 """Debian's libfaketime."""
@@ -37,6 +42,15 @@ class Host:
         clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{self.ahead_s:+f}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                  "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return {"GLOO_SOCKET_IFNAME": "cable", **(clock if self.ahead_s else {})}
+
+    def start(self, *words: object, real: bool = False, **options: Any) -> subprocess.Popen[str]:
+        """Python with these words there; forked unless `real`, from a server on its clock if there is one."""
+        command, environ = [sys.executable, *map(str, words)], clean_environ() | self.environ()
+        if real:
+            return subprocess.Popen(self.command(*command), env=environ, text=True, **options)
+        process = forked.popen(command, env=environ | {HOST: str(self.holder)}, text=True, **options)
+        assert isinstance(process, forked.Forked), "it runs on this host"
+        return process
 
     def lose_power(self) -> None:
         """Takes it off the network, and ends all that runs there without a word."""

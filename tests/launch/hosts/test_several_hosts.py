@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
+from support import forked
+from support.jobs import PATIENCE_S, SCRIPTS, distprof, wait_for
 from support.several_hosts import Host, hosts_on_a_switch, why_not
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(why_not() is not None, reason=why_not() or "")]
@@ -20,15 +20,23 @@ AHEAD_S = 3.25
 SHORT = ("--steps", "wait=2,count=1,time=1,trace=4,arrivals=4")
 
 
+@pytest.fixture(scope="module")
+def ahead() -> Iterator[None]:
+    """What is forked of hosts whose clock is ahead by `AHEAD_S`."""
+    forked.server()
+    with forked.server_with(Host(name="", address="", holder=0, ahead_s=AHEAD_S).environ()):
+        yield
+
+
 def begun(hosts: Sequence[Host], folder: Path, port: int, script: Path, *arguments: object,
-          flags: Sequence[object] = SHORT) -> list[subprocess.Popen[str]]:
-    """The launchers of a job of one rank a host, each with a directory of its own."""
-    return [subprocess.Popen(
-        host.command(sys.executable, "-m", "distprof", "run", "--out", folder / host.name, "--nnodes", len(hosts),
-                     "--node-rank", node, "--nproc-per-node", 1, "--master-addr", hosts[0].address, "--master-port",
-                     port, *flags, script, *arguments),
-        env=clean_environ() | host.environ(), stderr=subprocess.PIPE, text=True, start_new_session=True)
-        for node, host in enumerate(hosts)]
+          flags: Sequence[object] = SHORT, real: bool = True,
+          folders: Sequence[Path] = ()) -> list[subprocess.Popen[str]]:
+    """The launchers of a job of one rank a host, each with a directory of its own unless folders are given."""
+    folders = folders or [folder / host.name for host in hosts]
+    return [host.start(
+        "-m", "distprof", "run", "--out", folders[node], "--nnodes", len(hosts), "--node-rank", node,
+        "--nproc-per-node", 1, "--master-addr", hosts[0].address, "--master-port", port, *flags, script, *arguments,
+        real=real, stderr=subprocess.PIPE, start_new_session=True) for node, host in enumerate(hosts)]
 
 
 def told(jobs: Sequence[subprocess.Popen[str]]) -> list[str]:
@@ -41,9 +49,10 @@ def same_files(folder: Path, hosts: Sequence[Host]) -> bool:
                for host in hosts[1:] for file in (folder / host.name).glob("rank*/*"))
 
 
+@pytest.mark.usefixtures("ahead")
 def test_the_answer_for_two_hosts_is_said_by_the_first_one(tmp_path):
     with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
-        jobs = begun(hosts, tmp_path, 29533, SCRIPTS / "two_hosts_job.py")
+        jobs = begun(hosts, tmp_path, 29533, SCRIPTS / "two_hosts_job.py", real=False)
         first, second = told(jobs)
     assert [job.returncode for job in jobs] == [0, 0], (first, second)
     assert "2 of 2 ranks recorded. Merging" in first and "2 ranks = dp 2" in first, first
@@ -56,9 +65,23 @@ def test_the_answer_for_two_hosts_is_said_by_the_first_one(tmp_path):
     assert not list(tmp_path.glob("host-b/merged")) and not list(tmp_path.glob("host-a/**/*.brought"))
 
 
+
+@pytest.mark.usefixtures("ahead")
+def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path):
+    out = tmp_path / "run"
+    with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
+        jobs = begun(hosts, tmp_path, 29532, SCRIPTS / "two_hosts_job.py", folders=[out, out], real=False)
+        said = told(jobs)
+    assert [job.returncode for job in jobs] == [0, 0], said
+    first, second = sorted(said, key=lambda text: "Another host merges them" in text)
+    assert "all ranks of all hosts recorded. Merging" in first and "2 ranks = dp 2" in first, said
+    assert "Another host merges them" in second and "exposed communication" not in second, said
+    assert (out / "merged" / "trace.json.gz").is_file()
+
+
 def test_hosts_that_are_to_bring_nothing_keep_it(tmp_path):
     with hosts_on_a_switch(0.0, 0.0) as hosts:
-        jobs = begun(hosts, tmp_path, 29534, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "off", *SHORT))
+        jobs = begun(hosts, tmp_path, 29534, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "off", *SHORT), real=False)
         first, second = told(jobs)
     assert "1 of 2 ranks recorded. The other ranks: rank 1 in host-b:" in first, first
     assert "1 of 2 ranks recorded. The other ranks: rank 0 in host-a:" in second, second

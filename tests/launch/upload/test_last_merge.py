@@ -12,6 +12,7 @@ import pytest
 from distprof.errors import StorageError
 from distprof.launch.upload.last_merge import claimed, unclaimed
 from distprof.storage.remote_path import RemotePath
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, called, clean_environ
 from support.ports import free_port
 from support.rank_traces import slice_of, write_run
@@ -48,7 +49,7 @@ def test_a_job_on_two_nodes_has_one_merge_in_the_bucket_and_one_answer(tmp_path:
     url, port, jobs = f"{bucket}/runs/a", free_port(), []
     for node in range(2):
         (tmp_path / f"node{node}").mkdir()
-        jobs.append(subprocess.Popen(
+        jobs.append(forked.popen(
             [sys.executable, "-m", "distprof", "run", "--out", url, "--nnodes", "2", "--node-rank", str(node),
              "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port), "--steps",
              "wait=2,count=1,time=1,trace=4,arrivals=4", str(SCRIPTS / "two_hosts_job.py")],

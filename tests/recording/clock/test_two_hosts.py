@@ -47,19 +47,3 @@ def test_directories_of_two_hosts_are_joined_on_one_clock(tmp_path, ranks):
         assert abs(off_ns) <= known["uncertainty_ns"] < 50_000_000, (off_ns, known)
     print(f"off by {off_ns / 1e3:.1f} us, bound {known['uncertainty_ns'] / 1e3:.1f} us")
     assert "exposed communication" in distprof("stats", *outs).stdout
-
-
-def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path):
-    out = tmp_path / "run"
-    with hosts_on_a_switch(0.0, AHEAD_S) as hosts:
-        jobs = [subprocess.Popen(
-            host.command(sys.executable, "-m", "distprof", "run", "--out", out, "--nnodes", 2, "--node-rank", node,
-                         "--nproc-per-node", 1, "--master-addr", hosts[0].address, "--master-port", 29532,
-                         "--steps", "wait=2,count=1,time=1,trace=4,arrivals=4", SCRIPTS / "two_hosts_job.py"),
-            env=clean_environ() | host.environ(), stderr=subprocess.PIPE, text=True) for node, host in enumerate(hosts)]
-        told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], told
-    first, second = sorted(told, key=lambda text: "Another host merges them" in text)
-    assert "all ranks of all hosts recorded. Merging" in first and "2 ranks = dp 2" in first, told
-    assert "Another host merges them" in second and "exposed communication" not in second, told
-    assert (out / "merged" / "trace.json.gz").is_file()
