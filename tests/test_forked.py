@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support import forked
+from support.fork_server import SPAWNED
 from support.jobs import SCRIPTS, clean_environ, distprof
 
 SHOWS = """
@@ -73,6 +74,43 @@ def test_it_can_be_waited_for_and_ended():
             process.wait(0.1)
         process.terminate()
         assert process.wait(600) == -signal.SIGTERM == process.poll()
+
+
+def test_files_are_inherited_at_their_numbers(tmp_path):
+    with (tmp_path / "a").open("w") as one, (tmp_path / "b").open("w") as other:
+        numbers = [one.fileno(), other.fileno()]
+        code = (f"import os; os.write({numbers[0]}, b'1'); os.write({numbers[1]}, b'2')\n"
+                "print(os.listdir('/proc/self/fd'))")
+        for done in both(["-c", code], pass_fds=numbers):
+            assert len(json.loads(done.stdout.replace("'", '"'))) == 6, (done.stdout, done.stderr)
+    assert ((tmp_path / "a").read_text(), (tmp_path / "b").read_text()) == ("11", "22")
+
+
+SPAWNS = """
+import multiprocessing, sys
+
+def told(number, pipe):
+    pipe.send((number, len(sys.argv), __name__))
+    sys.exit(number)
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    get, put = spawn.Pipe(False)
+    processes = [spawn.Process(target=told, args=(number, put)) for number in (0, 3)]
+    for one in processes:
+        one.start()
+    print(sorted(get.recv() for _ in processes))
+    for one in processes:
+        one.join()
+    print([one.exitcode for one in processes])
+"""
+
+
+def test_what_it_spawns_is_forked_and_ends_alike(tmp_path):
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+    started, ours = both([tmp_path / "spawns.py"], env=clean_environ() | {SPAWNED: "1"})
+    assert (ours.returncode, ours.stdout) == (started.returncode, started.stdout), ours.stderr
+    assert started.stdout.count("__mp_main__") == 2 and "[0, 3]" in started.stdout, started.stderr
 
 
 @pytest.mark.parametrize(("words", "options"), [
