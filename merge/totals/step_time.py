@@ -82,7 +82,7 @@ def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
     """
     rank, step, parts = steps["rank"].to_numpy(), steps["step"].to_numpy(), [np.empty(0, np.int64)]
     for name in passes:
-        found = np.flatnonzero((steps["pass"] == name).to_numpy())
+        found = np.flatnonzero((steps["pass"] == name).fill_null(False).to_numpy())
         if name != TIME and len(each := np.unique(step[found])) >= SETTLES:
             found = found[step[found] > each[0]]
         each, place = np.unique(step[found], return_inverse=True)
