@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from distprof.arrays import Floats, Integers
+
 MOST, FEWEST = 2000, 600
 """Permutations that are tried; fewer of many ranks."""
 NUMBERS = 4_000_000

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
     CELL_COLUMNS,
@@ -20,7 +21,7 @@ from distprof.contract.rank_summary import (
     PackedTable,
 )
 from distprof.summaries.channels import Cells, cells_of, labels_of
-from distprof.summaries.packing import Integers, hash_of, integers, packed_arrays
+from distprof.summaries.packing import hash_of, integers, packed_arrays
 from distprof.summaries.rank_calls import RankCalls
 
 LARGEST = 2**31 - 2

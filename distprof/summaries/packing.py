@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from distprof.arrays import Integers
 from distprof.contract.rank_summary import DTYPES, NO_INTEGER, NO_TEXT, PackedTable
 from distprof.contract.tables import Column
-
-Integers = npt.NDArray[np.int64]
 
 
 def packed(table: Any, columns: Iterable[Column]) -> PackedTable:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
 from distprof.contract.rank_summary import NO_INTEGER, RankGroup
-from distprof.summaries.packing import Integers, denials, flags, hash_of, integers, text_numbers
+from distprof.summaries.packing import denials, flags, hash_of, integers, text_numbers
 
 COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "sequence", "group_sequence", "num_elements",
            "size_bytes", "dtype", "peer", "tag", "asynchronous", "enqueue_ns", "start_ns", "end_ns", "timed_by",

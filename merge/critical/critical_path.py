@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Array, Integers
 from distprof.merge.activity.activities import Activity
 from distprof.merge.activity.markers import COMMUNICATION
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -55,7 +55,7 @@ class OperatorsAt:
         times = np.concatenate((self._starts, self._ends))
         return times[(times > start_ns) & (times < end_ns)]
 
-    def at(self, times: npt.NDArray[np.int64]) -> list[str | None]:
+    def at(self, times: Integers) -> list[str | None]:
         """The innermost operator at each time."""
         found = np.full(len(times), -1, np.int64)
         for thread in range(int(self._thread.max(initial=-1)) + 1):
@@ -213,7 +213,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
                        for name, kind in SCHEMA.items())
 
 
-def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: npt.NDArray[Any]) -> pl.DataFrame:
+def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: Array) -> pl.DataFrame:
     """Work of a rank in a step, cut where its activity or its operator changes."""
     rank, known = int(links["rank"][0]), program.activities.known
     did, starts, ends = program.did[rank], links["start_ns"].to_numpy(), links["end_ns"].to_numpy()

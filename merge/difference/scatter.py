@@ -15,9 +15,9 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from distprof.arrays import Floats
+
 DRAWS = 400
 NUMBERS = 4_000_000
 """Numbers that are in memory at once."""

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Labels = npt.NDArray[np.int64]
+from distprof.arrays import Integers
+
+Labels = Integers
 EXACT = 64
 """Sequences whose differing parts are no longer are aligned with as many pairs as there can be."""
 FAR = 4096

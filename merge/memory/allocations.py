@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Array
 from distprof.merge.activity.markers import AUTOGRAD, COMMUNICATION, MODULE
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import strict
@@ -159,11 +159,11 @@ def _with_uses(made: pl.DataFrame, uses: pl.DataFrame) -> pl.DataFrame:
         unused_ns=pl.col("freed_ns") - pl.col("last_used_ns"))
 
 
-def _at(values: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _at(values: Array, rows: Array) -> Array:
     return np.where(rows >= 0, values[rows], -1) if len(values) else np.full(len(rows), -1)
 
 
-def _words(name: str, known: Sequence[str | None], numbers: npt.NDArray[Any]) -> pl.Series:
+def _words(name: str, known: Sequence[str | None], numbers: Array) -> pl.Series:
     return pl.Series(name, [known[number] if number >= 0 else None for number in numbers.tolist()], pl.String)
 
 

@@ -13,16 +13,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
 from distprof.shape_formulas.traced_bytes import TRAFFIC
 from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +129,7 @@ class _Inside:
     """True for operators that call themselves with other tensors."""
 
 
-def _inside(timeline: RankTimeline, nesting: Nesting, counts: npt.NDArray[Any], alike: Integers) -> _Inside:
+def _inside(timeline: RankTimeline, nesting: Nesting, counts: Array, alike: Integers) -> _Inside:
     around = np.full(len(counts), -1, np.int64)
     """The innermost of those that count around each slice."""
     for rows, parents in nesting.downwards():

@@ -12,15 +12,12 @@ from math import fsum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Floats, Integers
 from distprof.merge.operators.categories import with_categories
 from distprof.merge.operators.one_key import sorted_places
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 def sums_of(numbers: Integers, values: Floats, num_groups: int) -> Floats:

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from distprof.arrays import Flags, Integers
+
 ENOUGH = 20
 """Rows of a kind of collective from which on it is judged."""
 AFTER = 0.95

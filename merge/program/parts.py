@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.merge.replay.graph import Parts
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 CLEAR = 2
 """The side that sends came so many times earlier than an op takes to move, where it shows whether it waits."""
 

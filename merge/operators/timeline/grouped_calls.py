@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.device.commands import GRAPHS
 from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.one_key import one_key, sorted_places
@@ -32,8 +32,6 @@ from distprof.merge.operators.timeline.rank_timeline import (
 )
 from distprof.merge.scan.thread_ids import thread_of
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 COSTS = ("flops", "bytes")
 MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
 """Bytes of memory, where the timeline has them."""
@@ -169,7 +167,7 @@ def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | Non
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
 
-def _of_launcher(values: npt.NDArray[Any], launcher: Integers) -> npt.NDArray[Any]:
+def _of_launcher(values: Array, launcher: Integers) -> Array:
     """Each slice's value; of slices of a device that of what launched them, if that is known."""
     return np.where(launcher >= 0, values[launcher], values)
 
