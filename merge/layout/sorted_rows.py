@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
+
 ROOM = 1 << 20
 """Rows in memory at most: some 100 MB while they are sorted."""
 MOST_RUNS = 1 << 8
@@ -170,12 +172,12 @@ class _Run:
         return taken
 
 
-def _in_order(columns: Sequence[Any], num_keys: int) -> Columns:
+def _in_order(columns: Sequence[Array], num_keys: int) -> Columns:
     order = _order(columns[:num_keys])
     return tuple(columns if order is None else (column.take(order) for column in columns))
 
 
-def _order(keys: Sequence[Any]) -> Any:
+def _order(keys: Sequence[Array]) -> Integers | None:
     """Places of rows by their keys; None where they are in order."""
     if not len(keys) or not len(keys[0]):
         return None
@@ -194,7 +196,7 @@ def _order(keys: Sequence[Any]) -> Any:
     return order
 
 
-def _packed(keys: Sequence[Any]) -> tuple[Any, int]:
+def _packed(keys: Sequence[Array]) -> tuple[Integers, int]:
     """An integer a row that orders rows by the first keys, as many as there is room for; and how many these are."""
     packed, used = np.zeros(len(keys[0]), np.int64), 0
     for index, key in enumerate(keys):

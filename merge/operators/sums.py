@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -48,7 +47,7 @@ class RealSums:
             for name, values in held.items():
                 held[name] = np.concatenate((values, np.zeros(num_groups - len(values))))
 
-    def add(self, groups: Integers, columns: Mapping[str, Any]) -> None:
+    def add(self, groups: Integers, columns: Mapping[str, Floats]) -> None:
         """Takes the sums of a rank.
 
         Args:
@@ -62,7 +61,7 @@ class RealSums:
             self._lost[name][groups] += (before - (after - part)) + (more - part)
             sums[groups] = after
 
-    def done(self) -> Mapping[str, Any]:
+    def done(self) -> Mapping[str, Floats]:
         """A number for each group."""
         return {name: sums + self._lost[name] for name, sums in self._sums.items()}
 

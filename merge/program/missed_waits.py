@@ -80,7 +80,8 @@ calls, in which turn among the waits behind the last of those, and how long afte
 began."""
 
 
-def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers, end_ns: Integers) -> tuple[Any, Any, Any]:
+def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers,
+                 end_ns: Integers) -> tuple[Integers, Integers, Integers]:
     """Waits that nothing shows on the rank itself.
 
     The others are those of the same collective; where they are too few, those that call the same op in the same place

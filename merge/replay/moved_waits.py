@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats, Integers
 from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 
 
@@ -14,8 +15,8 @@ from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 class Later:
     """Waits and when threads come to them, by the times that were measured."""
 
-    event: Any
-    until_ns: Any
+    event: Integers
+    until_ns: Integers
 
 
 def work_between(graph: Graph, later: Later) -> Any:
@@ -25,7 +26,7 @@ def work_between(graph: Graph, later: Later) -> Any:
     return done[following] - (1 - share) * graph.own_ns[following] - done[later.event]
 
 
-def with_later_waits(graph: Graph, less_ns: Any, later: Later) -> tuple[Graph, Any]:
+def with_later_waits(graph: Graph, less_ns: Floats, later: Later) -> tuple[Graph, Integers]:
     """Moves waits, in a job with less work.
 
     Threads do the rest in the same order; only the places of these waits in it change.
@@ -53,7 +54,7 @@ def with_later_waits(graph: Graph, less_ns: Any, later: Later) -> tuple[Graph, A
     return replace(graph, events=moved, own_ns=work, wake_ns=graph.wake_ns[order]), place
 
 
-def _places(graph: Graph, later: Later) -> tuple[Any, Any]:
+def _places(graph: Graph, later: Later) -> tuple[Integers, Floats]:
     """The event that follows each wait at its new place, and the share of the work in front of it that is done then."""
     events, own = graph.events, graph.own_ns
     origin, span = int(events.at_ns.min()), int(np.ptp(events.at_ns)) + 1

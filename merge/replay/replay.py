@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Floats, Integers
 from distprof.merge.replay.graph import MARK, WAIT, Graph
 from distprof.merge.replay.order import Order
 
+Less = tuple[Integers, Integers, Floats]
+"""Rows, scenarios, and how much earlier a thread comes to each of them."""
 AT_ONCE = 8
 """Scenarios in one go: each takes 8 bytes a part."""
 
@@ -19,9 +22,9 @@ AT_ONCE = 8
 class Relief:
     """Work that threads do not have to do in a scenario."""
 
-    event: Any
+    event: Integers
     """Indices of events, each once."""
-    ns: Any
+    ns: Array
     """How much less is done in front of each; below 0: more."""
 
 
@@ -57,7 +60,7 @@ class Replay:
             np.argsort(graph.parts.join, kind="stable"), order.round_of_join[graph.parts.join], order.num_rounds)
         self._leads = by_round(np.arange(len(graph.leads)), order.round_of_join[graph.leads[:, 0]], order.num_rounds)
 
-    def times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
+    def times(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
         """When each of `marks` would have been, ns since the first event; shape (marks, scenarios).
 
         Args:
@@ -66,7 +69,7 @@ class Replay:
         found = [self._times(scenarios[start:start + AT_ONCE]) for start in range(0, len(scenarios), AT_ONCE)]
         return np.concatenate(found, axis=1) if found else np.empty((len(self.marks), 0))
 
-    def _times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
+    def _times(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
         state = _State(self._graph, self._begins, len(self.marks), len(scenarios))
         less_waits, less_rest = self._less(scenarios)
         for number in range(len(self._wait_at) - 1):
@@ -82,9 +85,9 @@ class Replay:
                 state.join(parts, self._graph.leads[leads[at[number]:at[number + 1]]])
         return state.times[len(self._graph.parts):]
 
-    def _less(self, scenarios: Sequence[Sequence[Relief]]) -> tuple[dict[int, Any], dict[int, Any]]:
+    def _less(self, scenarios: Sequence[Sequence[Relief]]) -> tuple[dict[int, Less], dict[int, Less]]:
         """Relief since their run began of the waits, and of the other events, of each round."""
-        waits, rest = list[Any](), list[Any]()
+        waits, rest = list[Less](), list[Less]()
         for number, scenario in enumerate(scenarios):
             for relief in scenario:
                 event, total = self._since_run(relief)
@@ -93,7 +96,7 @@ class Replay:
                     found.append((event[held], np.full(int(held.sum()), number), total[held]))
         return (_placed(waits, self._waits, self._wait_at), _placed(rest, self._rest, self._rest_at))
 
-    def _since_run(self, relief: Relief) -> tuple[Any, Any]:
+    def _since_run(self, relief: Relief) -> tuple[Integers, Floats]:
         """Events of the relieved ranks, and the relief of each since its run began; those without are left out."""
         ranks = np.unique(self._graph.events.rank[relief.event])
         events = np.flatnonzero(np.isin(self._graph.events.rank, ranks))
@@ -108,7 +111,7 @@ class Replay:
 class _State:
     """Times of a replay that is under way; a column a scenario, ns since the first event."""
 
-    def __init__(self, graph: Graph, begins: Any, num_marks: int, num_scenarios: int) -> None:
+    def __init__(self, graph: Graph, begins: Floats, num_marks: int, num_scenarios: int) -> None:
         self._graph = graph
         self._now = np.repeat(begins[:, None], num_scenarios, axis=1)
         """When the run of each rank began."""
@@ -118,7 +121,7 @@ class _State:
         self._last = np.full((num_queues, num_scenarios), -np.inf)
         self._free = np.full((num_queues, num_scenarios), -np.inf)
 
-    def wait(self, events: Any, offset: Any, less: Any) -> None:
+    def wait(self, events: Integers, offset: Floats, less: Less | None) -> None:
         """Threads come to waits, and go on when their ops have ended."""
         rank = self._graph.events.rank[events]
         came = self._now[rank] + offset[:, None]
@@ -127,14 +130,14 @@ class _State:
         ended = self.times[self._graph.events.part[events]] + self._graph.wake_ns[events][:, None]
         self._now[rank] = np.maximum(came, ended)
 
-    def pass_by(self, events: Any, rows: Any, offset: Any, less: Any) -> None:
+    def pass_by(self, events: Integers, rows: Integers, offset: Floats, less: Less | None) -> None:
         """Threads come to calls and marks."""
         came = self._now[self._graph.events.rank[events]] + offset[:, None]
         if less is not None:
             came[less[0], less[1]] -= less[2]
         self.times[rows] = came
 
-    def join(self, parts: Any, leads: Any) -> None:
+    def join(self, parts: Integers, leads: Integers) -> None:
         """Parts begin, and end when all have begun that they need; `parts` and `leads` by join."""
         graph = self._graph
         queue, join = graph.parts.queue[parts], graph.parts.join[parts]
@@ -154,7 +157,7 @@ class _State:
         self.times[parts] = ended
         self._occupy(queue, ended)
 
-    def _rooted(self, parts: Any, began: Any, begun: Any) -> None:
+    def _rooted(self, parts: Integers, began: Floats, begun: Floats) -> None:
         """Corrects when all had begun that parts need, of those that only need the root of their join."""
         led = np.flatnonzero(self._graph.parts.root[parts] >= 0)
         if len(led):
@@ -162,7 +165,7 @@ class _State:
             root = order[np.searchsorted(parts, self._graph.parts.root[parts[led]], sorter=order)]
             begun[led] = np.maximum(began[led], began[root])
 
-    def _occupy(self, queue: Any, ended: Any) -> None:
+    def _occupy(self, queue: Integers, ended: Array) -> None:
         held = queue >= 0
         if not held.all():
             queue, ended = queue[held], ended[held]
@@ -171,14 +174,14 @@ class _State:
         self._last[queue] = np.maximum(before, ended)
 
 
-def by_round(items: Any, rounds: Any, num_rounds: int) -> tuple[Any, Any]:
+def by_round(items: Integers, rounds: Integers, num_rounds: int) -> tuple[Integers, Integers]:
     """Items by round, in the order they have, and where each round begins; `rounds` is of all, by item."""
     order = np.argsort(rounds[items], kind="stable")
     items = items[order]
     return items, np.searchsorted(rounds[items], np.arange(num_rounds + 1))
 
 
-def _placed(found: Sequence[tuple[Any, Any, Any]], events: Any, at: Any) -> dict[int, Any]:
+def _placed(found: Sequence[Less], events: Integers, at: Integers) -> dict[int, Less]:
     """By round: places in it, scenarios, and ns."""
     if not found:
         return {}

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
+
 SURE = 0.9
 """Length of the mean of the phases of all that happened, 1 where all come at the same place of the period (Rayleigh's
 statistic; Mardia and Jupp 2000)."""
@@ -42,13 +44,13 @@ def period(steps: Any, missed: Any = ()) -> float | None:
     return None
 
 
-def _best(found: float, tried: Any, lengths: Any) -> float:
+def _best(found: float, tried: Floats, lengths: Floats) -> float:
     """The sharpest of the neighbours of a period."""
     near = np.flatnonzero(np.abs(tried / found - 1) < 0.05)
     return float(tried[near[np.argmax(lengths[near])]])
 
 
-def _apart(length: float, steps: Any, missed: Any) -> bool:
+def _apart(length: float, steps: Floats, missed: Floats) -> bool:
     """Whether most steps at that place of the period are of them."""
     if not len(missed):
         return True

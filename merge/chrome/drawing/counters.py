@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing.drawn import CounterValue
 from distprof.merge.spill import Parts
@@ -22,15 +23,15 @@ class JobCounter:
     state: str
     changes: Parts
     """`at_ns`, on the common clock, and `change`, in any order; a part is earlier than the next one."""
-    edges: Any
+    edges: Integers
     """int64, ascending: where the parts begin, but for the first."""
 
-    def add(self, at_ns: Any, changes: Any) -> None:
+    def add(self, at_ns: Integers, changes: Integers) -> None:
         """Adds changes, int64."""
         self.changes.add(pl.DataFrame({"at_ns": at_ns, "change": changes}),
                          np.searchsorted(self.edges, at_ns, side="right"))
 
-    def add_spans(self, starts: Any, ends: Any, amounts: Any) -> None:
+    def add_spans(self, starts: Integers, ends: Integers, amounts: Integers) -> None:
         """Adds amounts, each from a start to an end in ns."""
         self.add(np.append(starts, ends), np.append(amounts, -amounts))
 
