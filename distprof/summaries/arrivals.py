@@ -65,12 +65,12 @@ def _sequences(calls: RankCalls, cells: Cells) -> tuple[Integers, Integers]:
     return found, np.array(first, np.int64)
 
 
-def _peer(calls: RankCalls) -> Any:
+def _peer(calls: RankCalls) -> Integers:
     """Roots; the other side of messages is that of the channel: so calls of peers are the same."""
     return np.where(calls.is_message, NO_INTEGER, calls.peer)
 
 
-def _autograd(calls: RankCalls) -> Any:
+def _autograd(calls: RankCalls) -> Integers:
     return np.where(calls.cut_off, 0, np.where(calls.joined, 1, UNKNOWN))
 
 
@@ -170,7 +170,7 @@ class Covered:
     before: Integers
     """Time in those in front of each."""
 
-    def until(self, at: Any) -> Any:
+    def until(self, at: Integers) -> Integers:
         """Time in them up to some times."""
         if not len(self.starts):
             return np.zeros(len(at), np.int64)

@@ -69,10 +69,10 @@ class WaitingOperators:
 
         return kernel
 
-    def _reading(self, op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+    def _reading(self, op: str, *args: Any, **_kwargs: object) -> Wait | None:
         return self._of(op, args[0])
 
-    def _of(self, op: str, tensor: Any) -> Wait | None:
+    def _of(self, op: str, tensor: object) -> Wait | None:
         kind = tensor.device.type if isinstance(tensor, torch.Tensor) else "meta"
         if kind == "meta" or (kind == "cpu" and self._on_device):
             return None  # in a job on a device, tensors of the host are what the script wants there
@@ -90,7 +90,7 @@ def copying(op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait 
     return Wait(op, DEVICE, (source if to_host else to).device.type, blocking=True)
 
 
-def _communicating(op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+def _communicating(op: str, *args: Any, **_kwargs: object) -> Wait | None:
     if isinstance(args[0], torch.Tensor) and args[0].device.type != "cpu":
         return None  # a stream waits, and the host goes on
     return Wait(op, COMMUNICATION, "cpu", blocking=True)

@@ -45,7 +45,7 @@ class BackwardEnd:
         """By number of the graph task."""
         self._begins, self._ends = guard(self._on_begin), guard(self._on_end)
 
-    def issued(self, call: CollectiveCall, operator: str, work: Any, caller: Any) -> None:
+    def issued(self, call: CollectiveCall, operator: str, work: object, caller: object) -> None:
         """A call was made; nothing happens unless DDP made it in backward."""
         task = torch._C._current_graph_task_id()
         is_over = _done(call, work) if task != -1 and is_of_ddp(operator, caller) else None

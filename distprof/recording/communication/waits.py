@@ -71,8 +71,8 @@ class WaitWatch:
         self._latest.clear()
         self._backward.forget()
 
-    def issued(self, call: CollectiveCall, operator: str, work: Any, tensors: Sequence[torch.Tensor],
-               caller: Any) -> None:
+    def issued(self, call: CollectiveCall, operator: str, work: object, tensors: Sequence[torch.Tensor],
+               caller: object) -> None:
         """A call was made.
 
         Args:
@@ -97,7 +97,7 @@ class WaitWatch:
         if len(self._by_storage) > MOST_STORAGES:
             del self._by_storage[next(iter(self._by_storage))]
 
-    def _replace(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+    def _replace(self, owner: object, name: str, around: Callable[[Any], Any]) -> None:
         own = getattr(owner, name, None)
         if own is not None:
             self._replaced.append((owner, name, own))
@@ -106,7 +106,7 @@ class WaitWatch:
     def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         scope = torch._C._profiler._RecordFunctionFast
 
-        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+        def waits(work: object, *args: Any, **kwargs: Any) -> Any:
             self._work_waits(work)
             start_ns = time.time_ns()
             with scope(WAIT_SLICE):
@@ -116,12 +116,12 @@ class WaitWatch:
 
         return waits
 
-    def _before_work(self, work: Any) -> None:
+    def _before_work(self, work: object) -> None:
         call = self._by_work.get(work)
         if call is not None:
             note_begin(call)
 
-    def _on_work(self, work: Any, start_ns: int, end_ns: int) -> None:
+    def _on_work(self, work: object, start_ns: int, end_ns: int) -> None:
         call = self._by_work.get(work)
         if call is not None:
             note_wait(call, start_ns, end_ns)
