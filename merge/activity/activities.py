@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,8 @@ class ActivityLane:
         return cls(starts=table[:, 0], ends=table[:, 1], labels=table[:, 2])
 
     @classmethod
-    def first_counts(cls, starts: Integers, ends: Integers, labels: Integers, *, held: Any = True) -> ActivityLane:
+    def first_counts(cls, starts: Integers, ends: Integers, labels: Integers, *,
+                     held: Flags | bool = True) -> ActivityLane:
         """From intervals by start that may overlap: the one that began first counts, those not `held` hide others."""
         reach = np.maximum.accumulate(ends) if len(ends) else ends
         begins = np.maximum(starts, np.concatenate((starts[:1], reach[:-1])))
@@ -98,7 +99,7 @@ class ActivityLane:
         inside = (self.starts[index] <= times) & (times < self.ends[index])
         return inside, self.labels[index]
 
-    def intervals(self, labels: Any) -> Intervals:
+    def intervals(self, labels: Sequence[int]) -> Intervals:
         """When one of these labels holds."""
         held = np.isin(self.labels, labels)
         return Intervals.of(self.starts[held], self.ends[held])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.arrays import Flags, Integers
+
+if TYPE_CHECKING:
+    from distprof.merge.activity.activities import ActivityLane
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,7 @@ class Intervals:
     ends: Integers
 
     @classmethod
-    def of(cls, starts: Any, ends: Any) -> Intervals:
+    def of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
         """The union of intervals in any order, without empty and negative ones."""
         starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         held = ends > starts
@@ -36,7 +40,7 @@ class Intervals:
         """Length of all intervals in front of each one, and of all."""
         return np.concatenate(([0], np.cumsum(self.ends - self.starts)))
 
-    def until(self, times: Any) -> Integers:
+    def until(self, times: npt.ArrayLike) -> Integers:
         """How much of the set lies before each of these times."""
         times = np.asarray(times, np.int64)
         if not len(self.starts):
@@ -45,7 +49,7 @@ class Intervals:
         inside = np.minimum(times, self.ends[np.maximum(index, 0)]) - self.starts[np.maximum(index, 0)]
         return np.where(index < 0, 0, self._before[np.maximum(index, 0)] + inside)
 
-    def within(self, starts: Any, ends: Any) -> Integers:
+    def within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Integers:
         """How much of the set lies in each of these intervals, which may overlap each other."""
         return np.where(np.asarray(ends) > np.asarray(starts), self.until(ends) - self.until(starts), 0)
 
@@ -58,7 +62,7 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         return Intervals.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
 
-    def _where(self, other: Intervals, holds: Any) -> Intervals:
+    def _where(self, other: Intervals, holds: np.ufunc) -> Intervals:
         """Where a function of "lies in this set" and "lies in the other" is true."""
         edges = edges_of(self, other)
         held = holds(self.covers(edges[:-1]), other.covers(edges[:-1]))
@@ -72,7 +76,7 @@ class Intervals:
         return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
 
 
-def edges_of(one: Any, other: Any) -> Any:
+def edges_of(one: Intervals | ActivityLane, other: Intervals | ActivityLane) -> Any:
     """All starts and ends of two sets or lanes, ascending: neither changes between two of them."""
     edges = np.concatenate((one.starts, one.ends, other.starts, other.ends))
     edges.sort()  # np.unique() hashes integers, which takes ten times as long for what is nearly sorted

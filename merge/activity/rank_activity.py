@@ -112,7 +112,7 @@ def _intervals(events: pl.DataFrame) -> Intervals:
     return Intervals.of(starts, starts + events["duration_ns"].to_numpy())
 
 
-def _pauses(computing: Intervals, in_flight: Intervals, ends: Any) -> Intervals:
+def _pauses(computing: Intervals, in_flight: Intervals, ends: Integers) -> Intervals:
     """The part of the pauses between operators that the end of a collective ended."""
     if not len(computing.starts) or not len(in_flight.starts):  # collectives may take no time at all
         return in_flight

@@ -50,7 +50,7 @@ class OperatorsAt:
         self._ends = self._starts + shown["duration_ns"].to_numpy()
         self._parent = Nesting(self._thread, self._starts, self._ends, np.ones(len(shown), bool)).parent
 
-    def edges(self, start_ns: int, end_ns: int) -> Any:
+    def edges(self, start_ns: int, end_ns: int) -> Integers:
         """When operators begin and end within a window."""
         times = np.concatenate((self._starts, self._ends))
         return times[(times > start_ns) & (times < end_ns)]
@@ -193,7 +193,7 @@ def _operators(program: RunProgram, rank: int) -> OperatorsAt | None:
 
 
 def _named(links: pl.DataFrame, program: RunProgram, job: Job, operators: OperatorsAt | None,
-           idle: Any) -> Iterator[pl.DataFrame]:
+           idle: Integers) -> Iterator[pl.DataFrame]:
     """Links of a rank in a step."""
     index, is_work = int(links["rank"][0]), pl.col("kind") == WORK
     ahead = int(job.ahead_ns[index])

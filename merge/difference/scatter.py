@@ -60,7 +60,7 @@ def block_length(alike: float, number: int) -> int:
     return int(np.clip(round(length), 1, max(number // FEWEST_BLOCKS, 1)))
 
 
-def standard_errors(values: Floats, statistic: Statistic, alike: float | None = None) -> tuple[Any, float]:
+def standard_errors(values: Floats, statistic: Statistic, alike: float | None = None) -> tuple[Floats, float]:
     """Of a statistic of each item, and their degrees of freedom.
 
     Args:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.arrays import Array
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.markers import AUTOGRAD, COMMUNICATION, MODULE
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import strict
@@ -29,11 +28,11 @@ BUFFERS = (*COMMUNICATION, "FSDP::all_gather", "FSDP::post_backward_reduce")
 class Outer:
     """What each slice lies in, as numbers of slices; -1 for none."""
 
-    operator: Any
+    operator: Integers
     """The outermost operator, functions of the autograd engine apart."""
-    model: Any
+    model: Integers
     """The outermost module call."""
-    communicates: Any
+    communicates: Flags
     """True inside a collective."""
 
 
@@ -55,7 +54,7 @@ def outer_of(timeline: RankTimeline, nesting: Nesting) -> Outer:
     return Outer(operator=operator, model=model, communicates=communicates)
 
 
-def place_at(places: Places, row: Any) -> tuple[Any, Any]:
+def place_at(places: Places, row: Integers) -> tuple[Integers, Integers]:
     """Number of the phase and of the module of slices; 0 and -1 where there is none."""
     if not len(places.phase):
         return np.zeros(len(row), np.int64), np.full(len(row), -1)

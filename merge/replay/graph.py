@@ -78,7 +78,7 @@ class Graph:
     wake_ns: Integers
     """Of each event that is a wait."""
     latency_ns: Integers
-    transfer_ns: Integers
+    transfer_ns: Array
     uses_lane: Flags
     """False for a part that began although no lane seemed free."""
     previous: Integers

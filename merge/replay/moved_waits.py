@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Floats, Integers
+from distprof.arrays import Flags, Floats, Integers
 from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 
 
@@ -64,7 +64,7 @@ def _places(graph: Graph, later: Later) -> tuple[Integers, Floats]:
     return following, np.divide(since, own[following], out=np.ones(len(since)), where=own[following] > 0)
 
 
-def with_waits_at_once(graph: Graph, parts: Any) -> tuple[Graph, Any]:
+def with_waits_at_once(graph: Graph, parts: Flags) -> tuple[Graph, Integers]:
     """Threads wait for some parts as soon as they have called them, and not where they did.
 
     Args:
@@ -80,7 +80,7 @@ def with_waits_at_once(graph: Graph, parts: Any) -> tuple[Graph, Any]:
     kept = replace(events, kind=np.where(gone, NOTHING, events.kind), part=np.where(gone, -1, events.part),
                    began_ns=np.where(gone, events.at_ns, events.began_ns))
 
-    def inserted(values: Any, new: Any) -> Any:
+    def inserted(values: Integers, new: Any) -> Integers:
         return np.insert(values, calls + 1, new)
 
     at = events.at_ns[calls]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -72,7 +71,7 @@ def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
 
 
 def _commands(timeline: RankTimeline, device: Array, call: Array) -> (
-        tuple[Any, Any, Any, Any, Any]):
+        tuple[Integers, Integers, Integers, Integers, Integers]):
     """Of each call that sent something: its start, its end, when the first slice of it began, how long all ran, and the
     stream of the first."""
     order = np.lexsort((timeline.start_ns[device], call))
@@ -82,7 +81,7 @@ def _commands(timeline: RankTimeline, device: Array, call: Array) -> (
     return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[begun], ran, timeline.thread[begun]
 
 
-def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Any, Any]:
+def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Integers, Integers]:
     """The parts of intervals that lie in a window."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     return start[start < end], end[start < end]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -46,7 +45,7 @@ class JobCounter:
                 yield CounterValue(self.what, self.state, at_ns, value)
 
 
-def add_waits(counter: JobCounter, starts: Any, ends: Any) -> None:
+def add_waits(counter: JobCounter, starts: Integers, ends: Integers) -> None:
     """Adds the waits of a rank, int64 ns: one that waits in several collectives at once is one."""
     every = Intervals.of(starts, ends)
     counter.add_spans(every.starts, every.ends, np.ones(len(every.starts), np.int64))

@@ -126,7 +126,7 @@ def _sums(rows: Integers, keys: Mapping[str, Integers], times: Mapping[str, Inte
     turn = np.argsort(first)
     order, sizes = rows[order], np.diff(begins, append=len(rows))
 
-    def added(values: Array, how: Any = np.add) -> Array:
+    def added(values: Array, how: np.ufunc = np.add) -> Array:
         return how.reduceat(values[order], begins)[turn] if len(begins) else values[:0]
 
     duration = times["duration_ns"]
