@@ -237,7 +237,7 @@ class EventTable:
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)
 
 
-def _open(file: IO[bytes], schema: Any) -> Any:
+def _open(file: IO[bytes], schema: pa.Schema) -> Any:
     """A Parquet writer that is fast for long columns of few values: batches as long as a page, bounds of times only."""
     import pyarrow.parquet as pq  # takes a while
 

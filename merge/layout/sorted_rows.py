@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from io import BufferedRandom
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,8 @@ class _Run:
     """Keys of the next row; likewise of the last one that was read."""
     last: tuple[int, ...]
 
-    def __init__(self, file: BufferedRandom, place: int, count: int, kinds: Sequence[Any], num_keys: int, room: int) -> None:
+    def __init__(self, file: BufferedRandom, place: int, count: int, kinds: Sequence[Any], num_keys: int,
+                 room: int) -> None:
         self._file, self._count, self._kinds, self._num_keys, self._room = file, count, kinds, num_keys, room
         sizes = [count * kind.itemsize for kind in kinds]
         self._places = [place + sum(sizes[:index]) for index in range(len(sizes))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,7 @@ class _Marks:
             self.classes.append(name[name.rindex("[") + 1:-1])
         return number
 
-    def module(self, rows: Integers, inside: Integers, made: Any) -> Integers:
+    def module(self, rows: Integers, inside: Integers, made: Callable[[Integers], Any] | None) -> Integers:
         """Of these rows, which lie in `inside`; `made` finds the module of a function of autograd."""
         named = self._of_name[self._timeline.name[rows]]
         if self._root >= 0:  # a submodule may be called model as well

@@ -11,6 +11,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ class CollectiveRecorder:
             call.mark = call.reached = call.waited = call.passed = None
 
     def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: object,
-                 caller: object) -> None:
+                 caller: FrameType | None) -> None:
         """Labels a call.
 
         Args:

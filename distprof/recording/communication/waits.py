@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class WaitWatch:
         self._backward.forget()
 
     def issued(self, call: CollectiveCall, operator: str, work: object, tensors: Sequence[torch.Tensor],
-               caller: object) -> None:
+               caller: FrameType | None) -> None:
         """A call was made.
 
         Args:
@@ -90,7 +91,7 @@ class WaitWatch:
         for storage in filter(None, map(_storage, tensors)):
             self._write(call, storage)
 
-    def _write(self, call: CollectiveCall, storage: Any) -> None:
+    def _write(self, call: CollectiveCall, storage: torch.UntypedStorage) -> None:
         # while there is a weak reference no other storage gets the same address
         reference, calls = self._by_storage.pop(storage._cdata, None) or (StorageWeakRef(storage), [])
         self._by_storage[storage._cdata] = reference, [*(one for one in calls if one.wait_start_ns is None), call]
@@ -126,10 +127,10 @@ class WaitWatch:
         if call is not None:
             note_wait(call, start_ns, end_ns)
 
-    def _kernel(self, overload: Any) -> Callable[..., Any]:
+    def _kernel(self, overload: torch._ops.OpOverload) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
-        def kernel(keys: Any, tensor: torch.Tensor) -> torch.Tensor:
+        def kernel(keys: torch.DispatchKeySet, tensor: torch.Tensor) -> torch.Tensor:
             self._tensor_waits(tensor)
             start_ns = time.time_ns()
             output: torch.Tensor = overload.redispatch(keys & after, tensor)
