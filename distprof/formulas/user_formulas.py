@@ -27,7 +27,7 @@ TRITON = ("higher_order::triton_kernel_wrapper_mutation", "higher_order::triton_
 def register_flops(op: object, formula: F, *, replace: bool = False) -> F: ...
 @overload
 def register_flops(op: object, formula: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
-def register_flops(op: object, formula: object = None, *, replace: bool = False) -> Any:
+def register_flops(op: object, formula: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
     """Registers a formula for the FLOPs of an operator; also works as a decorator.
 
         distprof.register_flops("mylib::op", lambda x, weight, *, out: 2 * x.numel() * weight.shape[-1])

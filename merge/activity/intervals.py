@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from distprof.arrays import Flags, Integers
-
-if TYPE_CHECKING:
-    from distprof.merge.activity.activities import ActivityLane
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +73,7 @@ class Intervals:
         return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
 
 
-def edges_of(one: Intervals | ActivityLane, other: Intervals | ActivityLane) -> Any:
+def edges_of(one: Any, other: Any) -> Any:
     """All starts and ends of two sets or lanes, ascending: neither changes between two of them."""
     edges = np.concatenate((one.starts, one.ends, other.starts, other.ends))
     edges.sort()  # np.unique() hashes integers, which takes ten times as long for what is nearly sorted
