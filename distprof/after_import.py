@@ -24,7 +24,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         self._call = call
         self._asking = self._called = False
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
         """Finds nothing of its own; where the name is that of the module, its loader calls the function at the end."""
         if name != self._name or self._asking or self._called:
             return None

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from distprof.errors import Ended
 from distprof.system import SIGNALS, c_function
@@ -25,7 +24,7 @@ class _Ending:
         self.notes: int | None = None
         """File for paths that whoever watches this process removes if it crashes."""
 
-    def on_signal(self, number: int, _: Any) -> None:
+    def on_signal(self, number: int, _: object) -> None:
         # a second signal must not interrupt the cleaning up; a closed terminal sends several
         first, self.number = self.number is None, self.number or number
         if first and not self.holds:

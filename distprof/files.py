@@ -127,7 +127,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii"))
 
 
-def json_text(value: Any) -> bytes:
+def json_text(value: object) -> bytes:
     """A msgspec struct as JSON with a line per field.
 
     File names and arguments need not be UTF-8: a byte that is not is written as Python shows it, like \\udcff.
@@ -139,7 +139,7 @@ def json_text(value: Any) -> bytes:
     return msgspec.json.format(text, indent=1) + b"\n"
 
 
-def escaped(value: Any) -> Any:
+def escaped(value: object) -> Any:
     """The value with bytes that are not UTF-8 as Python shows them."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()

@@ -11,7 +11,6 @@ import sys
 TYPE_CHECKING = False  # that of `typing`, which takes milliseconds
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any
 
 
 class UntilTorch:
@@ -19,7 +18,7 @@ class UntilTorch:
 
     handed_over = False
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Finds torch as Python would, with what watches for the begin of a training."""
         if name != "torch" or self.handed_over:
             return None

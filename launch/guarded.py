@@ -12,7 +12,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from distprof.ending import end_with_parent, note_paths_in
 from distprof.launch.limits import reached, short
@@ -69,7 +68,7 @@ def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
 
 def _wait_for(child: int) -> int:
     """Its status at its end; signals that arrive meanwhile are its own."""
-    def forward(number: int, _: Any) -> None:
+    def forward(number: int, _: object) -> None:
         os.kill(child, number)
 
     for number in SIGNALS:

@@ -84,7 +84,7 @@ def import_factory(spec: str) -> Callable[[], Any]:
     return found if not isinstance(found, nn.Module) else lambda: found
 
 
-def _attribute(holder: Any, part: str, spec: str) -> Any:
+def _attribute(holder: object, part: str, spec: str) -> Any:
     """An attribute of a module or class; some are made only when they are asked for, which may fail."""
     place, _, name = spec.rpartition(":")
     try:

@@ -26,7 +26,7 @@ class ModelCall(NamedTuple):
     """False for arguments of the command line, which gives tensors only, and for none at all."""
 
     @classmethod
-    def of(cls, made: Any, spec: str) -> ModelCall:
+    def of(cls, made: object, spec: str) -> ModelCall:
         """What a factory returned.
 
         Raises:

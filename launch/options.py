@@ -91,7 +91,7 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
         for axis in GIVEN_AXES])
 
 
-def _on_one_host(context: click.Context, _: click.Parameter, value: Any) -> None:
+def _on_one_host(context: click.Context, _: click.Parameter, value: object) -> None:
     if value:
         from distprof.merge.clock.recorded_clock import on_one_host
 
@@ -151,7 +151,7 @@ def module_tree(*sorts: str) -> Callable[[Callable[..., None]], Any]:
     ))
 
 
-def _with(command: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
+def _with(command: object, options: Sequence[Callable[[Any], Any]]) -> Any:
     for option in reversed(options):
         command = option(command)
     return command

@@ -20,7 +20,7 @@ RUNS = "runs"
 SHOWN = 3
 
 
-def checked(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+def checked(context: click.Context, _parameter: click.Parameter, value: object) -> Any:
     """A callback of click for paths of runs.
 
     Raises:

@@ -118,7 +118,8 @@ class StartHook:
 
         self._undo_groups.append(undo)
 
-    def _explained(self, init: Callable[..., Any], args: Any, kwargs: Any) -> AbstractContextManager[None]:
+    def _explained(self, init: Callable[..., Any], args: tuple[Any, ...],
+                   kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """Says why ranks of a script wait for ever where torchrun has started the script."""
         if not self._is_child() or AGENT_STORE not in os.environ:
             return nullcontext()

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from distprof.arrays import Floats, Integers
+
 MOST, FEWEST = 2000, 600
 """Permutations that are tried; fewer of many ranks."""
 NUMBERS = 4_000_000
@@ -59,7 +58,7 @@ def chance(beyond: Floats, row: int, kind: int) -> float | None:
     return min(as_is, _chance(np.minimum(beyond, most), row, kind) / CLIPPED, 1.0)
 
 
-def chances(beyond: Any) -> Any:
+def chances(beyond: Floats) -> Any:
     """The same of the rank that exceeds the others most in each kind of work, in the mean over steps.
 
     Kinds are measured by their own spread, so that each counts alike: the probability is that of any kind in which a

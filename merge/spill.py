@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
+
+from distprof.arrays import Array
 
 ROOM = 1 << 15
 """Rows that are held before they go to files: some 10 MB of collectives."""
@@ -44,7 +44,7 @@ class Parts:
     def __len__(self) -> int:
         return sum(self._counts.values())
 
-    def add(self, rows: pl.DataFrame, part: npt.NDArray[Any] | int) -> None:
+    def add(self, rows: pl.DataFrame, part: Array | int) -> None:
         """Takes in rows; those of a part have the same columns.
 
         Args:
@@ -103,7 +103,7 @@ class Parts:
         self._num_held = 0
 
 
-def _by_part(rows: pl.DataFrame, part: npt.NDArray[Any] | int) -> Iterator[tuple[int, pl.DataFrame]]:
+def _by_part(rows: pl.DataFrame, part: Array | int) -> Iterator[tuple[int, pl.DataFrame]]:
     if not len(rows):
         return
     if isinstance(part, int):

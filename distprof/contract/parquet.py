@@ -62,20 +62,20 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
     return len(rows)
 
 
-def write_pieces(folder: Path, table: Table, pieces: Iterable[Any], metadata: Mapping[str, str]) -> None:
+def write_pieces(folder: Path, table: Table, pieces: Iterable[pa.Table], metadata: Mapping[str, str]) -> None:
     """Writes a table whole or not at all, from pyarrow tables that have its columns; each becomes a row group."""
     schema = schema_of(table, metadata)
     _write(folder / table.file, chain((_fitted(piece, schema) for piece in pieces), [schema.empty_table()]))
 
 
-def _fitted(piece: Any, schema: Any) -> Any:
+def _fitted(piece: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [piece[field.name].combine_chunks() for field in schema]
     arrays = [_category(column) if pa.types.is_dictionary(field.type) else column.cast(field.type)
               for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _category(column: Any) -> Any:
+def _category(column: pa.Array) -> pa.DictionaryArray:
     """Texts once each, in the order in which they appear: that of another dictionary may be left to chance."""
     if not pa.types.is_dictionary(column.type):
         return column.cast(pa.string()).dictionary_encode()
@@ -83,7 +83,7 @@ def _category(column: Any) -> Any:
     return pa.DictionaryArray.from_arrays(found.indices, column.dictionary.take(found.dictionary).cast(pa.string()))
 
 
-def _write(path: Path, pieces: Iterable[Any]) -> None:
+def _write(path: Path, pieces: Iterable[pa.Table]) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file, ExitStack() as stack:  # arrow opens no path that is not UTF-8
             writer = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import reduce
 from operator import or_
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -376,7 +376,7 @@ class MergeAlone(Remark, frozen=True):
 Coded = TypeVar("Coded", Problem, Remark)
 
 
-def from_json(kind: type[Coded], found: Any) -> list[Coded]:
+def from_json(kind: type[Coded], found: object) -> list[Coded]:
     """Problems or remarks as `summary.json` has them.
 
     Raises:

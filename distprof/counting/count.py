@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -95,7 +95,7 @@ class Counts(CountedCall):
 ONE_PROCESS = Topology(sizes={}, coordinates={}, source="one process", basis="given")
 
 
-def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
+def count(model: Callable[..., Any], *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
     """Counts the work of one model call exactly, on any device (on the meta device without memory).
 
     Random state, buffers, gradients, training flags, hooks and compiled code are left unchanged. While counting,
@@ -125,7 +125,7 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
     return summed(*run_counted(invocation))
 
 
-def count_with_unused(model: Any, *args: Any, **kwargs: Any) -> Counts:
+def count_with_unused(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Counts:
     """As `count`, forward only, with the calls whose results nothing used in `Counts.unused`."""
     invocation, flow = Invocation.of(model, args, kwargs, backward=False), DataFlow()
     found = summed(*run_counted(invocation, flow))

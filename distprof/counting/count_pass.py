@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import unwrap
 from typing import Any
@@ -194,7 +194,7 @@ class CountPass(TorchDispatchMode):
         """True on another thread of the script, which is none that autograd or TorchScript started."""
         return threading.get_ident() != self._thread and not in_backward() and not is_on(self)
 
-    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
+    def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         """Marks the autograd nodes of the call; records hidden operators and shapes."""
         call: RunningCall | None = frame.data.get(self)
         if call is None:
@@ -215,14 +215,15 @@ class CountPass(TorchDispatchMode):
             self._joined.remove(frame)
             self._switch_off()
 
-    def _look_for_hidden_work(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
+    def _look_for_hidden_work(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
+                              result: object) -> None:
         found = hidden_results(frame.module, args, kwargs, result)
         if found:
             self._record_hidden(frame, f"opaque::{frame.site.class_name}", 1, tensors((args, kwargs)), found, NOT_SEEN)
         else:
             self._hides_nothing.add(frame.site)  # to look takes time
 
-    def _on_opaque_call(self, label: str, args: Any, kwargs: Any, result: Any) -> None:
+    def _on_opaque_call(self, label: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         try:
             with torch._C.DisableTorchFunction():
                 self._record_hidden(self._scopes.current, label, 1, tensors((args, kwargs)), tensors(result), NOT_SEEN)
@@ -246,7 +247,8 @@ class CountPass(TorchDispatchMode):
         # a call made by backward has no callers; its parents in the model take their place
         return self._outside if site is None else self._static_path(site.parent).child(site)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         if kwargs is None:
             kwargs = {}
         # fake tensors call prim:: for their device, where an exception would end the process
@@ -270,7 +272,7 @@ class CountPass(TorchDispatchMode):
             self._error, self._retired = error, True
         return output
 
-    def _run_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_parts(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, here = formulas.name_of(func), self._running_here
         if name not in CALL_PRODUCTS or here.kernel:
             return run_parts(self, func, args, kwargs)
@@ -280,7 +282,7 @@ class CountPass(TorchDispatchMode):
         finally:
             here.kernel = ""
 
-    def _record(self, operator: Operator, args: Any, kwargs: Any, output: Any) -> None:
+    def _record(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         self._computed += operator.computes
         if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return

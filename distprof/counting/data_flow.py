@@ -54,7 +54,7 @@ class DataFlow:
         """So many operators ran until now."""
         return len(self._needs)
 
-    def add_operator(self, func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def add_operator(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         """Adds an operator that has run; views are none, they neither compute nor write."""
         read, made = _memory(tensors((args, kwargs))), _memory(tensors(output))
         written = _memory(tensors(_written(func, args, kwargs)))
@@ -70,11 +70,11 @@ class DataFlow:
         self._needs.append({self._writer[place] for place in read if place in self._writer})
         self._writer.update(dict.fromkeys(written | (made - read), node))
 
-    def add_function(self, call: FunctionCall, first: int, output: Any) -> None:
+    def add_function(self, call: FunctionCall, first: int, output: object) -> None:
         """Adds a torch function that has run; `first` is the number of operators before it."""
         self._spans.append(Span(call, range(first, len(self._needs)) or self._writers(output)))
 
-    def end(self, result: Any) -> None:
+    def end(self, result: object) -> None:
         """Finds the unused calls of a model that has returned `result`."""
         ends = _memory(_all_tensors(result, set()))
         if ends:  # a call without results is made for what it changes
@@ -82,7 +82,7 @@ class DataFlow:
             self.unused_calls = Counter(span.call for span in self._spans
                                         if span.nodes and used.isdisjoint(span.nodes))
 
-    def _writers(self, tree: Any) -> set[int]:
+    def _writers(self, tree: object) -> set[int]:
         return {self._writer[place] for place in _memory(tensors(tree)) if place in self._writer}
 
     def _used(self, ends: set[int]) -> set[int]:
@@ -107,14 +107,14 @@ def _storage(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+def _written(func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments that an operator changes."""
     places, names = _write_access(func)
     return [args[place] for place in places if place < len(args)] + [kwargs[name] for name in names if name in kwargs]
 
 
 @cache
-def _write_access(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _write_access(func: object) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if not isinstance(func, torch._ops.OpOverload):
         return (), ()
     changed = [(place, argument.name) for place, argument in enumerate(func._schema.arguments)
@@ -122,7 +122,7 @@ def _write_access(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(place for place, _ in changed), tuple(name for _, name in changed)
 
 
-def _all_tensors(result: Any, opened: set[int]) -> list[torch.Tensor]:
+def _all_tensors(result: object, opened: set[int]) -> list[torch.Tensor]:
     """Tensors in a result, in attributes of objects as well: a cache of keys and values."""
     found = tensors(result)
     for leaf in tree_leaves(result):
@@ -142,7 +142,7 @@ def are_real(tensors: Iterable[torch.Tensor]) -> bool | None:
     return has_data(*found) if found else None
 
 
-def is_traced(args: Any, output: Any) -> bool:
+def is_traced(args: tuple[Any, ...], output: object) -> bool:
     """Whether a call is part of a trace in the middle of a model with data."""
     # every operator call comes here, and nearly all of them end at the first tensor
     first = output if isinstance(output, torch.Tensor) else _first((output, args))

@@ -118,7 +118,7 @@ class Invocation:
         return any(tensor.is_meta for tensor in (*parameters, *tensors((self.args, dict(self.kwargs)))))
 
 
-def _owner(function: Any) -> nn.Module | None:
+def _owner(function: object) -> nn.Module | None:
     owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
 
@@ -141,7 +141,7 @@ def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 
-def _no_gradient(result: Any) -> UsageError:
+def _no_gradient(result: object) -> UsageError:
     outputs = tensors(result)
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in outputs})
     if not torch.is_grad_enabled():

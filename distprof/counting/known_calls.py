@@ -62,7 +62,7 @@ class KnownCalls:
         """By id, those that were asked for."""
         self._calls: dict[Hashable, KnownCall] = {}
 
-    def operator(self, func: Any, kwargs: dict[str, Any]) -> Operator:
+    def operator(self, func: object, kwargs: dict[str, Any]) -> Operator:
         """An operator; a Triton kernel is found by the `kwargs` of its launch."""
         known = self.operators.get(id(func))
         if known is None:
@@ -73,7 +73,7 @@ class KnownCalls:
                 self.operators[id(func)] = known  # which keeps it alive, so that its id stays its own
         return known
 
-    def call(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> KnownCall:
+    def call(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> KnownCall:
         """A call that has returned.
 
         Raises:
@@ -109,11 +109,11 @@ class KnownCalls:
         self._calls[key] = call
 
 
-def _is_view(func: Any) -> bool:
+def _is_view(func: object) -> bool:
     return kind_without_formula(func) == "view"
 
 
-def _has_parts(func: Any, kwargs: dict[str, Any]) -> bool:
+def _has_parts(func: object, kwargs: dict[str, Any]) -> bool:
     return not (formulas.has_formula(func, kwargs) or is_whole(func))  # whole in inference mode
 
 
@@ -122,7 +122,7 @@ def shapes_text(inputs: Iterable[torch.Tensor]) -> str:
     return _as_json(tuple(map(_shape, inputs)))
 
 
-def shapes_of(tree: Any) -> Shapes:
+def shapes_of(tree: object) -> Shapes:
     """Shapes of the tensors in nested containers."""
     return tuple(_shape(tensor) for tensor in tensors(tree))
 

@@ -70,7 +70,7 @@ class OpaqueCalls:
 
     def _in_front_of(self, own: Callable[..., Any], label: str) -> Callable[..., Any]:
         @wraps(own)
-        def call(called: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(called: object, *args: Any, **kwargs: Any) -> Any:
             if getattr(self._running, "any", False):
                 return own(called, *args, **kwargs)
             self._running.any = True
@@ -114,7 +114,8 @@ HOLDERS = (dict, list, set)
 """What keeps a tensor for later: attributes, caches."""
 
 
-def hidden_results(module: nn.Module, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
+def hidden_results(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
+                   result: object) -> list[torch.Tensor]:
     """The results of a module call that ran no operator which computes, without those that were there before it."""
     known = {_memory(tensor) for tensor in tensors((args, kwargs))}
     found = [tensor for tensor in tensors(result) if type(tensor) in (torch.Tensor, nn.Parameter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import prod
@@ -76,7 +76,7 @@ class FunctionCall(NamedTuple):
     spelling: str = ""
     """Spelling in the source if the name hides it: `operator` for a + b, torch.nn.functional.upsample."""
 
-    def argument(self, position: int, name: str, default: Any = None) -> Any:
+    def argument(self, position: int, name: str, default: object = None) -> Any:
         """An argument, passed by position or by name."""
         if position < len(self.args):
             return self.args[position]
@@ -89,7 +89,7 @@ class Flow(Protocol):
     @property
     def num_operators(self) -> int: ...
 
-    def add_function(self, call: FunctionCall, first: int, output: Any) -> None: ...
+    def add_function(self, call: FunctionCall, first: int, output: object) -> None: ...
 
 
 class _Names(threading.local):
@@ -167,7 +167,8 @@ class FunctionPass(TorchFunctionMode):
         """Functions that are running on this thread, outermost first."""
         return self._running_here.names
 
-    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, _types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         if kwargs is None:
             kwargs = {}
         known = self._known.get(func) or self._look_up(func)
@@ -196,29 +197,29 @@ class FunctionPass(TorchFunctionMode):
             self._flow.add_function(FunctionCall(*call), first, output)
         return output
 
-    def _look_up(self, func: Any) -> KnownFunction:
+    def _look_up(self, func: object) -> KnownFunction:
         name, opened = function_name(func), _is_opened(func)
         if name is not None and not opened and self._names is not None and name not in self._names:
             name = None
         known = self._known[func] = KnownFunction(name, opened, name in OPERATORS or name in WRAPPERS)
         return known
 
-    def _open(self, func: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    def _open(self, func: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self:
             if func not in self._opened:
                 self._opened[func] = _unguarded(func)
             return self._call(self._opened[func], args, kwargs)
 
-    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
 
 
-def _has_gradient(output: Any) -> bool:
+def _has_gradient(output: object) -> bool:
     first = output[0] if isinstance(output, (tuple, list)) and output else output
     return isinstance(first, torch.Tensor) and first.requires_grad
 
 
-def _is_opened(func: Any) -> bool:
+def _is_opened(func: object) -> bool:
     return isinstance(func, types.FunctionType) and func.__module__ in OPENED
 
 
@@ -231,7 +232,7 @@ def _unguarded(func: types.FunctionType) -> types.FunctionType:
 
 
 @cache
-def function_name(func: Any) -> str | None:
+def function_name(func: object) -> str | None:
     """Qualified name of a torch function; None for queries about a tensor, like its shape."""
     simple = getattr(func, "__name__", None)
     if simple is None or simple in ("__get__", "__set__", "__delete__", "size", "dim", "stride", "is_floating_point"):
@@ -255,7 +256,7 @@ def _all_specs(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _specs(tree: Any) -> Any:
+def _specs(tree: object) -> Any:
     if isinstance(tree, (tuple, list)):
         return _all_specs(tree)
     if isinstance(tree, dict):

@@ -26,12 +26,12 @@ from distprof.shape_formulas.operator_cost import Cost, Macs, OperatorKind
 
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]
 
-def has_formula(func: Any, kwargs: dict[str, Any] | None = None) -> bool:
+def has_formula(func: object, kwargs: dict[str, Any] | None = None) -> bool:
     """True if the operator has a formula; a Triton kernel is found by the `kwargs` of its launch."""
     return registered(func, kwargs or {}) is not None or name_of(func) in MACS or _torch_formula(func) is not None
 
 
-def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
+def cost(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> Cost:
     """Cost of one call.
 
     Args:
@@ -63,7 +63,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) ->
                 kind=kind, read_bytes=moved.read, write_bytes=moved.write, counted=True, note=macs.note)
 
 
-def follows_from_shapes(func: Any) -> bool:
+def follows_from_shapes(func: object) -> bool:
     """True where equal `call_key` means equal cost: no formula looks at values, and none is a user's."""
     name = name_of(func)
     if any_registered() or name in LOOK_AT_VALUES or not isinstance(func, torch._ops.OpOverload):
@@ -71,7 +71,7 @@ def follows_from_shapes(func: Any) -> bool:
     return name in MACS or _torch_formula(func) is None
 
 
-def _contraction(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> tuple[Macs, int] | None:
+def _contraction(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> tuple[Macs, int] | None:
     """MACs, and 1 for an odd FLOP; None without a formula."""
     own = registered(func, kwargs)
     if own is not None:
@@ -91,7 +91,7 @@ def _contraction(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output:
     return Macs.of(number), remainder
 
 
-def _torch_formula(func: Any) -> Callable[..., Any] | None:
+def _torch_formula(func: object) -> Callable[..., Any] | None:
     """The formula that a user registered with torch's own flop counter."""
     if isinstance(func, torch._ops.OpOverload):
         formula: Callable[..., Any] | None = flop_registry.get(func.overloadpacket)

@@ -71,11 +71,11 @@ def _at_most(call: OperatorCall, sequences: int, longest: tuple[str, str]) -> At
                           note="upper bound: lengths of packed sequences are unknown without data")
 
 
-def _rows(tensor: Any) -> int:
+def _rows(tensor: torch.Tensor) -> int:
     return int(tensor.shape[:-2].numel())
 
 
-def _lengths(bounds: Any, tensor: Any) -> list[int]:
+def _lengths(bounds: Any, tensor: torch.Tensor) -> list[int]:
     if bounds is None:
         return [int(tensor.shape[1])] * int(tensor.shape[0])
     return [end - begin for begin, end in pairwise(bounds.tolist())]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -41,7 +41,7 @@ class _Access(NamedTuple):
 
 
 @cache
-def _access(func: Any) -> _Access | None:
+def _access(func: object) -> _Access | None:
     if not isinstance(func, torch._ops.OpOverload):
         return None
     schema, bare = func._schema, func._schema.name.partition("::")[2]
@@ -54,7 +54,7 @@ def _access(func: Any) -> _Access | None:
     )
 
 
-def bytes_moved(func: Any, kind: OperatorKind, call: OperatorCall) -> BytesMoved:
+def bytes_moved(func: object, kind: OperatorKind, call: OperatorCall) -> BytesMoved:
     """Bytes that one call reads and writes.
 
     Args:
@@ -70,7 +70,7 @@ def bytes_moved(func: Any, kind: OperatorKind, call: OperatorCall) -> BytesMoved
     return _by_schema(func, call)
 
 
-def _by_schema(func: Any, call: OperatorCall) -> BytesMoved:
+def _by_schema(func: object, call: OperatorCall) -> BytesMoved:
     access = _access(func)
     if access is None:
         return BytesMoved(_size(tensors(list(call.arguments.values()))), _size(tensors(call.output)))
@@ -81,7 +81,7 @@ def _by_schema(func: Any, call: OperatorCall) -> BytesMoved:
     return BytesMoved(read, _size(written + fresh))
 
 
-def _held(argument: Any) -> list[torch.Tensor]:
+def _held(argument: object) -> list[torch.Tensor]:
     # most arguments are a tensor or hold none, and this runs for each argument of each call
     if isinstance(argument, torch.Tensor):
         return [argument]

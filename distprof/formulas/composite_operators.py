@@ -12,7 +12,7 @@ an operator raises in the script, unless the operator knows a rule for this clas
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -62,7 +62,7 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
 
 
 @cache
-def is_whole(func: Any) -> bool:
+def is_whole(func: object) -> bool:
     """True for an operator that has no parts on any device."""
     if not isinstance(func, torch._ops.OpOverload):
         return not isinstance(func, torch._ops.HigherOrderOperator)
@@ -70,7 +70,7 @@ def is_whole(func: Any) -> bool:
     return func.namespace == "prim" or not (_has(func, COMPOSITE.name) or name_of(func) in CALL_PRODUCTS)
 
 
-def _key_of_parts(func: Any, found: list[torch.Tensor]) -> Any:
+def _key_of_parts(func: Callable[..., Any], found: list[torch.Tensor]) -> Any:
     """Key of the kernel that calls the parts of an operator for these tensors; None where it is to be run whole."""
     device = found[0].device.type if found else "cpu"
     nested = any(tensor.is_nested for tensor in found)
@@ -84,7 +84,7 @@ def _key_of_parts(func: Any, found: list[torch.Tensor]) -> Any:
 
 
 @cache
-def is_composite(func: Any, device: str, *, nested: bool = False) -> bool:
+def is_composite(func: Callable[..., Any], device: str, *, nested: bool = False) -> bool:
     """True if the dispatcher would split the operator on a device; nested tensors have kernels of their own."""
     if not _has(func, COMPOSITE.name) or _has(func, "CompositeExplicitAutograd"):
         return False
@@ -96,7 +96,7 @@ def _has(func: Any, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
-def _functions_under(mode: TorchDispatchMode, given: Any) -> Any:
+def _functions_under(mode: TorchDispatchMode, given: object) -> Any:
     """Wraps the functions among the arguments of a higher-order operator so that they run under the mode."""
     if isinstance(given, dict):
         return {name: _functions_under(mode, value) for name, value in given.items()}
@@ -143,7 +143,7 @@ def dismiss_mode(mode: TorchDispatchMode) -> None:
             HigherOrderOperator.__init__ = _plain_init  # type: ignore[method-assign]
 
 
-def _init_with_rules(operator: Any, *args: Any, **kwargs: Any) -> None:
+def _init_with_rules(operator: object, *args: Any, **kwargs: Any) -> None:
     _plain_init(operator, *args, **kwargs)
     for kind in {type(mode) for mode in _modes.copy()}:
         _add_rule(operator, kind)

@@ -26,7 +26,7 @@ HIGHER_ORDER = {
 
 
 @cache
-def name_of(func: Any) -> str:
+def name_of(func: object) -> str:
     """Qualified name without overload: `aten::mm`, `higher_order::flex_attention`."""
     if isinstance(func, torch._ops.OpOverload):
         return str(func._schema.name)
@@ -38,7 +38,7 @@ def name_of(func: Any) -> str:
 
 
 @cache
-def _signature(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _signature(func: object) -> tuple[tuple[str, ...], dict[str, Any]]:
     if not isinstance(func, torch._ops.OpOverload):
         return HIGHER_ORDER.get(name_of(func), ()), {}
     schema = func._schema.arguments
@@ -46,7 +46,7 @@ def _signature(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return tuple(argument.name for argument in schema), defaults
 
 
-def dispatched_call(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> OperatorCall:
+def dispatched_call(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> OperatorCall:
     """Names positional arguments and adds the defaults of arguments that were left out."""
     names, defaults = _signature(func)
     return OperatorCall(defaults | dict(zip(names, args, strict=False)) | kwargs, output)
@@ -56,7 +56,7 @@ KWARGS, OUTPUT, TENSOR, MANY = object(), object(), object(), object()
 """What comes next in a key; no argument is one of these."""
 
 
-def call_key(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Hashable | None:
+def call_key(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> Hashable | None:
     """What the cost of a call follows from; None where a call has anything but strided tensors and plain values.
 
     One with a size that is not known yet cannot be hashed.

@@ -23,7 +23,7 @@ from distprof.shape_formulas.operator_cost import OperatorKind
 
 
 @cache
-def kind_without_formula(func: Any) -> OperatorKind:
+def kind_without_formula(func: object) -> OperatorKind:
     """The kind of an operator; `other` if neither the table nor torch classifies it."""
     if isinstance(func, torch._ops.OpOverload) and _is_view(func):
         return "view"
@@ -68,7 +68,7 @@ INPUT_NAMES = ("input", "self", "input1")
 """Names of the argument that holds the input, tried in this order."""
 
 
-def element_count(kind: OperatorKind, arguments: dict[str, Any], output: Any) -> int:
+def element_count(kind: OperatorKind, arguments: dict[str, Any], output: object) -> int:
     """Elements that one call works on.
 
     Args:

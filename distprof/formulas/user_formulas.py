@@ -24,10 +24,10 @@ TRITON = ("higher_order::triton_kernel_wrapper_mutation", "higher_order::triton_
 
 
 @overload
-def register_flops(op: Any, formula: F, *, replace: bool = False) -> F: ...
+def register_flops(op: object, formula: F, *, replace: bool = False) -> F: ...
 @overload
-def register_flops(op: Any, formula: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
-def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> Any:
+def register_flops(op: object, formula: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
+def register_flops(op: object, formula: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
     """Registers a formula for the FLOPs of an operator; also works as a decorator.
 
         distprof.register_flops("mylib::op", lambda x, weight, *, out: 2 * x.numel() * weight.shape[-1])
@@ -73,7 +73,7 @@ def _known(key: str) -> bool:
     return key in REGISTERED or key.removesuffix(".default") in MACS
 
 
-def _key(op: Any) -> str:
+def _key(op: object) -> str:
     if isinstance(op, str):
         if not NAME.fullmatch(op):
             raise UsageError(f"{op!r} is not an operator name like 'mylib::op'",
@@ -109,7 +109,7 @@ def any_registered() -> bool:
     return bool(REGISTERED)
 
 
-def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, UserFormula] | None:
+def registered(func: object, kwargs: dict[str, Any]) -> tuple[str, UserFormula] | None:
     """Name and formula that a user registered for an operator; None if there is none."""
     for key in _keys(func, kwargs) if REGISTERED else ():
         if key in REGISTERED:
@@ -117,7 +117,7 @@ def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, UserFormula] | N
     return None
 
 
-def _keys(func: Any, kwargs: dict[str, Any]) -> tuple[str, ...]:
+def _keys(func: object, kwargs: dict[str, Any]) -> tuple[str, ...]:
     name = name_of(func)
     if name in TRITON and "kernel_idx" in kwargs:
         kernel = kernel_name(_kernel(kwargs["kernel_idx"])) or ""
@@ -132,7 +132,8 @@ def _kernel(index: int) -> Any:
     return kernel_side_table.get_kernel(index)
 
 
-def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> int:
+def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwargs: dict[str, Any],
+                     output: object) -> int:
     """Calls the formula of a user and checks the result.
 
     Raises:

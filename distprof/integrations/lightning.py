@@ -40,24 +40,24 @@ class _Hooks:
         """
         self._recording = JoinedRecording(out, steps=steps, topics=topics, step_every=step_every, force=force)
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: object, pl_module: object, stage: str) -> None:
         """Begins to record a training; the process group is there by now."""
         if stage == FIT:
             self._recording.open()
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: object, pl_module: object) -> None:
         """Validation within a training, before it (the sanity check) too, is evaluation."""
         self._recording.enter_evaluation()
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: object, pl_module: object) -> None:
         """It is over."""
         self._recording.leave_evaluation()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         """Ends the recording with what ended the training."""
         self._recording.close(exception)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: object, pl_module: object, stage: str) -> None:
         """Ends the recording."""
         if stage == FIT:
             self._recording.close()

@@ -35,20 +35,20 @@ class DistprofCallback(TrainerCallback):
         """
         self._recording = JoinedRecording(out, steps=steps, topics=topics, force=force)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: object, state: object, control: object, **kwargs: Any) -> None:
         """Begins to record."""
         self._recording.open()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(self, args: object, state: object, control: object, **kwargs: Any) -> None:
         """Evaluation is over, if there was one."""
         self._recording.leave_evaluation()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: object, state: object, control: object, **kwargs: Any) -> None:
         """Ends a step."""
         self._recording.step()
         self._on_control(control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(self, args: object, state: object, control: object, **kwargs: Any) -> None:
         """The Trainer may evaluate here as well."""
         self._on_control(control)
 
@@ -56,10 +56,10 @@ class DistprofCallback(TrainerCallback):
         if control.should_evaluate:  # it follows at once
             self._recording.enter_evaluation()
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: object, state: object, control: object, **kwargs: Any) -> None:
         """The evaluation is over."""
         self._recording.leave_evaluation()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(self, args: object, state: object, control: object, **kwargs: Any) -> None:
         """Ends the recording."""
         self._recording.close()

@@ -77,7 +77,7 @@ class RunningCall(NamedTuple):
     """Whether torch.jit.trace makes the call."""
 
 
-def mark_nodes(result: Any, call: RunningCall) -> None:
+def mark_nodes(result: object, call: RunningCall) -> None:
     """Marks the autograd nodes behind a result with the call that made them; marks stay.
 
     Nodes that this thread made before `call`, but inside one around it, are marked with that one. So a mark says as

@@ -93,7 +93,7 @@ class ForcedEager:
             setattr(room, "_set_stance", self._set)  # noqa: B010
         self._set(self._wanted)
 
-    def _note(self, stance: Any) -> Any:
+    def _note(self, stance: object) -> Any:
         """What the script calls in place of torch's function."""
         if not self._is_on:
             assert self._set is not None

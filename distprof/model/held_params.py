@@ -47,7 +47,7 @@ class HeldParam:
         return replace(self, size=size, stored=stored, whole=whole)
 
 
-def held_param(tensor: Any, topology: Topology) -> HeldParam:
+def held_param(tensor: torch.Tensor, topology: Topology) -> HeldParam:
     """What the rank holds of a tensor."""
     stored, packing, shard_of = stored_elements(tensor), _packing(tensor), topology.sizes.get("tp", 1)
     is_known = is_dtensor(tensor) or hasattr(tensor, "ds_numel") or is_megatron_shard(tensor)
@@ -61,7 +61,7 @@ def held_param(tensor: Any, topology: Topology) -> HeldParam:
         trainable=bool(tensor.requires_grad))
 
 
-def _num_bytes(tensor: Any, stored: int) -> int:
+def _num_bytes(tensor: torch.Tensor, stored: int) -> int:
     """Bytes of the elements that lie here; of a tensor that is made of others (sparse, quantized), theirs."""
     if is_dtensor(tensor) or hasattr(tensor, "ds_numel"):
         return stored * int(tensor.element_size())
@@ -80,13 +80,13 @@ def is_megatron_shard(tensor: object) -> bool:
     return bool(getattr(tensor, "tensor_model_parallel", False)) and not is_dtensor(tensor)
 
 
-def _packing(tensor: Any) -> Any:
+def _packing(tensor: object) -> Any:
     """How bitsandbytes packed a parameter, several numbers into a byte; None for any other."""
     found = getattr(tensor, "quant_state", None)
     return found if hasattr(found, "shape") and hasattr(found, "quant_type") else None
 
 
-def _size(tensor: Any) -> int:
+def _size(tensor: torch.Tensor) -> int:
     """Elements of a parameter that is not partitioned here."""
     packing = _packing(tensor)
     return int(tensor.numel()) if packing is None else prod(packing.shape)

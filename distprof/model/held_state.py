@@ -109,7 +109,7 @@ class _Found:
             self._waiting.clear()
             raise CannotRestoreError(f"the model holds more than {MOST} objects")
 
-    def _visited(self, value: Any) -> list[Undo]:
+    def _visited(self, value: object) -> list[Undo]:
         """How to put the value itself back; what it holds waits."""
         if isinstance(value, torch.Tensor):
             return [] if is_lazy(value) or value.is_meta else [_tensor(value)]
@@ -117,7 +117,7 @@ class _Found:
             return [known]
         return [*self._content(value), *self._named(value)]
 
-    def _content(self, value: Any) -> list[Undo]:
+    def _content(self, value: object) -> list[Undo]:
         if isinstance(value, dict):
             before: Any = dict(value)
             self._add((*before, *before.values()))
@@ -142,7 +142,7 @@ class _Found:
         self._add([before])
         return [functools.partial(setattr, cell, "cell_contents", before)]
 
-    def _named(self, value: Any) -> list[Undo]:
+    def _named(self, value: object) -> list[Undo]:
         """Attributes, those in slots as well."""
         found, names = list[Undo](), getattr(value, "__dict__", None)
         if isinstance(names, dict):
@@ -161,13 +161,13 @@ class _Found:
 _NOTHING = object()
 
 
-def _module_of(value: Any) -> str:
+def _module_of(value: object) -> str:
     own = value if isinstance(value, types.FunctionType) else type(value)
     name = getattr(own, "__module__", "")
     return name if isinstance(name, str) and not isinstance(value, (torch.Tensor, torch.Generator, nn.Module)) else ""
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: object) -> Iterable[Any]:
     """What an object holds that cannot be exchanged in it."""
     if isinstance(value, (tuple, frozenset)):
         return value
@@ -189,14 +189,14 @@ def _slots(kind: type) -> list[types.MemberDescriptorType]:
             for member in vars(one).values() if isinstance(member, types.MemberDescriptorType)]
 
 
-def _get(slot: types.MemberDescriptorType, value: Any) -> Any:
+def _get(slot: types.MemberDescriptorType, value: object) -> Any:
     try:
         return slot.__get__(value)
     except AttributeError:
         return _NOTHING
 
 
-def _state(value: Any) -> Undo | None:
+def _state(value: object) -> Undo | None:
     """How to put back what has a state of its own."""
     numpy = sys.modules.get("numpy")
     if isinstance(value, torch.Generator):
@@ -281,7 +281,7 @@ def _restore_set(holder: set[Any], before: set[Any]) -> None:
         set.update(holder, before)
 
 
-def _restore_slot(slot: types.MemberDescriptorType, value: Any, before: Any) -> None:
+def _restore_slot(slot: types.MemberDescriptorType, value: object, before: object) -> None:
     if _get(slot, value) is before:
         return
     if before is _NOTHING:

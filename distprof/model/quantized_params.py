@@ -56,14 +56,14 @@ class PackedParams:
                 value for value in vars(module).values() if isinstance(value, torch.ScriptObject) and _is_packed(value)]
         return found
 
-    def _held(self, value: Any, module: nn.Module) -> list[PackedParam]:
+    def _held(self, value: object, module: nn.Module) -> list[PackedParam]:
         if id(value) not in self._found:
             half = torch.float16 in (getattr(module, "dtype", None), getattr(module, "weight_dtype", None))
             self._found[id(value)] = value, _unpacked(value, half=half)
         return self._found[id(value)][1]
 
 
-def _is_packed(value: Any) -> bool:
+def _is_packed(value: object) -> bool:
     return isinstance(value, torch.ScriptObject) and value._type().qualified_name().startswith(CLASSES)
 
 
@@ -77,7 +77,7 @@ def _unpacked(value: Any, *, half: bool) -> list[PackedParam]:
     return [param for part in parts if _is_packed(part) for param in _unpacked(part, half=half)]
 
 
-def _leaves(state: Any) -> list[Any]:
+def _leaves(state: object) -> list[Any]:
     return [leaf for part in state for leaf in _leaves(part)] if isinstance(state, (tuple, list)) else [state]
 
 

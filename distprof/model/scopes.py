@@ -36,12 +36,12 @@ class GradientWatch:
         self._model = model
         self.seen = False
 
-    def watch(self, result: Any) -> None:
+    def watch(self, result: object) -> None:
         """Looks out for the gradient of these results."""
         for node in {tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None}:
             node.register_prehook(self._on_gradient)
 
-    def _on_gradient(self, _gradients: Any) -> None:
+    def _on_gradient(self, _gradients: object) -> None:
         self.seen = self._model.trained = True
 
 
@@ -99,7 +99,7 @@ class Listener(Protocol):
 
     def enter(self, frame: Frame) -> None: ...
 
-    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None: ...
+    def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None: ...
 
 
 graph_task = torch._C._current_graph_task_id
@@ -226,7 +226,7 @@ class ModuleScopes:
         self.compilations += 1
         self._unhook()
 
-    def _on_enter(self, module: nn.Module, _args: Any) -> None:
+    def _on_enter(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if is_compiling() or is_generated(module):
             return
         frames = self._stack.frames
@@ -266,7 +266,7 @@ class ModuleScopes:
             self._compiled.add(site.model.sites.values())
         return site
 
-    def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
+    def _on_exit(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         # after an exception torch leaves the kwargs out, with_kwargs or not
         returned_well = len(rest) == 2
         kwargs, result = rest if returned_well else ({}, *rest)

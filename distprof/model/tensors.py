@@ -20,7 +20,7 @@ PLAIN_VALUES = frozenset({
 """Types of values that hold no tensor."""
 
 
-def tensors(tree: Any) -> list[torch.Tensor]:
+def tensors(tree: object) -> list[torch.Tensor]:
     """All tensors in nested tuples, lists, dicts, dataclasses and registered containers, in order."""
     found: list[torch.Tensor] = []
     return found if _all_plain(tree, found) else list(_tensors(tree, set()))
@@ -55,7 +55,7 @@ def _is_closed(kind: type) -> bool:
     return not issubclass(kind, (Mapping, list, tuple)) and not hasattr(kind, "__dataclass_fields__")
 
 
-def _tensors(tree: Any, opened: set[int]) -> Iterator[torch.Tensor]:
+def _tensors(tree: object, opened: set[int]) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, torch.Tensor):
             yield leaf
@@ -73,9 +73,9 @@ def _parts(leaf: Any) -> list[Any]:
     return list(leaf) if isinstance(leaf, (tuple, list)) else []
 
 
-def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: object) -> Any:
     """A copy of nested containers and dataclasses with other tensors."""
-    def changed(leaf: Any) -> Any:
+    def changed(leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             return change(leaf)
         if not is_dataclass(leaf) or isinstance(leaf, type) or not tensors(leaf):
@@ -117,7 +117,7 @@ def has_data(*found: torch.Tensor | None) -> bool:
     return all(tensor is None or not (tensor.is_meta or isinstance(tensor, FakeTensor)) for tensor in found)
 
 
-def check_storage(tree: Any) -> None:
+def check_storage(tree: object) -> None:
     """Raises a UsageError if a tensor takes no memory, so that work with it takes no time."""
     for tensor in tensors(tree):
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
@@ -126,7 +126,7 @@ def check_storage(tree: Any) -> None:
                              hint="distprof.count works without storage")
 
 
-def first_tensor(args: Any, kwargs: Any) -> torch.Tensor | None:
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The first tensor of a call, those given by position before others; None without one."""
     return next(iter((*tensors(args), *tensors(kwargs))), None)
 
@@ -145,6 +145,6 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def num_samples(args: Any, kwargs: Any) -> int | None:
+def num_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """First dimension of the first tensor that went into a root module; None without one."""
     return num_rows(first_tensor(args, kwargs))

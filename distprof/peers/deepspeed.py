@@ -120,7 +120,7 @@ def _convolution(call: FunctionCall) -> Quirk:
     return Quirk(bug, doubled(places * prod(weight.shape[1:]), added_bias(call, places)))
 
 
-def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+def _padding(padding: object, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
     if padding == "same":
         return tuple(step * (width - 1) // 2 for step, width in zip(dilation, kernel, strict=False))
     return _each(0 if padding == "valid" else padding, len(kernel))

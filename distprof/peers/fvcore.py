@@ -125,7 +125,7 @@ Counted = tuple[str, str | None, str]
 """The same, and the kind of its operator in a trace."""
 
 
-def by_name(op: TracedOp, result: Any) -> Counter[str]:
+def by_name(op: TracedOp, result: object) -> Counter[str]:
     """The result of a rule as a Counter; a plain number gets the name of the operator."""
     return result if isinstance(result, Counter) else Counter({op.kind.rpartition("::")[2]: result})
 

@@ -127,12 +127,12 @@ def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
     return bound if not given and not by_name else None
 
 
-def _is_member(kind: str, value: Any) -> bool:
+def _is_member(kind: str, value: object) -> bool:
     """True for a value that Python functions take as one of several where the operator wants a list."""
     return isinstance(value, {"List[int]": int, "List[Tensor]": TensorSpec}.get(kind, ()))
 
 
-def _fits(kind: str, value: Any) -> bool:
+def _fits(kind: str, value: object) -> bool:
     inner = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
     if value is None:
         return inner is not kind

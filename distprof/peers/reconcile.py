@@ -81,7 +81,7 @@ class Reconciliation:
                                  "difference": line.difference, "reason": line.reason} for line in self.differences]}
 
 
-def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) -> Reconciliation:
+def reconcile(model: Callable[..., Any], *args: Any, peer: str = "deepspeed", **kwargs: Any) -> Reconciliation:
     """Explains, down to the last unit, why another counter gives a different total for the same forward call.
 
     The peer does not have to be installed.

@@ -126,7 +126,7 @@ ALIASES = {
 """Functions that a trace records under the name of another operator."""
 
 
-def _has_tensor(tree: Any) -> bool:
+def _has_tensor(tree: object) -> bool:
     return isinstance(tree, TensorSpec) or (isinstance(tree, tuple) and any(_has_tensor(part) for part in tree))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
 
 CPU = "cpu"
 KINDS = ("cuda", "xpu", "mtia", "hpu", "npu", "mlu", "musa", "privateuseone", "openreg")
@@ -29,7 +28,7 @@ def device_type() -> str:
     return next((kind for kind in KINDS if kind in modules and _is_initialized(modules[kind])), CPU)
 
 
-def _is_initialized(module: Any) -> bool:
+def _is_initialized(module: object) -> bool:
     asks = getattr(module, "is_initialized", None)
     return bool(asks is not None and asks())
 

@@ -65,7 +65,7 @@ def _live_objects() -> list[Any]:
     return live_objects(lambda kind: str(kind.__module__).startswith(("torch.distributed", "torch.nn.parallel")))
 
 
-def _is(thing: Any, module: str, name: str) -> bool:
+def _is(thing: object, module: str, name: str) -> bool:
     home = sys.modules.get(module)
     # not isinstance(): some objects of torch answer that by running code and warning
     return home is not None and getattr(home, name) in type(thing).__mro__

@@ -6,7 +6,7 @@ The roofline model tells whether compute or memory limits an operation, and how 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -161,7 +161,7 @@ class Profile(Counts):
                         self.peak.bytes_per_second)
 
 
-def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
+def profile(model: Callable[..., Any], *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
             peak: Peak | Literal["published", "measured"] = "published", **kwargs: Any) -> Profile:
     """Counts one call of a model and measures the latency of every module in `runs` more.
 

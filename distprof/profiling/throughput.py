@@ -93,7 +93,7 @@ def _rate(per_second: float | None, each: int | None) -> str:
     return UNKNOWN if each is None else f"{si(per_second)} ({each} a run)"
 
 
-def throughput(model: Callable[..., Any], inputs: Any, *, warmup: int = 50, runs: int = 200,
+def throughput(model: Callable[..., Any], inputs: object, *, warmup: int = 50, runs: int = 200,
                samples: int | None = None, tokens: int | None = None, inference_mode: bool = False) -> Throughput:
     """Measures inference by calling the model repeatedly with the same inputs.
 
@@ -142,7 +142,7 @@ def throughput(model: Callable[..., Any], inputs: Any, *, warmup: int = 50, runs
     )
 
 
-def _arguments(model: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(model: object, inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not callable(model):
         raise UsageError(f"expected a module or another callable, not {type(model).__name__}")
     if isinstance(inputs, torch.Tensor):
@@ -161,7 +161,7 @@ def _check(**given: tuple[int | None, int]) -> None:
             raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
-def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+def _device(model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     """The CUDA device that holds parameters or inputs, else the CPU."""
     owned = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     check_storage((owned, args, kwargs))

@@ -39,7 +39,7 @@ class Phases:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Sequence[float], int]] = {}
 
-    def since(self, utils: Any) -> dict[str, int | None]:
+    def since(self, utils: object) -> dict[str, int | None]:
         """What was noted since the last call; None where this torch does not time it."""
         noted = getattr(utils, "compilation_time_metrics", {})
         return {column: sum(self._new(name, noted[name]) for name in names if name in noted)
@@ -52,7 +52,7 @@ class Phases:
         return round(sum(seconds[number if known is seconds else 0:]) * 1e9)
 
 
-def metrics_row(metrics: Any, phases: dict[str, int | None], forward: TableRow | None) -> TableRow:
+def metrics_row(metrics: object, phases: dict[str, int | None], forward: TableRow | None) -> TableRow:
     """The row of a compilation.
 
     Args:
@@ -207,7 +207,7 @@ class CompileLog:
         self.stop()
         self._note(f"torch.compile is no longer recorded from here on: {type(error).__name__}: {error}")
 
-    def _on_compiled(self, utils: Any, metrics: Any) -> None:
+    def _on_compiled(self, utils: object, metrics: object) -> None:
         if getattr(metrics, "is_runtime", False):
             return  # tuning of kernels that are compiled already
         caller = caller_of_callback()
@@ -248,14 +248,14 @@ class CompileLog:
             place = place_of_thread(self._thread)  # which waits for this thread of autograd's
         return place
 
-    def _new_breaks(self, utils: Any) -> list[Any]:
+    def _new_breaks(self, utils: object) -> list[Any]:
         known, self._breaks = self._breaks, list(_breaks(utils))
         # a reset of the compiler empties torch's list
         goes_on = len(known) <= len(self._breaks) and (not known or known[-1] is self._breaks[len(known) - 1])
         return self._breaks[len(known) if goes_on else 0:]
 
 
-def _breaks(utils: Any) -> Sequence[Any]:
+def _breaks(utils: object) -> Sequence[Any]:
     found: Sequence[Any] = getattr(utils, "graph_break_reasons", ())
     return found
 

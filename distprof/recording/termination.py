@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Any
 
 from distprof.compiled.library import library
 from distprof.threads import UnseenThread, is_unseen
@@ -97,7 +96,7 @@ class TerminationWatch:
 
     # --- on the main thread --------------------------------------------------------------------------------------
 
-    def _on_main_thread(self, number: int, frame: Any) -> None:
+    def _on_main_thread(self, number: int, frame: object) -> None:
         if self._ending and not self._flushing and self._became in (None, Flush.SOON):
             self._flush_here()
 

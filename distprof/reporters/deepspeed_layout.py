@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 TITLE = "-------------------------- DeepSpeed Flops Profiler --------------------------"
 AGGREGATED = "----------------------------- Aggregated Profile per GPU -----------------------------"
@@ -142,7 +141,7 @@ def report_text(profile_step: int, summary: Iterable[str], top_modules: Iterable
     return "\n".join([*lines, END])
 
 
-def _line(name: str, value: Any) -> str:
+def _line(name: str, value: object) -> str:
     return f"{name + ' ':<70}  {value:<8}"
 
 

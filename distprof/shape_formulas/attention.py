@@ -116,7 +116,7 @@ def encoder_layer(call: OperatorCall) -> int:
     return int(linear) + _heads(source, source, width)
 
 
-def _heads(query: Any, key: Any, width: int) -> int:
+def _heads(query: object, key: object, width: int) -> int:
     # [batch, position, embedding]; the heads share the width, so their number cancels out
     return 2 * width * sum(q * k for q, k in zip(_positions(query), _positions(key), strict=True))
 

@@ -72,7 +72,7 @@ def has_no_flops(op: str) -> bool:
     return op in ESTIMATES or kind_by_name(op) is not None
 
 
-def traced_cost(op: str, dims: Any, types: Any, strides: Any, values: Any) -> TracedCost:
+def traced_cost(op: str, dims: object, types: object, strides: object, values: object) -> TracedCost:
     """Cost of one call of an operator.
 
     Args:
@@ -133,6 +133,6 @@ def _check(op: str, arguments: dict[str, Any]) -> None:
         raise ValueError
 
 
-def _is_mask(value: Any) -> bool:
+def _is_mask(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(one) is bool for one in value)
 

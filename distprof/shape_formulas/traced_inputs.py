@@ -85,7 +85,7 @@ def _input(dims: Any, kind: Any, strides: Any, value: Any) -> Any:
     return _tensor(dims, kind, strides)
 
 
-def _tensor(dims: Any, dtype: str, strides: Any) -> Any:
+def _tensor(dims: object, dtype: str, strides: Any) -> Any:
     shape = _sizes(dims)
     if strides is None:
         return TracedTensor(shape, dtype)
@@ -94,7 +94,7 @@ def _tensor(dims: Any, dtype: str, strides: Any) -> Any:
     return TracedTensor(shape, dtype, _sizes(strides))
 
 
-def _sizes(dims: Any) -> tuple[int, ...]:
+def _sizes(dims: object) -> tuple[int, ...]:
     if not isinstance(dims, list) or not all(type(size) is int and size >= 0 for size in dims):
         raise ValueError
     return tuple(dims)

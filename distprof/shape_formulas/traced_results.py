@@ -190,7 +190,7 @@ def convolution_backward(inputs: Inputs) -> Sequence[Result]:
     return [Result(shape, kind) for is_wanted, shape in zip(inputs[10], shapes, strict=True) if is_wanted is True]
 
 
-def _each(values: Any, dims: int) -> Sequence[int]:
+def _each(values: object, dims: int) -> Sequence[int]:
     """A number for each dimension; a single one counts for all.
 
     Raises:

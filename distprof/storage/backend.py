@@ -153,7 +153,7 @@ def entry_of(about: Mapping[str, Any]) -> Entry:
     return Entry(size=size, modified_ns=modified_ns, tag=tag or str(modified_ns or ""))
 
 
-def _ns(time: Any) -> int:
+def _ns(time: object) -> int:
     if isinstance(time, str):
         try:
             time = datetime.fromisoformat(time)

@@ -33,7 +33,7 @@ class RemotePath(PosixPath):
     the few objects of a folder, so that nothing is listed there again.
     """
 
-    def __new__(cls, *parts: Any, **_: Any) -> RemotePath:
+    def __new__(cls, *parts: Any, **_: object) -> RemotePath:
         """As a path that is never opened: on Windows that of `PosixPath` refuses."""
         return PurePosixPath.__new__(cls, *map(_without_secrets, parts))
 
@@ -82,13 +82,13 @@ class RemotePath(PosixPath):
         entry = self.entry
         return str(self) if entry is None else f"/proc/self/fd/{_copy(self.url, entry).fileno()}"
 
-    def exists(self, **_: Any) -> bool:
+    def exists(self, **_: object) -> bool:
         return self.is_file() or self.is_dir()
 
-    def is_file(self, **_: Any) -> bool:
+    def is_file(self, **_: object) -> bool:
         return self.entry is not None
 
-    def is_dir(self, **_: Any) -> bool:
+    def is_dir(self, **_: object) -> bool:
         listing, inside = LISTINGS.of(self.url)
         return listing.children(inside) is not None
 
@@ -110,14 +110,14 @@ class RemotePath(PosixPath):
     def expanduser(self) -> RemotePath:
         return self
 
-    def relative_to(self, *other: Any, **_: Any) -> Any:
+    def relative_to(self, *other: Any, **_: object) -> Any:
         """What follows another path, as a plain one."""
         before = type(self)(*other).parts
         if self.parts[:len(before)] != before:
             raise ValueError(f"{self} is not below {type(self)(*other)}")
         return PurePosixPath(*self.parts[len(before):])
 
-    def stat(self, **_: Any) -> os.stat_result:
+    def stat(self, **_: object) -> os.stat_result:
         """Size and time; those that no listing tells are asked for."""
         entry = self.entry
         if entry is None:
@@ -139,14 +139,14 @@ class RemotePath(PosixPath):
             self._fail(errno.ENOTDIR if self.is_file() else errno.ENOENT)
         yield from (self / name for name in names)
 
-    def glob(self, pattern: str, **_: Any) -> Iterator[RemotePath]:  # type: ignore[override]
+    def glob(self, pattern: str, **_: object) -> Iterator[RemotePath]:  # type: ignore[override]
         first, _slash, rest = pattern.partition("/")
         fits = _name(first)
         for child in self.iterdir() if self.is_dir() else ():
             if fits.fullmatch(child.name):
                 yield from child.glob(rest) if rest else (child,)
 
-    def walk(self, *_: Any, **__: Any) -> Any:
+    def walk(self, *_: object, **__: object) -> Any:
         """Folders from here down: path, names of folders, which the caller may cut, names of files."""
         children = list(self.iterdir()) if self.is_dir() else []
         folders = [child.name for child in children if child.is_dir()]
@@ -171,10 +171,10 @@ class RemotePath(PosixPath):
         with RemoteFile(self.url, backend_of(self.url), self._known()) as file:
             return file.readall()
 
-    def mkdir(self, *_: Any, **__: Any) -> None:
+    def mkdir(self, *_: object, **__: object) -> None:
         """Nothing: a folder comes with what is written to it."""
 
-    def unlink(self, *_: Any, **__: Any) -> NoReturn:
+    def unlink(self, *_: object, **__: object) -> NoReturn:
         self._fail(errno.EROFS)
 
     rename = replace = rmdir = touch = chmod = symlink_to = write_bytes = write_text = unlink
@@ -198,7 +198,7 @@ class RemotePath(PosixPath):
         raise OSError(number, os.strerror(number), str(self))
 
 
-def _without_secrets(part: Any) -> Any:
+def _without_secrets(part: object) -> Any:
     return kept(part) if isinstance(part, str) and is_url(part) else part
 
 

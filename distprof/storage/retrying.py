@@ -102,7 +102,7 @@ def _settle(done: Future[Result], work: Callable[[], Result], until: float) -> N
         done.set_exception(error)
 
 
-def awaited(loop: Any, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def awaited(loop: object, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """What a coroutine gives, on the loop of fsspec; one for which nobody waits any more is ended."""
     from fsspec.asyn import sync
 

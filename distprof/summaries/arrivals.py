@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
     CELL_COLUMNS,
@@ -20,7 +21,7 @@ from distprof.contract.rank_summary import (
     PackedTable,
 )
 from distprof.summaries.channels import Cells, cells_of, labels_of
-from distprof.summaries.packing import Integers, hash_of, integers, packed_arrays
+from distprof.summaries.packing import hash_of, integers, packed_arrays
 from distprof.summaries.rank_calls import RankCalls
 
 LARGEST = 2**31 - 2
@@ -64,12 +65,12 @@ def _sequences(calls: RankCalls, cells: Cells) -> tuple[Integers, Integers]:
     return found, np.array(first, np.int64)
 
 
-def _peer(calls: RankCalls) -> Any:
+def _peer(calls: RankCalls) -> Integers:
     """Roots; the other side of messages is that of the channel: so calls of peers are the same."""
     return np.where(calls.is_message, NO_INTEGER, calls.peer)
 
 
-def _autograd(calls: RankCalls) -> Any:
+def _autograd(calls: RankCalls) -> Integers:
     return np.where(calls.cut_off, 0, np.where(calls.joined, 1, UNKNOWN))
 
 
@@ -169,7 +170,7 @@ class Covered:
     before: Integers
     """Time in those in front of each."""
 
-    def until(self, at: Any) -> Any:
+    def until(self, at: Integers) -> Integers:
         """Time in them up to some times."""
         if not len(self.starts):
             return np.zeros(len(at), np.int64)

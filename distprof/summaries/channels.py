@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import EQUAL_INPUTS, ROOTED
 from distprof.contract.rank_summary import Channel
-from distprof.summaries.packing import Integers, hash_of
+from distprof.summaries.packing import hash_of
 from distprof.summaries.rank_calls import RankCalls
 
 

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.contract.rank_summary import DTYPES, NO_INTEGER, NO_TEXT, PackedTable
 from distprof.contract.tables import Column
 
-Integers = npt.NDArray[np.int64]
 
-
-def packed(table: Any, columns: Iterable[Column]) -> PackedTable:
+def packed(table: pa.Table, columns: Iterable[Column]) -> PackedTable:
     """Columns of a pyarrow table; those that an older version did not write are null."""
+    found: Array
     values, texts, number = dict[str, bytes](), dict[str, list[str]](), 0
     for column in columns:
         if column.type in ("string", "category"):
@@ -28,7 +27,7 @@ def packed(table: Any, columns: Iterable[Column]) -> PackedTable:
     return PackedTable(rows=number, columns=values, texts=texts)
 
 
-def packed_arrays(types: Mapping[str, str], arrays: Mapping[str, Any],
+def packed_arrays(types: Mapping[str, str], arrays: Mapping[str, Array],
                   texts: Mapping[str, Sequence[str]] | None = None) -> PackedTable:
     """Arrays of equal length, each as the type of its column."""
     columns = {name: np.asarray(arrays[name]).astype(kind).tobytes() for name, kind in types.items()}
@@ -36,26 +35,26 @@ def packed_arrays(types: Mapping[str, str], arrays: Mapping[str, Any],
                        texts={name: list(of) for name, of in (texts or {}).items()})
 
 
-def integers(table: Any, name: str) -> Integers:
+def integers(table: pa.Table, name: str) -> Integers:
     """A column of whole numbers; `NO_INTEGER` for null."""
     values, known = _numbers(of_column(table, name))
     found: Integers = np.where(known, values, NO_INTEGER).astype(np.int64)
     return found
 
 
-def reals(table: Any, name: str) -> Any:
+def reals(table: pa.Table, name: str) -> Floats:
     """A column of numbers; NaN for null."""
     values, known = _numbers(of_column(table, name))
     return np.where(known, values, np.nan)
 
 
-def flags(table: Any, name: str) -> Any:
+def flags(table: pa.Table, name: str) -> Any:
     """A column of truth values; False for null."""
     values, known = _numbers(of_column(table, name))
     return (values != 0) & known
 
 
-def denials(table: Any, name: str) -> Any:
+def denials(table: pa.Table, name: str) -> Any:
     """Where a column of truth values is false, and not null; nowhere if an older version wrote no such column."""
     if name not in table.column_names:
         return np.zeros(len(table), bool)
@@ -63,7 +62,7 @@ def denials(table: Any, name: str) -> Any:
     return (values == 0) & known
 
 
-def text_numbers(table: Any, name: str) -> tuple[Any, list[str]]:
+def text_numbers(table: pa.Table, name: str) -> tuple[Integers, list[str]]:
     """A column of texts as numbers, -1 for null, and the texts that they stand for."""
     column = of_column(table, name)
     if pa.types.is_dictionary(column.type):
@@ -82,7 +81,7 @@ def text_numbers(table: Any, name: str) -> tuple[Any, list[str]]:
     return place[numbers], [names[number] for number in used.tolist()]
 
 
-def is_known(table: Any, name: str) -> Any:
+def is_known(table: pa.Table, name: str) -> Flags:
     """Where a column is not null."""
     return _numbers(of_column(table, name))[1]
 
@@ -92,7 +91,7 @@ UNSIGNED = {"uint32": "<u4", "uint16": "<u2", "uint8": "u1"}
 """As other writers number texts: they become integers that have room for -1."""
 
 
-def _numbers(column: Any) -> tuple[Any, Any]:
+def _numbers(column: pa.Array) -> tuple[Array, Flags]:
     """Values and which of them are not null, from the memory of an array: pyarrow.compute takes long to import.
 
     Raises:
@@ -113,11 +112,11 @@ def _numbers(column: Any) -> tuple[Any, Any]:
     return values.astype(np.int64) if name in UNSIGNED else values, known
 
 
-def _bits(buffer: Any) -> Any:
+def _bits(buffer: pa.Buffer) -> Flags:
     return np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little").astype(bool)
 
 
-def of_column(table: Any, name: str) -> Any:
+def of_column(table: pa.Table, name: str) -> pa.Array:
     """One array; nulls where the table has no such column."""
     if name not in table.column_names:
         return pa.nulls(table.num_rows)

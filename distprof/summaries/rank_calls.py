@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
 from distprof.contract.rank_summary import NO_INTEGER, RankGroup
-from distprof.summaries.packing import Integers, denials, flags, hash_of, integers, text_numbers
+from distprof.summaries.packing import denials, flags, hash_of, integers, text_numbers
 
 COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "sequence", "group_sequence", "num_elements",
            "size_bytes", "dtype", "peer", "tag", "asynchronous", "enqueue_ns", "start_ns", "end_ns", "timed_by",
@@ -27,15 +27,15 @@ class RankCalls:
     """Columns of `COLLECTIVES`; texts as numbers, -1 for null, with the texts beside them."""
 
     step: Integers
-    op: Any
+    op: Integers
     ops: list[str]
-    dtype: Any
+    dtype: Integers
     dtypes: list[str]
-    phase: Any
+    phase: Integers
     phases: list[str]
-    module: Any
+    module: Integers
     modules: list[str]
-    timed_by: Any
+    timed_by: Integers
     ways: list[str]
     sequence: Integers
     group_sequence: Integers
@@ -43,12 +43,12 @@ class RankCalls:
     size: Integers
     peer: Integers
     tag: Integers
-    asynchronous: Any
-    cut_off: Any
+    asynchronous: Flags
+    cut_off: Flags
     """True where gradients do not pass the result."""
-    joined: Any
+    joined: Flags
     """True where they do."""
-    group: Any
+    group: Integers
     """Number of the group among `groups`."""
     enqueue: Integers
     start: Integers
@@ -66,7 +66,7 @@ class RankCalls:
         return np.where(self.start == NO_INTEGER, self.enqueue, self.start)
 
     @property
-    def is_message(self) -> Any:
+    def is_message(self) -> Flags:
         """True for sends and receives."""
         return np.isin(self.op, [number for number, name in enumerate(self.ops) if name in POINT_TO_POINT])
 
@@ -101,7 +101,7 @@ def _group(name: str, description: str, members: Sequence[int]) -> RankGroup:
                      digest=hash_of(ranks.astype("<i8").tobytes()))
 
 
-def ranges_of(ranks: Any) -> list[tuple[int, int, int]]:
+def ranges_of(ranks: Sequence[int] | Integers) -> list[tuple[int, int, int]]:
     """Numbers as (first, stride, count), in their order."""
     found, begin, values = list[tuple[int, int, int]](), 0, np.asarray(ranks, np.int64)
     steps = np.diff(values)

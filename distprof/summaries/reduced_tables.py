@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import pyarrow as pa
 
 from distprof.contract.rank_summary import DTYPES, NO_TEXT, OP_COLUMNS, PackedTable, ParametersDigest
 from distprof.summaries.packing import flags, hash_of, integers, is_known, packed_arrays, reals, text_numbers
@@ -12,7 +11,7 @@ from distprof.summaries.packing import flags, hash_of, integers, is_known, packe
 _OP_SUMS = tuple(column.name for column in OP_COLUMNS if column.type == "float64")
 
 
-def ops_by_kind(ops: Any) -> PackedTable:
+def ops_by_kind(ops: pa.Table) -> PackedTable:
     """Sums by operator, phase, type, and whether it is counted, in the order of the first row of each."""
     texts = {name: text_numbers(ops, name) for name in ("op", "phase", "dtype")}
     keys = np.stack((*(numbers for numbers, _ in texts.values()), flags(ops, "counted"), flags(ops, "view")))
@@ -26,7 +25,7 @@ def ops_by_kind(ops: Any) -> PackedTable:
                          {**{name: names for name, (_, names) in texts.items()}, "kind": []})
 
 
-def digest_of(parameters: Any) -> ParametersDigest:
+def digest_of(parameters: pa.Table) -> ParametersDigest:
     """What parameters of this rank are compared with those of others by."""
     stored, params, checksum = (integers(parameters, name) for name in ("stored_params", "params", "checksum"))
     texts = {name: text_numbers(parameters, name) for name in ("module_path", "name", "shape", "dtype")}

@@ -25,7 +25,7 @@ class Tape:
 
     __slots__ = ("_last_step", "chains", "marks", "sequence", "shares", "task")
 
-    def __init__(self, mark: Any) -> None:
+    def __init__(self, mark: object) -> None:
         # two lists, as a tuple for each mark would make Python's garbage collector run in every third step
         self.marks: list[Any] = [mark]
         self.shares: list[Share | None] = [None]
@@ -41,7 +41,7 @@ class Tape:
     def running(self) -> Share | None:
         return self.shares[-1]
 
-    def runs(self, mark: Any, share: Share | None) -> None:
+    def runs(self, mark: object, share: Share | None) -> None:
         """From this mark on another share runs."""
         self.marks.append(mark)
         self.shares.append(share)

@@ -226,7 +226,7 @@ class TimePass:
             outermost.span = Span(mark)
             self._steps[-1].forward.append(outermost.span)
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
+    def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], result: object) -> None:
         """Marks that the caller runs again; after the outermost call, hooks nodes where backward changes modules."""
         if frame.evaluation:
             self._exit_evaluation(frame)
@@ -249,7 +249,7 @@ class TimePass:
         else:
             tape.runs(mark, before)
 
-    def _leave(self, call: OutermostCall, before: Share | None, mark: Any, tape: Tape) -> None:
+    def _leave(self, call: OutermostCall, before: Share | None, mark: object, tape: Tape) -> None:
         if call.span is not None:
             call.span.end = mark
         tape.runs(mark, None)  # the time to set hooks belongs to no module
@@ -304,7 +304,7 @@ class TimePass:
             chain = self._repeated[frame.site] = next(found, None) or self._outside.child(frame.site)
         return chain
 
-    def _on_backward(self, share: Share | None, *_gradients: Any) -> None:
+    def _on_backward(self, share: Share | None, *_gradients: object) -> None:
         if not self._on:
             return
         tape = self._tapes.mine
@@ -359,5 +359,5 @@ class TimePass:
                    if span.start is not None and span.end is not None)
 
 
-def _nodes(result: Any) -> list[Any]:
+def _nodes(result: object) -> list[Any]:
     return [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]

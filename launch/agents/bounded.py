@@ -27,7 +27,7 @@ class _Shortened:
     most_chars: int
     lists: dict[str, str] = field(default_factory=dict)
 
-    def of(self, value: Any, path: str) -> Any:
+    def of(self, value: object, path: str) -> Any:
         """Without what is unknown: a key that is not there."""
         if isinstance(value, Mapping):
             pairs = ((str(name), self.of(one, f"{path}.{name}" if path else str(name))) for name, one in value.items())
@@ -41,11 +41,11 @@ class _Shortened:
         return _number(value)
 
 
-def _is_nothing(value: Any) -> bool:
+def _is_nothing(value: object) -> bool:
     return value is None or (isinstance(value, list | dict | str) and not value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     """Digits that nobody needs are left out, and what is no number is unknown."""
     if not isinstance(value, float):
         return value
@@ -78,7 +78,7 @@ def answer(head: Mapping[str, Any], name: str = "", rows: Sequence[Any] = (), *,
         _left_out(lists | of_rows, total | more, hint) if is_cut else {}))
 
 
-def _fitting(value: Any, most: float) -> tuple[Any, dict[str, str]]:
+def _fitting(value: object, most: float) -> tuple[Any, dict[str, str]]:
     for shortened in _levels():
         found = shortened.of(value, "")
         if len(_encoded(found).encode()) <= most:
@@ -115,5 +115,5 @@ def _left_out(lists: Mapping[str, str], rows: Mapping[str, int], hint: str) -> d
                          **({"more_shortened_lists": more} if more else {}), **({"hint": hint[:200]} if hint else {})}}
 
 
-def _encoded(value: Any) -> str:
+def _encoded(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

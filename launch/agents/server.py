@@ -143,5 +143,5 @@ def _watch_state(answers: RunAnswers) -> Callable[..., str]:
     return watch_state
 
 
-def _one(value: Any) -> tuple[Any, ...]:
+def _one(value: object) -> tuple[Any, ...]:
     return () if value is None else (value,)

@@ -111,7 +111,7 @@ class Meetings:
         return b""
 
 
-def _addresses(found: Any) -> list[str]:
+def _addresses(found: object) -> list[str]:
     """Where other hosts may reach this one: as their ranks reach rank 0, then as it is known otherwise."""
     about = getattr(found, "bootstrap_store_info", None)
     names = [str(about.master_addr)] if about is not None else []

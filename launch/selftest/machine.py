@@ -56,7 +56,7 @@ def driver() -> str | None:
     return None
 
 
-def _has(dist: Any, name: str) -> bool:
+def _has(dist: object, name: str) -> bool:
     is_there = getattr(dist, f"is_{name}_available", None)
     return is_there is not None and bool(is_there())
 

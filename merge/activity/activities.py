@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.tables import EVALUATION
 from distprof.merge.activity.intervals import Intervals, edges_of
 
@@ -39,7 +40,7 @@ class Activities:
         return number
 
     @staticmethod
-    def waiting_for(collective: Any) -> Any:
+    def waiting_for(collective: Integers) -> Integers:
         """The number that stands for waiting in a collective, and the other way round."""
         return -1 - collective
 
@@ -48,9 +49,9 @@ class Activities:
 class ActivityLane:
     """Intervals in which a rank does one thing, ascending and without overlap; times in int64 ns."""
 
-    starts: Any
-    ends: Any
-    labels: Any
+    starts: Integers
+    ends: Integers
+    labels: Integers
 
     @classmethod
     def of(cls, intervals: Iterable[tuple[int, int, int]]) -> ActivityLane:
@@ -59,7 +60,8 @@ class ActivityLane:
         return cls(starts=table[:, 0], ends=table[:, 1], labels=table[:, 2])
 
     @classmethod
-    def first_counts(cls, starts: Any, ends: Any, labels: Any, *, held: Any = True) -> ActivityLane:
+    def first_counts(cls, starts: Integers, ends: Integers, labels: Integers, *,
+                     held: Flags | bool = True) -> ActivityLane:
         """From intervals by start that may overlap: the one that began first counts, those not `held` hide others."""
         reach = np.maximum.accumulate(ends) if len(ends) else ends
         begins = np.maximum(starts, np.concatenate((starts[:1], reach[:-1])))
@@ -86,10 +88,10 @@ class ActivityLane:
         return self._cut(edges, here & ~times.covers(edges[:-1]), label)
 
     @staticmethod
-    def _cut(edges: Any, held: Any, labels: Any) -> ActivityLane:
+    def _cut(edges: Integers, held: Flags, labels: Integers) -> ActivityLane:
         return ActivityLane(starts=edges[:-1][held], ends=edges[1:][held], labels=labels[held])
 
-    def at(self, times: Any) -> tuple[Any, Any]:
+    def at(self, times: Integers) -> tuple[Flags, Integers]:
         """Whether each time lies in an interval, and its label."""
         if not len(self.starts):
             return np.zeros(len(times), bool), np.zeros(len(times), np.int64)
@@ -97,7 +99,7 @@ class ActivityLane:
         inside = (self.starts[index] <= times) & (times < self.ends[index])
         return inside, self.labels[index]
 
-    def intervals(self, labels: Any) -> Intervals:
+    def intervals(self, labels: Sequence[int]) -> Intervals:
         """When one of these labels holds."""
         held = np.isin(self.labels, labels)
         return Intervals.of(self.starts[held], self.ends[held])

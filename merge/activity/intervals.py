@@ -7,17 +7,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+from distprof.arrays import Flags, Integers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intervals:
     """Disjoint half-open intervals of time, ascending; int64 ns."""
 
-    starts: Any
-    ends: Any
+    starts: Integers
+    ends: Integers
 
     @classmethod
-    def of(cls, starts: Any, ends: Any) -> Intervals:
+    def of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
         """The union of intervals in any order, without empty and negative ones."""
         starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         held = ends > starts
@@ -30,11 +33,11 @@ class Intervals:
         return cls(starts=starts[begins], ends=reach[np.append(begins[1:], True)])
 
     @cached_property
-    def _before(self) -> Any:
+    def _before(self) -> Integers:
         """Length of all intervals in front of each one, and of all."""
         return np.concatenate(([0], np.cumsum(self.ends - self.starts)))
 
-    def until(self, times: Any) -> Any:
+    def until(self, times: npt.ArrayLike) -> Integers:
         """How much of the set lies before each of these times."""
         times = np.asarray(times, np.int64)
         if not len(self.starts):
@@ -43,7 +46,7 @@ class Intervals:
         inside = np.minimum(times, self.ends[np.maximum(index, 0)]) - self.starts[np.maximum(index, 0)]
         return np.where(index < 0, 0, self._before[np.maximum(index, 0)] + inside)
 
-    def within(self, starts: Any, ends: Any) -> Any:
+    def within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Integers:
         """How much of the set lies in each of these intervals, which may overlap each other."""
         return np.where(np.asarray(ends) > np.asarray(starts), self.until(ends) - self.until(starts), 0)
 
@@ -56,13 +59,13 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         return Intervals.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
 
-    def _where(self, other: Intervals, holds: Any) -> Intervals:
+    def _where(self, other: Intervals, holds: np.ufunc) -> Intervals:
         """Where a function of "lies in this set" and "lies in the other" is true."""
         edges = edges_of(self, other)
         held = holds(self.covers(edges[:-1]), other.covers(edges[:-1]))
         return Intervals.of(edges[:-1][held], edges[1:][held])
 
-    def covers(self, times: Any) -> Any:
+    def covers(self, times: Integers) -> Flags:
         """True where a time lies in the set."""
         if not len(self.starts):
             return np.zeros(np.shape(times), bool)

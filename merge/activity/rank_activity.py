@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.activity.activities import Activities, Activity, ActivityLane
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
@@ -31,9 +32,9 @@ class RankActivity:
     """When an operator ran that is no communication; with a GPU, a kernel."""
     blocked: Intervals
     """Exposed communication: nothing was computed meanwhile."""
-    wait_starts: Any
+    wait_starts: Integers
     """Slices in which a thread waits, by start."""
-    wait_ends: Any
+    wait_ends: Integers
     pauses: Intervals
     """The part of `blocked` that no such slice shows."""
     on_device: bool = False
@@ -111,7 +112,7 @@ def _intervals(events: pl.DataFrame) -> Intervals:
     return Intervals.of(starts, starts + events["duration_ns"].to_numpy())
 
 
-def _pauses(computing: Intervals, in_flight: Intervals, ends: Any) -> Intervals:
+def _pauses(computing: Intervals, in_flight: Intervals, ends: Integers) -> Intervals:
     """The part of the pauses between operators that the end of a collective ended."""
     if not len(computing.starts) or not len(in_flight.starts):  # collectives may take no time at all
         return in_flight
@@ -166,7 +167,7 @@ def _on_device(launched: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
     return ActivityLane.first_counts(starts, starts + launched["duration_ns"].to_numpy(), labels, held=known)
 
 
-def _ready(launched: pl.DataFrame, calls: RankCollectives) -> Any:
+def _ready(launched: pl.DataFrame, calls: RankCollectives) -> Integers:
     """When the rank was ready for its collectives: torch's NCCL waits for what was launched before the call.
 
     What begins first is ready first, also where both wait for the same: all ranks have to call in one order. Of steps

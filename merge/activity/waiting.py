@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.activity.activities import Activities, ActivityLane
 from distprof.merge.activity.intervals import Intervals
@@ -20,14 +20,14 @@ WAITED = ("collective", "rank", "op", "step", "num_ranks", "enqueue_ns", "arriva
 class RankCollectives:
     """The collectives of one rank, by arrival; times on the common clock."""
 
-    collective: Any
-    step: Any
-    enqueue_ns: Any
-    arrival_ns: Any
-    end_ns: Any
-    last_arrival_ns: Any
+    collective: Integers
+    step: Integers
+    enqueue_ns: Integers
+    arrival_ns: Integers
+    end_ns: Integers
+    last_arrival_ns: Integers
     """When the last rank of the collective arrived; this rank's own arrival where that is not known."""
-    together: Any
+    together: Array
     """False for sends and receives."""
 
     @property

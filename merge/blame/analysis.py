@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.passes import PASS_NAMES
 from distprof.contract.problems import Remark, SeveralRanksInFile, Unreadable
 from distprof.contract.tables import MODULES
@@ -223,7 +223,7 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
     return found, None, None if is_told else shifting_lateness(groups, job.ranks.tolist(), float(step_ns))
 
 
-def _excess(job: Job, more: tuple[Job, Sequence[int]] | None, peers: Any, steps: Sequence[int],
+def _excess(job: Job, more: tuple[Job, Sequence[int]] | None, peers: Integers, steps: Sequence[int],
             known: Sequence[Activity], traced: Sequence[int]) -> Excess:
     found = excess_of(job, peers, steps, known, traced)
     if more is None or not np.array_equal(more[0].ranks, job.ranks):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.untraced import divided
 from distprof.merge.chance import median_of_others
@@ -25,26 +26,26 @@ WHOLE = "whole"
 class Excess:
     """Work of ranks that are peers. Cells are activities at a place among the calls of a step; times in ns."""
 
-    ranks: Any
+    ranks: Integers
     """Indices of the peers."""
-    steps: Any
+    steps: Integers
     """Ascending."""
-    counts: Any
+    counts: Flags
     """True for the steps that count; the others only show what fixing them would do to these."""
-    labels: Any
+    labels: Integers
     """Activity of each cell."""
-    work: Any
+    work: Array
     """Shape (ranks, steps, cells)."""
-    position: Any
+    position: Integers
     """Of each cell, its place among the calls of a step."""
-    recorded: Any
+    recorded: Array
     """`work` before that of steps without a timeline was divided among activities."""
-    piece: Any
+    piece: Integers
     """Pieces of the job that these cells are made of, with the place of each in `recorded`."""
-    place: Any
+    place: Integers
     kinds: Sequence[str]
     """Kinds of activities, and `WHOLE` at the end."""
-    kind_of: Any
+    kind_of: Integers
     """Of each cell, the index of its kind."""
     more: Excess | None = None
     """The same over more steps, which show who is late, though not what that costs."""
@@ -60,7 +61,7 @@ class Excess:
         return median_of_others(self.mean)
 
     @cached_property
-    def totals(self) -> Any:
+    def totals(self) -> Array:
         """Work by kind; shape (ranks, steps that count, kinds)."""
         work = self.work[:, self.counts]
         each = [work[:, :, self.kind_of == kind].sum(axis=2) for kind in range(len(self.kinds) - 1)]
@@ -72,7 +73,7 @@ class Excess:
         return self.totals - median_of_others(self.totals)
 
     @cached_property
-    def to_fix(self) -> Any:
+    def to_fix(self) -> Array:
         """What a rank has to do less of each kind, in each step, to work as its peers do.
 
         Its longest step is compared with the longest ones of its peers, its second longest with their second longest,
@@ -85,7 +86,7 @@ class Excess:
         return found
 
 
-def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Activity],
+def excess_of(job: Job, peers: Integers, counted: Sequence[int], known: Sequence[Activity],
               traced: Sequence[int]) -> Excess:
     """Compares peers.
 

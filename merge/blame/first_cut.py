@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Floats, Integers
 from distprof.contract.tables import MODULES
 from distprof.merge.blame.candidates import MOST_RANKS
 from distprof.merge.blame.verdicts import WORTH_A_WORD
@@ -37,9 +38,9 @@ AT_ONCE = 512
 class Peers:
     """Ranks that ran the same program, and their work."""
 
-    ranks: Any
+    ranks: Integers
     """Their numbers, ascending."""
-    work: Any
+    work: Floats
     """Of each in each step, what it did not wait for others; ns, shape (ranks, steps)."""
 
 
@@ -104,7 +105,7 @@ def _durations(level: LevelRun, joined: JoinedArrivals, steps: Sequence[int]) ->
         pl.len().over("rank") == len(per_step))
 
 
-def _places(values: Any, among: Any) -> Any:
+def _places(values: Array, among: Integers) -> Array:
     """Where each of some numbers is among others, which ascend; -1: nowhere. Ranks and steps are small numbers."""
     if not len(among) or not len(values):
         return np.full(len(values), -1, np.int32)
@@ -114,7 +115,7 @@ def _places(values: Any, among: Any) -> Any:
     return table[np.where((values < 0) | (values > last), last, values)]
 
 
-def _waited(joined: JoinedArrivals, row: Any, steps: Any, num_ranks: int) -> Any:
+def _waited(joined: JoinedArrivals, row: Array, steps: Integers, num_ranks: int) -> Integers:
     """How long each rank waited in each step."""
     found = np.zeros((num_ranks, len(steps)), np.int64)
     rank, step = row[joined.waits["rank"]], _places(joined.waits["step"], steps)
@@ -123,7 +124,7 @@ def _waited(joined: JoinedArrivals, row: Any, steps: Any, num_ranks: int) -> Any
     return found
 
 
-def _suspects(programs: Sequence[Any], work: Any, least_ns: float) -> Any:
+def _suspects(programs: Sequence[Integers], work: Floats, least_ns: float) -> Integers:
     """Places of ranks with the largest excess over their peers, at least so much a step."""
     rows = np.concatenate([*programs, np.empty(0, np.int64)]).astype(np.int64)
     if not len(rows):
@@ -136,7 +137,7 @@ def _suspects(programs: Sequence[Any], work: Any, least_ns: float) -> Any:
 # --- who ran the same program -----------------------------------------------------------------------------------------
 
 
-def _modules(level: LevelRun, ranks: Any) -> Any:
+def _modules(level: LevelRun, ranks: Integers) -> Array:
     """A number of the modules of each rank, equal for those that have the same; 0 where none are known."""
     assert level.run.summaries is not None
     table = level.run.summaries.tables[MODULES.file]
@@ -147,8 +148,8 @@ def _modules(level: LevelRun, ranks: Any) -> Any:
     return found
 
 
-def _programs(joined: JoinedArrivals, row: Any, coordinates: Sequence[Mapping[str, int] | None],
-              modules: Any) -> Iterator[Any]:
+def _programs(joined: JoinedArrivals, row: Array, coordinates: Sequence[Mapping[str, int] | None],
+              modules: Array) -> Iterator[Any]:
     """Ranks that can be compared: with as many calls in groups of the same sizes, in one stage of the pipeline."""
     sender = np.array([-1 if one.sender is None else one.sender for one in joined.meetings], np.int64)
     sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
@@ -167,7 +168,7 @@ def _programs(joined: JoinedArrivals, row: Any, coordinates: Sequence[Mapping[st
     return (np.array(sorted(rows)) for rows in found.values())
 
 
-def _most_calls(joined: JoinedArrivals) -> tuple[Any, Any, Any]:
+def _most_calls(joined: JoinedArrivals) -> tuple[Integers, Integers, Integers]:
     """Rank, meeting and the most calls in a step, of each meeting of each rank."""
     change = np.flatnonzero(np.diff(joined.cell_rank, prepend=-1))
     bounds = [*change[::AT_ONCE].tolist(), len(joined.cell_rank)]
@@ -178,7 +179,7 @@ def _most_calls(joined: JoinedArrivals) -> tuple[Any, Any, Any]:
     return rank, meeting, calls
 
 
-def _most_calls_of(joined: JoinedArrivals, cells: slice) -> tuple[Any, Any, Any]:
+def _most_calls_of(joined: JoinedArrivals, cells: slice) -> tuple[Integers, Integers, Integers]:
     """Of the cells of a few ranks."""
     size = len(joined.meetings)
     pairs, place = np.unique(joined.cell_rank[cells].astype(np.int64) * size + joined.cell_meeting[cells],
@@ -195,7 +196,7 @@ class _Neighbours:
     """Ranks that meet in small groups or send each other messages, as the replica of a model; the large groups join
     these. What a replay without the others keeps is what they all wait for."""
 
-    def __init__(self, joined: JoinedArrivals, row: Any, steps: Any) -> None:
+    def __init__(self, joined: JoinedArrivals, row: Array, steps: Integers) -> None:
         self._row = row[joined.cell_rank]
         self._num_ranks, self._num_steps = int(row.max(initial=-1)) + 1, len(steps)
         self._sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
@@ -203,7 +204,7 @@ class _Neighbours:
         calls = np.bincount(self._row[self._row >= 0], joined.sequence_calls[joined.cell_sequence[self._row >= 0]])
         self._room = int(max(min(MOST_REPLAYED, MOST_CALLS / max(calls.mean() if len(calls) else 1, 1)), 8))
 
-    def of(self, suspects: Any) -> Any:
+    def of(self, suspects: Integers) -> Integers:
         """Places of the ranks that are replayed."""
         if self._num_ranks <= self._room or not len(suspects):
             return np.arange(self._num_ranks if len(suspects) else 0)
@@ -232,7 +233,7 @@ class _Neighbours:
             best = component, size
         return best
 
-    def _in_order(self, component: Any, suspects: Any, largest: int) -> list[int]:
+    def _in_order(self, component: Integers, suspects: Integers, largest: int) -> list[int]:
         """Components: alternately of suspects, and those that the others wait for next, with the least waits in
         larger groups."""
         cells = (self._row >= 0) & (self._step >= 0) & (self._sizes[self._joined.cell_meeting] > largest)
@@ -251,7 +252,7 @@ class _Neighbours:
         return list(dict.fromkeys([*pairs, *of_suspects, *first[:len(of_suspects) + MORE]]))
 
 
-def _lowest(meeting: Any, rank: Any, num_ranks: int) -> Any:
+def _lowest(meeting: Integers, rank: Integers, num_ranks: int) -> Any:
     """The lowest rank that each meets, if only through others."""
     lowest, before = np.arange(num_ranks), None
     while before is None or (lowest != before).any():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Floats
 from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.freed_memory import give_back
@@ -104,11 +105,11 @@ class ExcessOfMany(Excess):
     """Peers that are replayed, compared with all others as well: where a rank works longer shows among the former, by
     how much among all."""
 
-    whole: Any
+    whole: Floats
     """Work of all peers; shape (peers, steps), those that are replayed first."""
 
     @cached_property
-    def totals(self) -> Any:
+    def totals(self) -> Floats:
         """Nothing tells kinds of work apart where no timeline is read."""
         return np.repeat(self.whole[:, :, None], len(self.kinds), axis=2)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.activity.activities import OF_MODULES, Activity
 from distprof.merge.program.job import Job
 from distprof.merge.replay.graph import CALL
@@ -18,7 +19,7 @@ ALIKE = 0.5
 
 
 def peers_of(job: Job, steps: Sequence[int], known: Sequence[Activity],
-             coordinates: Mapping[int, Mapping[str, int]]) -> list[Any]:
+             coordinates: Mapping[int, Mapping[str, int]]) -> list[Integers]:
     """Ranks that called the same ops in groups of the same size, in the same order, and ran mostly the same modules.
 
     Ranks of different pipeline stages are no peers, nor those that send messages and of whose stage and modules nothing
@@ -86,7 +87,7 @@ def _share(one: set[str], other: set[str]) -> float:
     return len(one & other) / len(one | other) if one or other else 1.0
 
 
-def components(job: Job) -> Any:
+def components(job: Job) -> Integers:
     """A number for each rank, equal for those that meet, if only through others."""
     events = job.graph.events
     calls = np.flatnonzero(events.kind == CALL)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
@@ -42,7 +43,7 @@ def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
     return Relief(event=event, ns=np.bincount(where.reshape(-1), less[some], len(event)))
 
 
-def _of_recorded(excess: Excess, row: int, ns: Any) -> Any:
+def _of_recorded(excess: Excess, row: int, ns: Floats) -> Any:
     """What is taken of each cell, as a part of what was recorded; of unknown work, for all that it was divided into."""
     recorded, position = excess.recorded[row], excess.position
     untraced = recorded.any(axis=1) & (excess.work[row] != recorded).any(axis=1)
@@ -55,7 +56,7 @@ def _of_recorded(excess: Excess, row: int, ns: Any) -> Any:
     return np.divide(ns, recorded, out=np.zeros_like(ns), where=recorded > 0)
 
 
-def _largest_first(values: Any, limit: Any) -> Any:
+def _largest_first(values: Floats, limit: Floats) -> Floats:
     """Takes of each row the largest values first, up to its limit."""
     order = np.argsort(-values, axis=1, kind="stable")
     ordered = np.take_along_axis(values, order, axis=1)

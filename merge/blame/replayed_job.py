@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.blame.peers import components
 from distprof.merge.program.job import Job
 from distprof.merge.replay.order import ordered
@@ -26,7 +27,7 @@ class ReplayedJob:
         """Index of the rank of each value."""
         self.as_it_was = self.durations([[]])[:, 0]
 
-    def durations(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
+    def durations(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
         """ns; shape (steps of ranks, scenarios)."""
         times = self._replay.times(scenarios)
         return times[self._places[:, 1]] - times[self._places[:, 0]]
@@ -35,6 +36,6 @@ class ReplayedJob:
         """Which values are of ranks that meet one, by its index."""
         return self._component[self.rank] == self._component[rank]
 
-    def mean(self, rank: int, values: Any) -> float:
+    def mean(self, rank: int, values: Floats) -> float:
         """Over the ranks that meet one, by its index."""
         return float(values[self.meets(rank)].mean())

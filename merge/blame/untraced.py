@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.merge.chance import median_of_others
 
 SHOWS = 0.3
 """Part of what a rank does beyond its peers in steps without a timeline that has to show in those with one."""
 
 
-def divided(work: Any, traced: Any, unknown: Any, position: Any) -> Any:
+def divided(work: Array, traced: Flags, unknown: Flags, position: Integers) -> Array:
     """Divides unknown work among activities.
 
     At a place among the calls of a step, the part that the median peer does too is divided as both do it in the steps
@@ -47,7 +46,7 @@ def divided(work: Any, traced: Any, unknown: Any, position: Any) -> Any:
     return found
 
 
-def _shares(values: Any, first: Any, place: Any) -> Any:
+def _shares(values: Floats, first: Integers, place: Integers) -> Floats:
     """Each value over the sum of those at its place."""
     total = np.add.reduceat(values, first, axis=-1)[:, place]
     return np.divide(values, total, out=np.zeros_like(values), where=total > 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Floats, Integers
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
 from distprof.merge.blame.causes import cause_of
@@ -87,14 +88,14 @@ class Verdicts:
         every = self._with_last_gains(found, fixed)
         return [one for number, one in enumerate(every) if one.certain or number < MOST_NAMED]
 
-    def _best(self, gains: Sequence[Mapping[str, Any]]) -> int | None:
+    def _best(self, gains: Sequence[Mapping[str, Floats]]) -> int | None:
         """The candidate whose fixing gains most; None where nothing is worth a word."""
         most = [max(self._means(one, each).values()) for one, each in zip(self._left, gains, strict=True)]
         if max(most) < WORTH_A_WORD * self._before.mean():
             return self._best_of_all()
         return most.index(max(most))
 
-    def _means(self, one: Candidate, gains: Mapping[str, Any]) -> dict[str, float]:
+    def _means(self, one: Candidate, gains: Mapping[str, Floats]) -> dict[str, float]:
         """The mean gain of the ranks that a candidate meets, by scenario."""
         return {kind: self._replayed.mean(one.rank, gain) for kind, gain in gains.items()}
 
@@ -123,7 +124,7 @@ class Verdicts:
         return [culprit if mine is None else replace(culprit, last_gain_ns=self._replayed.mean(
             mine[0].rank, gains[:, index])) for index, (culprit, mine) in enumerate(zip(found, fixed, strict=True))]
 
-    def _gains(self) -> list[dict[str, Any]]:
+    def _gains(self) -> list[dict[str, Floats]]:
         """What each step of each rank would gain, by candidate and scenario."""
         names = [(index, kind) for index, one in enumerate(self._left) for kind in one.scenarios]
         times = self._replayed.durations([[*self._fixed, *self._left[index].scenarios[kind]] for index, kind in names])
@@ -132,7 +133,7 @@ class Verdicts:
             found[index][kind] = self._before - times[:, column]
         return found
 
-    def _fix(self, one: Candidate, chosen: str, gain: Any) -> None:
+    def _fix(self, one: Candidate, chosen: str, gain: Floats) -> None:
         self._fixed += one.scenarios[chosen]
         self._before = self._before - gain
         # nobody is compared with what is fixed
@@ -171,7 +172,7 @@ class Verdicts:
     def _number(self, one: Candidate) -> int:
         return int(self._job.ranks[one.rank])
 
-    def _culprit(self, one: Candidate, chosen: str, means: Mapping[str, float], gain: Any) -> Culprit:
+    def _culprit(self, one: Candidate, chosen: str, means: Mapping[str, float], gain: Floats) -> Culprit:
         excess, meets = one.excess, self._replayed.meets(one.rank)
         main = WHOLE if chosen == WHOLE else max(one.kinds, key=lambda kind: means[kind])
         number = excess.kinds.index(main)
@@ -193,7 +194,7 @@ class Verdicts:
             one := chance(self._beyond[id(part)], row, part.kinds.index(kind))) is not None]
         return min((min(1.0, level * one) for level, one in enumerate(found, 1)), default=None)
 
-    def _delayed(self, gain: Any, meets: Any) -> list[int]:
+    def _delayed(self, gain: Floats, meets: Flags) -> list[int]:
         ranks, place = np.unique(self._replayed.rank[meets], return_inverse=True)
         each = np.bincount(place, gain[meets]) / np.bincount(place)
         return [int(self._job.ranks[rank]) for rank in ranks[each >= HALF * each.max()].tolist()]
@@ -244,7 +245,7 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
     return main if is_main and means[main] >= HALF * means[most] else most
 
 
-def late_steps_of(steps: Any, late: Any, material_ns: float) -> list[int]:
+def late_steps_of(steps: Integers, late: Floats, material_ns: float) -> list[int]:
     """Those in which a rank is late; all of them where the excess in the others is no chance and no trifle, and where
     the rank exceeds its peers in none by itself, but together with others.
     """

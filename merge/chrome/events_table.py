@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import Column
@@ -76,7 +77,7 @@ class _Words:
             self._words.append(text)
         return number
 
-    def array(self, texts: Any) -> Any:
+    def array(self, texts: Array) -> Any:
         """Dictionary array of a column of text numbers; its dictionary holds the words of the column alone."""
         numbers = texts
         if len(self._words) < self._num_texts:
@@ -87,7 +88,7 @@ class _Words:
             _array(indices, numbers >= 0 if lacks else None), pa.array(words, pa.string()), safe=False)
 
 
-def _used(numbers: Any, count: int) -> tuple[Any, Any, bool]:
+def _used(numbers: Array, count: int) -> tuple[Array, Array, bool]:
     """Which of so many words a column has; the place of each row's word among them, int32; whether some have none."""
     if count > MANY * len(numbers):
         used, indices = np.unique(numbers, return_inverse=True)
@@ -98,7 +99,7 @@ def _used(numbers: Any, count: int) -> tuple[Any, Any, bool]:
     return np.flatnonzero(is_used[1:]), places.take(numbers, mode="wrap"), bool(is_used[0])
 
 
-def _array(values: Any, there: Any = None) -> Any:
+def _array(values: Array, there: Flags | None = None) -> Any:
     """Arrow array of integers, without a copy; null where the bools of `there` are False."""
     valid = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
@@ -160,7 +161,7 @@ class EventTable:
         self._empty = {*INTEGERS, *TEXTS, *(() if len(steps[0]) else ("step",))}
         """Columns without a value in the rows that are held."""
 
-    def _sources(self) -> dict[str, Any]:
+    def _sources(self) -> dict[str, Array]:
         """The scanner's arrays, by column of the table."""
         scanner = self._scanner
         return {**{name: scanner.arrays[name] for name in ("name", "category", "thread", "phase")},
@@ -182,7 +183,7 @@ class EventTable:
         if self._num_rows >= ROWS_PER_GROUP:
             self._flush()
 
-    def _begins(self, name: str, source: Any) -> bool:
+    def _begins(self, name: str, source: Array) -> bool:
         """Whether a column that had no value so far has one in this scan: most of `args` are in few traces."""
         nothing = NONE if name in INTEGERS else -1
         if source.max(initial=nothing) == nothing:  # the least there is
@@ -216,7 +217,7 @@ class EventTable:
         self._num_rows = 0
         self._empty |= {*INTEGERS, *TEXTS}
 
-    def _array(self, column: Column, columns: dict[str, Any]) -> Any:
+    def _array(self, column: Column, columns: dict[str, Array]) -> Any:
         name, kind = column.name, self._schema.field(column.name).type
         if name in self._tags:
             return _array(np.full(self._num_rows, self._tags[name]))
@@ -228,7 +229,7 @@ class EventTable:
         there = values != NONE
         return _array(values, None if there.all() else there)
 
-    def _step(self, start_ns: Any) -> Any:
+    def _step(self, start_ns: Integers) -> Integers:
         """Number of the step of each row, `NONE` outside of all."""
         starts, ends, numbers = self._steps
         place = np.searchsorted(starts, start_ns, "right") - 1
@@ -236,7 +237,7 @@ class EventTable:
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)
 
 
-def _open(file: IO[bytes], schema: Any) -> Any:
+def _open(file: IO[bytes], schema: pa.Schema) -> Any:
     """A Parquet writer that is fast for long columns of few values: batches as long as a page, bounds of times only."""
     import pyarrow.parquet as pq  # takes a while
 

@@ -89,7 +89,7 @@ class OperatorTable:
         del self._parts
 
 
-def _array(field: Any, calls: GroupedCalls, tags: dict[str, int]) -> Any:
+def _array(field: pa.Field, calls: GroupedCalls, tags: dict[str, int]) -> Any:
     if field.name in tags:
         return pa.array(np.full(calls.num_rows, tags[field.name]), pa.int64())
     numbers = calls.columns[field.name]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.chrome.drawing.drawn import DrawnSlice
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.rank_plan import RankPlan
@@ -88,20 +89,20 @@ class DecidedEvents:
     text: Text
     scanner: Scanner
     """Its columns are the events as the trace has them."""
-    keep: Any
+    keep: Array
     """uint8: 0 for what is left out, 2 for slices that lose their arrow."""
-    pid: Any
+    pid: Integers
     """int64, unique in the merged trace; likewise `tid`."""
-    tid: Any
-    start_ns: Any
+    tid: Integers
+    start_ns: Integers
     """int64, on the common clock."""
-    duration_ns: Any
+    duration_ns: Integers
     """int64, `NONE` where there is none."""
-    shown_start_ns: Any
+    shown_start_ns: Integers
     """int64, counted from the origin; what begins before it begins at 0."""
-    shown_duration_ns: Any
+    shown_duration_ns: Integers
     """int64, `NONE` where it is as the trace has it."""
-    links: Any
+    links: Integers
     """int64: ids for arrows whose id an arrow before had, else `NONE`."""
     first_id: int
     """Added to the ids of the rank."""
@@ -180,7 +181,7 @@ class RankEvents:
         counts.num_read = self._row
         return decided
 
-    def _kept(self, phase: Any, is_meta: Any, is_slice: Any) -> Any:
+    def _kept(self, phase: Array, is_meta: Flags, is_slice: Flags) -> Any:
         """uint8 a row: 1 for what is written, 2 for slices that lose their arrow."""
         scanner, counts, layout = self.scanner, self.counts, self.plan.survey.layout
         lost = timeless(scanner)
@@ -203,7 +204,7 @@ class RankEvents:
         keep[hanging] = np.where(FLOWS[phase[hanging]], 0, 2)
         return keep
 
-    def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
+    def _times(self, raw_ts: Integers, raw_dur: Integers, is_slice: Flags) -> tuple[Integers, Integers]:
         """Start on the common clock, and duration: the column itself where all of it stays."""
         clock, base_ns, layout = self.plan.clock, self.plan.survey.base_ns, self.plan.survey.layout
         own = np.where(raw_ts == NONE, 0, raw_ts)
@@ -222,7 +223,7 @@ class RankEvents:
             dur_ns = np.where(dur_ns == NONE, NONE, clock.to_common(own + dur_ns) - start_ns)
         return start_ns, dur_ns
 
-    def _seen(self, start_ns: Any, dur_ns: Any, counts: Any, is_slice: Any) -> tuple[Any, Any]:
+    def _seen(self, start_ns: Integers, dur_ns: Integers, counts: Flags, is_slice: Flags) -> tuple[Integers, Integers]:
         """Start behind the origin, and duration: what lies before it is moved onto it, and nests as it did."""
         ts_ns = start_ns - self.plan.origin_ns
         early = ts_ns < 0
@@ -231,7 +232,7 @@ class RankEvents:
         self.counts.num_moved += int(np.count_nonzero(counts & early))
         return np.maximum(ts_ns, 0), np.where(early & is_slice, np.maximum(ts_ns + dur_ns, 0), dur_ns)
 
-    def _links(self, first_id: int) -> Any:
+    def _links(self, first_id: int) -> Integers:
         """New ids for arrows whose id an arrow before had."""
         rows, ids = self._mine(self.plan.survey.layout.reused_rows, self.plan.survey.layout.reused_ids)
         if not len(rows):
@@ -240,17 +241,17 @@ class RankEvents:
         links[rows] = first_id + ids
         return links
 
-    def _nothing(self) -> Any:
+    def _nothing(self) -> Integers:
         """`NONE` for each row."""
         return self._none[:self.scanner.num_rows]
 
-    def _mine(self, rows: Any, values: Any = None) -> Any:
+    def _mine(self, rows: Integers, values: Integers | None = None) -> Any:
         """Those of the file's rows that are in this scan, as places in it; and the values beside them."""
         first, last = np.searchsorted(rows, (self._row, self._row + self.scanner.num_rows))
         places = rows[first:last] - self._row
         return places if values is None else (places, values[first:last])
 
-    def _numbers(self, stays: Any) -> tuple[Any, Any]:
+    def _numbers(self, stays: Flags) -> tuple[Integers, Integers]:
         threads = self.scanner.column("thread")
         if not self._is_met.take(threads).all():
             for number in np.unique(threads[stays & ~self._is_met.take(threads)]).tolist():
@@ -258,7 +259,7 @@ class RankEvents:
                 self._pids[number], self._tids[number], self._is_met[number] = thread.pid, thread.tid, True
         return self._pids.take(threads), self._tids.take(threads)
 
-    def _move(self, tid: Any) -> None:
+    def _move(self, tid: Integers) -> None:
         """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
         threads = self.scanner.column("thread")
         rows, lanes = self._mine(self.plan.survey.layout.side_rows, self.plan.survey.layout.side_lanes)

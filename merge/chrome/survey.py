@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.chrome.device_processes import DeviceProcesses
 from distprof.merge.chrome.work_folder import Attempt, StillWanted
 from distprof.merge.layout.event_selection import EventSelection
@@ -164,7 +165,7 @@ class _MetaEvent(msgspec.Struct):
 _META = msgspec.json.Decoder(_MetaEvent)
 
 
-def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[NamingEvent]:
+def _meta(scanner: Scanner, text: Text, rows: Integers) -> Iterator[NamingEvent]:
     for row in rows.tolist():
         event = _meta_event(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]]))
         if event is None or not isinstance(event.name, str) or not isinstance(event.args, dict):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Floats, Integers
 from distprof.merge.clock.model import Alignment, RankClock
 
 MAX_DRIFT_PPM = 1000.0
@@ -23,9 +23,8 @@ MAX_PAIRS_OF = 400
 
 Bound = tuple[int, int]
 """A time on the clock that is to be corrected, and what must be added to it at least, or at most; ns."""
-Bounds = Sequence[Bound] | npt.NDArray[np.int64]
+Bounds = Sequence[Bound] | Integers
 """Bounds one after the other; as an array, a row each."""
-Floats = npt.NDArray[np.float64]
 MOST_LOOPED = 64
 WORTH = 0.05
 """Share of points that one more round of thinning has to take away."""

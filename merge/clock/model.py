@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from distprof.arrays import Integers
 from distprof.contract.problems import ClockReason
 
 Align = Literal["auto", "samples", "collectives", "none"]
 """`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
 Method = Literal["shared", "samples", "collectives", "none"]
 """shared: the ranks read one clock; samples: they asked each other; collectives: estimated from when those ended."""
-Nanoseconds = npt.NDArray[np.int64]
+Nanoseconds = Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Floats
 from distprof.contract.collective_ops import ROWS, CollectiveOp
 from distprof.merge.run.group_ranks import SIZE, with_lists
 
-Bytes = npt.NDArray[np.float64]
+Bytes = Floats
 EXACT, EVEN, RING, STAR = "exact", "assumes an even split", "assumes a ring", "assumes a star"
 COLUMNS = {"source": pl.Int64, "target": pl.Int64, "op": pl.String, "basis": pl.String, "num_bytes": pl.Float64,
            "num_ops": pl.Int64}

@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Array, Integers
 from distprof.merge.activity.activities import Activity
 from distprof.merge.activity.markers import COMMUNICATION
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -50,12 +50,12 @@ class OperatorsAt:
         self._ends = self._starts + shown["duration_ns"].to_numpy()
         self._parent = Nesting(self._thread, self._starts, self._ends, np.ones(len(shown), bool)).parent
 
-    def edges(self, start_ns: int, end_ns: int) -> Any:
+    def edges(self, start_ns: int, end_ns: int) -> Integers:
         """When operators begin and end within a window."""
         times = np.concatenate((self._starts, self._ends))
         return times[(times > start_ns) & (times < end_ns)]
 
-    def at(self, times: npt.NDArray[np.int64]) -> list[str | None]:
+    def at(self, times: Integers) -> list[str | None]:
         """The innermost operator at each time."""
         found = np.full(len(times), -1, np.int64)
         for thread in range(int(self._thread.max(initial=-1)) + 1):
@@ -193,7 +193,7 @@ def _operators(program: RunProgram, rank: int) -> OperatorsAt | None:
 
 
 def _named(links: pl.DataFrame, program: RunProgram, job: Job, operators: OperatorsAt | None,
-           idle: Any) -> Iterator[pl.DataFrame]:
+           idle: Integers) -> Iterator[pl.DataFrame]:
     """Links of a rank in a step."""
     index, is_work = int(links["rank"][0]), pl.col("kind") == WORK
     ahead = int(job.ahead_ns[index])
@@ -213,7 +213,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
                        for name, kind in SCHEMA.items())
 
 
-def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: npt.NDArray[Any]) -> pl.DataFrame:
+def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: Array) -> pl.DataFrame:
     """Work of a rank in a step, cut where its activity or its operator changes."""
     rank, known = int(links["rank"][0]), program.activities.known
     did, starts, ends = program.did[rank], links["start_ns"].to_numpy(), links["end_ns"].to_numpy()

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.difference.change import Change, changes
 from distprof.merge.difference.samples import Noise, Samples
 from distprof.merge.difference.scatter import mean
@@ -145,7 +146,7 @@ def _weight(row: Row, *, does_other_work: bool = False, least_ns: float = 0.0) -
     return not has_changed, not does_other_work, -abs(row.own.difference or 0.0)
 
 
-def _common(values: Any, num_base: int) -> tuple[float | None, Any]:
+def _common(values: Floats, num_base: int) -> tuple[float | None, Floats | None]:
     """How many times as long all items take, of the new runs, and of each run beside the mean of the base.
 
     The median, weighted by time, of the ratios of items: what less than half of the time does otherwise does not move
@@ -167,7 +168,7 @@ def _common(values: Any, num_base: int) -> tuple[float | None, Any]:
     return common, np.array(scales)
 
 
-def _weighted_median(values: Any, weights: Any) -> float:
+def _weighted_median(values: Floats, weights: Floats) -> float:
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     middle = int(np.searchsorted(reached, reached[-1] / 2))

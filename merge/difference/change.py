@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.difference.samples import Noise, Samples
 from distprof.merge.difference.scatter import Statistic, quantile, standard_errors, two_sided
 
@@ -103,7 +104,7 @@ def between_runs(base: Sequence[float], new: Sequence[float]) -> Change:
 
 
 def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statistic, noise: Noise, *,
-            scales: Any = None, waits: Sequence[Hashable] = (),
+            scales: Floats | None = None, waits: Sequence[Hashable] = (),
             step_ns: Sequence[float] | None = None, num_tables: int = 1) -> dict[Hashable, Change]:
     """Changes of all items; intervals and p hold for all of them together.
 
@@ -139,7 +140,7 @@ def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statisti
             for index, item in enumerate(items)}
 
 
-def _between_runs(values: Any, num_base: int) -> tuple[Any, Any]:
+def _between_runs(values: Floats, num_base: int) -> tuple[Floats, Floats]:
     """Errors of the difference from the scatter of runs, with its degrees of freedom."""
     sides = values[:num_base], values[num_base:]
     freedom = len(values) - 2
@@ -148,7 +149,7 @@ def _between_runs(values: Any, num_base: int) -> tuple[Any, Any]:
             np.full(values.shape[1], float(freedom)))
 
 
-def _within_runs(scatter: Sequence[tuple[Any, float]], assumed: Any) -> tuple[Any, Any]:
+def _within_runs(scatter: Sequence[tuple[Floats, float]], assumed: Floats) -> tuple[Floats, Floats]:
     """Errors from those of each run, and from what runs are assumed to vary by: squares, shape (runs, items)."""
     squares, scattered = assumed.sum(axis=0), np.zeros(assumed.shape[1])
     for errors, freedom in scatter:

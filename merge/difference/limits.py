@@ -195,7 +195,7 @@ def _number(what: str, run: Observed,
     return float(value) if isinstance(value, (int, float)) else KeyError(what)
 
 
-def _at(value: Any, keys: Iterable[str]) -> Any:
+def _at(value: object, keys: Iterable[str]) -> Any:
     """What lies at a path; a KeyError where there is none, None where something on it is not known."""
     for key in keys:
         if value is None:

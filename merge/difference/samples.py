@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Floats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
     """Times in ns of items that ranks spent time on."""
 
     items: Sequence[Hashable]
-    values: Any
+    values: Floats
     """Shape (steps, ranks, items); what a rank did not do in a step is 0."""
     alike: float | None = None
     """Correlation of a step with the one before it, as far as more steps of the run tell; None: by these steps."""

@@ -15,9 +15,9 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from distprof.arrays import Floats
+
 DRAWS = 400
 NUMBERS = 4_000_000
 """Numbers that are in memory at once."""
@@ -60,7 +60,7 @@ def block_length(alike: float, number: int) -> int:
     return int(np.clip(round(length), 1, max(number // FEWEST_BLOCKS, 1)))
 
 
-def standard_errors(values: Floats, statistic: Statistic, alike: float | None = None) -> tuple[Any, float]:
+def standard_errors(values: Floats, statistic: Statistic, alike: float | None = None) -> tuple[Floats, float]:
     """Of a statistic of each item, and their degrees of freedom.
 
     Args:

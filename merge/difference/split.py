@@ -92,7 +92,7 @@ def operators_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
                                           ns=pl.col(ns).cast(pl.Float64)), ["op", "side"], cells)
 
 
-def is_communication(op: Any) -> bool:
+def is_communication(op: object) -> bool:
     """True for operators and kernels that take as long as other ranks and the network do."""
     return str(op).startswith(COMMUNICATION) or communicates(str(op))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import COLLECTIVE_OPS, gloo_names
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.storage_dependencies import Use
@@ -34,11 +34,11 @@ KERNELS = ("nccl", "rccl")
 class Communication:
     """The communication in a graph."""
 
-    place: Any
+    place: Integers
     """Of the call of the backend or of the kernel, a row of `rows`; -1 where none is known."""
     rows: pl.DataFrame
     """Rows of the rank as `match` gives them."""
-    issued_by: Any
+    issued_by: Integers
     """Place of the operator that issued it; -1 where none is known."""
 
 
@@ -61,14 +61,14 @@ def communication(graph: RankGraph, rows: pl.DataFrame) -> Communication:
                          issued_by=np.array(issued_by, np.int64))
 
 
-def _storages(graph: RankGraph, places: Any) -> dict[int, set[int]]:
+def _storages(graph: RankGraph, places: Integers) -> dict[int, set[int]]:
     table = graph.table
     return {place: set() if table is None or graph.node[place] < 0 else set(
         table.use_storage[table.use_begin[graph.node[place]]:table.use_begin[graph.node[place] + 1]].tolist())
         for place in places.tolist()}
 
 
-def _issuer(graph: RankGraph, operators: Any, storages: Mapping[int, set[int]], place: int,
+def _issuer(graph: RankGraph, operators: Integers, storages: Mapping[int, set[int]], place: int,
             enqueue_ns: int | None, op: str) -> int:
     """The operator around the work, else around the time of the call, else the last one before with its tensors.
 
@@ -102,7 +102,7 @@ def _may_issue(operator: str, op: str) -> bool:
     return named in (None, SEND_RECV) or op in (named, *gloo_names(str(named)))
 
 
-def places_of(rows: pl.DataFrame, graph: RankGraph) -> Any:
+def places_of(rows: pl.DataFrame, graph: RankGraph) -> Integers:
     """Place of each row: of the work of a backend that begins with it, or ends with it; -1 for none.
 
     A send or receive of gloo is taken to begin with its call, and ends when the work does.
@@ -148,7 +148,7 @@ def tensor_uses(graph: RankGraph, found: Communication) -> Mapping[int, Sequence
     return uses
 
 
-def issuing_dependencies(graph: RankGraph, found: Communication) -> list[tuple[Any, Any]]:
+def issuing_dependencies(graph: RankGraph, found: Communication) -> list[tuple[Integers, Integers]]:
     """Work after the operator that issued it, and after what its thread had done by then."""
     known = np.flatnonzero((found.place >= 0) & (found.issued_by >= 0))
     place, issuer = found.place[known], found.issued_by[known]

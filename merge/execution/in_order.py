@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.execution.communication import Communication, issuing_dependencies, tensor_uses
 from distprof.merge.execution.dependencies.edges import Edges, edges
 from distprof.merge.execution.dependencies.order_dependencies import (
@@ -69,7 +70,7 @@ def longest_chain_ns(graph: RankGraph, needed: Edges) -> int:
 
 
 def _placed(graph: RankGraph, found: Communication, waits: Sequence[Wait], still: Mapping[int, list[Stretch]],
-            least_ns: tuple[int, int | None]) -> tuple[RankGraph, Communication, Any]:
+            least_ns: tuple[int, int | None]) -> tuple[RankGraph, Communication, Integers]:
     """Both with places for what goes on, and waits behind their communication; and the new place of each place."""
     own = graph.self_ns.copy()
     for place, stretches in still.items():
@@ -162,8 +163,8 @@ def with_unseen(graph: RankGraph, found: Communication) -> tuple[RankGraph, Comm
                        parent=np.full(len(rows), -1)), replace(found, place=place)
 
 
-def _with_nodes(graph: RankGraph, names: Sequence[str], start: Any, end: Any, *, thread: Any,
-                parent: Any) -> RankGraph:
+def _with_nodes(graph: RankGraph, names: Sequence[str], start: Integers, end: Integers, *, thread: Integers,
+                parent: Integers) -> RankGraph:
     """The graph with calls at its end."""
     known, number = dict.fromkeys(names), len(graph.name)
     name_of = {name: len(graph.names) + place for place, name in enumerate(known)}
@@ -175,7 +176,7 @@ def _with_nodes(graph: RankGraph, names: Sequence[str], start: Any, end: Any, *,
     return replace(graph, **arrays, names=[*graph.names, *known])
 
 
-def _sorted(graph: RankGraph, waits: Sequence[Wait]) -> tuple[RankGraph, Any]:
+def _sorted(graph: RankGraph, waits: Sequence[Wait]) -> tuple[RankGraph, Integers]:
     """The graph by time, waits behind their communication, which a thread of the backend may begin after them.
 
     Returns:
@@ -194,7 +195,7 @@ def _sorted(graph: RankGraph, waits: Sequence[Wait]) -> tuple[RankGraph, Any]:
     return replace(graph, **arrays | {"parent": new[arrays["parent"]]}).with_insides(), new
 
 
-def _waiting(graph: RankGraph, waits: Sequence[Wait], order: Any) -> tuple[Any, Any]:
+def _waiting(graph: RankGraph, waits: Sequence[Wait], order: Integers) -> tuple[Integers, Integers]:
     """Waits, and what comes behind those that no call shows, after the communication."""
     communication, place, thread, ends = np.array(
         [(order[one.communication], order[one.place], one.thread, one.end_ns) for one in waits],

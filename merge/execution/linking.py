@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.execution.node_table import NodeTable
 from distprof.merge.match.sequence_alignment import align
 from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
@@ -35,13 +36,13 @@ by number. Runs of one program may agree."""
 class Calls:
     """Calls of an execution trace, or slices of a timeline, for comparison with the other."""
 
-    row: Any
+    row: Integers
     """In the file's table."""
-    number: Any
+    number: Integers
     """Of the call; 0 or less where there is none."""
-    label: Any
+    label: Integers
     """A number for each name, the same for all that are compared."""
-    order: Any
+    order: Integers
     """Places in the order in which they began."""
 
 
@@ -49,7 +50,7 @@ class Calls:
 class Links:
     """Which slice belongs to which node."""
 
-    slice: Any
+    slice: Integers
     """Row of the timeline, a node; -1 where there is none."""
     linked_by: Literal["id", "order"] | None
     """`order`: the two have no numbers of calls in common, so that equal names in the same order are taken for the same
@@ -74,7 +75,7 @@ class Links:
         return self.num_linked / self.num_compared if self.num_compared else None
 
 
-def is_call(table: NodeTable) -> Any:
+def is_call(table: NodeTable) -> Flags:
     """True for nodes that are calls, not a process, a thread or a list of groups."""
     wanted = [not name.startswith(ROOTS) and PROCESS_GROUPS not in name for name in table.names]
     return np.array(wanted or [False], bool)[table.name] if len(table.name) else np.empty(0, bool)
@@ -97,7 +98,7 @@ def calls_of_timeline(timeline: RankTimeline, labels: dict[str, int]) -> Calls:
                  order=np.argsort(timeline.start_ns[rows], kind="stable"))
 
 
-def _labels(names: Sequence[str], labels: dict[str, int]) -> Any:
+def _labels(names: Sequence[str], labels: dict[str, int]) -> Integers:
     return np.array([labels.setdefault(name, len(labels)) for name in names] or [-1], np.int64)
 
 
@@ -114,7 +115,7 @@ def linked(table: NodeTable, timeline: RankTimeline | None) -> Links:
     return Links(slice=found, linked_by=by, num_calls=len(ours.row), num_compared=num_compared)
 
 
-def joined(ours: Calls, theirs: Calls) -> tuple[Any, Any, int, Literal["id", "order"]]:
+def joined(ours: Calls, theirs: Calls) -> tuple[Integers, Integers, int, Literal["id", "order"]]:
     """Pairs of places of the same call, how many were compared, and by what."""
     one, other = _by_number(ours.number, theirs.number)
     if len(one):
@@ -124,7 +125,7 @@ def joined(ours: Calls, theirs: Calls) -> tuple[Any, Any, int, Literal["id", "or
     return ours.order[one], theirs.order[other], min(len(ours.row), len(theirs.row)), "order"
 
 
-def _by_number(node: Any, slice_: Any) -> tuple[Any, Any]:
+def _by_number(node: Integers, slice_: Integers) -> tuple[Integers, Integers]:
     """Pairs of places with equal numbers; a number that comes twice on a side joins nothing."""
     sides = []
     for numbers in (node, slice_):
@@ -135,7 +136,7 @@ def _by_number(node: Any, slice_: Any) -> tuple[Any, Any]:
     return sides[0][1][ours], sides[1][1][theirs]
 
 
-def _order(number: Any, otherwise: Any) -> Any:
+def _order(number: Integers, otherwise: Array) -> Integers:
     """Places by number where each has one of its own, as calls are numbered when they begin."""
     usable = len(np.unique(number)) == len(number) and not np.any((number == NONE) | (number <= 0))
     return np.argsort(number if usable else otherwise, kind="stable")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.execution.dependencies.tensor_uses import uses_of
 from distprof.merge.execution.nodes import Node, NodeFile, node_of
 from distprof.merge.scan.trace_file import TraceFile
@@ -23,27 +24,27 @@ ON_HOST = "cpu"
 class NodeTable:
     """Nodes by id. Each array has a value a node, but those of tensor uses."""
 
-    id: Any
-    parent: Any
+    id: Array
+    parent: Integers
     """Row; -1 for none, and for one that is not in the file."""
-    function: Any
+    function: Integers
     """`rf_id`."""
-    sequence: Any
-    thread: Any
+    sequence: Integers
+    thread: Integers
     """`tid`."""
-    forward: Any
+    forward: Integers
     """Row of the forward node; -1 for none."""
-    name: Any
+    name: Integers
     """Number of `names`."""
     names: list[str]
     texts: NodeTexts
-    use_begin: Any
+    use_begin: Integers
     """Where the uses of a node begin; one value more than nodes."""
-    use_storage: Any
+    use_storage: Integers
     """Number of the storage, a use."""
-    use_kind: Any
+    use_kind: Array
     """`READS`, `WRITES` or both."""
-    use_on_device: Any
+    use_on_device: Flags
     file: NodeFile
     num_dangling: int
     """Parents that are not in the file."""
@@ -65,7 +66,7 @@ class NodeTexts:
         self._file.write(text)
         self._ends.append(self._ends[-1] + len(text))
 
-    def sorted_as(self, place: Any) -> NodeTexts:
+    def sorted_as(self, place: Integers) -> NodeTexts:
         """The same, once all are there; `place` has the number in the file, a row."""
         self._place = place
         return self
@@ -134,14 +135,14 @@ def _table(file: NodeFile, columns: _Columns, texts: NodeTexts) -> NodeTable:
         file=file, num_dangling=dangling, num_repeated=len(ids) - len(numbers))
 
 
-def _rows_of(numbers: Any, wanted: Any) -> tuple[Any, int]:
+def _rows_of(numbers: Array, wanted: Array) -> tuple[Integers, int]:
     """Rows of these ids, -1 where there is none; and how many but 0 are not there."""
     place = np.minimum(np.searchsorted(numbers, wanted), max(len(numbers) - 1, 0))
     found = (numbers[place] == wanted) if len(numbers) else np.zeros(0, bool)
     return np.where(found & (wanted > 0), place, -1).astype(np.int64), int(np.count_nonzero(~found & (wanted > 0)))
 
 
-def _acyclic(parent: Any) -> Any:
+def _acyclic(parent: Integers) -> Integers:
     """Parents without those of nodes that are, by way of others, their own."""
     found, state = parent.copy(), np.zeros(len(parent), np.int8)  # 1: on the way, 2: known to end
     for row in range(len(parent)):

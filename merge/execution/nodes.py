@@ -174,7 +174,7 @@ def node_of(text: bytes) -> Node | None:
         outputs=_values(written.outputs, written.output_shapes, written.output_types))
 
 
-def _id(value: Any) -> int | None:
+def _id(value: object) -> int | None:
     """An id; those from 2^63 on come as text, as no reader of traces can take them for numbers."""
     if type(value) is str and value.isdecimal() and len(value) <= DIGITS:
         value = int(value)

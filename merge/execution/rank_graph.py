@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.errors import DataError
 from distprof.merge.execution.dependencies.stream_waits import StreamWaits
 from distprof.merge.execution.linking import Links, is_call, linked
@@ -34,25 +35,25 @@ MESSAGES = ("gloo:send", "gloo:recv")
 class RankGraph:
     """Calls and kernels of a rank, each array with a value for each, in the order in which they began."""
 
-    name: Any
+    name: Integers
     """Number of `names`."""
     names: Sequence[str]
-    type: Any
+    type: Integers
     """Number of `rank_timeline.TYPES`."""
-    start_ns: Any
+    start_ns: Integers
     """The rank's clock; of a call without a slice that of the call before it, 0 where there is no timeline."""
-    duration_ns: Any
+    duration_ns: Integers
     """0 where it is not known."""
-    self_ns: Any
+    self_ns: Integers
     """Without the calls inside."""
-    thread: Any
-    parent: Any
+    thread: Integers
+    parent: Integers
     """Place of the call around it, or of the one that launched it; -1 for none."""
-    node: Any
+    node: Integers
     """Row of the execution trace; -1 for none."""
-    slice: Any
+    slice: Integers
     """Row of the timeline; -1 for none."""
-    inside_until: Any
+    inside_until: Integers
     """Place of the last call of its thread that lies in it; its own without."""
     table: NodeTable | None
     timeline: RankTimeline | None
@@ -61,7 +62,7 @@ class RankGraph:
     """None where there is no timeline."""
 
     @property
-    def on_device(self) -> Any:
+    def on_device(self) -> Flags:
         """True for kernels, copies and fills."""
         return self.type >= NUM_HOST
 
@@ -112,7 +113,7 @@ def _window(timeline: RankTimeline, links: Links) -> tuple[int, int]:
     return int(timeline.start_ns[rows].min()), int(timeline.end_ns[rows].max()) + 1
 
 
-def _launchers(timeline: RankTimeline) -> Any:
+def _launchers(timeline: RankTimeline) -> Integers:
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
     found = launchers(timeline, nesting)
     runtime = (found >= 0) & (timeline.type[found] == RUNTIME)  # launched outside of all operators
@@ -120,7 +121,7 @@ def _launchers(timeline: RankTimeline) -> Any:
     return np.where((around >= 0) & (timeline.type[around] == RUNTIME), -1, around)
 
 
-def _slices(timeline: RankTimeline, launcher: Any, window: tuple[int, int] | None) -> Any:
+def _slices(timeline: RankTimeline, launcher: Integers, window: tuple[int, int] | None) -> Integers:
     """Rows of operators and annotations that begin in the window, and of what was launched then."""
     wanted = timeline.type != RUNTIME
     if window is not None:
@@ -129,7 +130,7 @@ def _slices(timeline: RankTimeline, launcher: Any, window: tuple[int, int] | Non
     return np.flatnonzero(wanted)
 
 
-def _joined(timeline: RankTimeline, slices: Any, launcher: Any, table: NodeTable | None,
+def _joined(timeline: RankTimeline, slices: Integers, launcher: Integers, table: NodeTable | None,
             links: Links | None) -> RankGraph:
     node_of = np.full(len(timeline.name), -1, np.int64)
     if links is not None:
@@ -145,7 +146,7 @@ def _joined(timeline: RankTimeline, slices: Any, launcher: Any, table: NodeTable
     return _nested(columns, names, timeline, launcher, table, links)
 
 
-def _of_slices(timeline: RankTimeline, slices: Any, node_of: Any) -> dict[str, Any]:
+def _of_slices(timeline: RankTimeline, slices: Integers, node_of: Integers) -> dict[str, Integers]:
     """Columns of calls and kernels that have a slice."""
     on_host = timeline.type[slices] < NUM_HOST
     return {
@@ -154,14 +155,15 @@ def _of_slices(timeline: RankTimeline, slices: Any, node_of: Any) -> dict[str, A
         "type": timeline.type[slices], "name": timeline.name[slices], "node": node_of[slices], "slice": slices}
 
 
-def _apart(name: Any, thread: Any, names: Sequence[str]) -> Any:
+def _apart(name: Integers, thread: Integers, names: Sequence[str]) -> Integers:
     """Threads, where a message that gloo sends or receives has one of its own: its slice stays open on the thread of
     its call until the message has left or come, whatever the thread does meanwhile."""
     messages = np.isin(name, [number for number, text in enumerate(names) if text in MESSAGES])
     return np.where(messages, 3 * DEVICE_THREADS + np.arange(len(thread)), thread)
 
 
-def _of_nodes(timeline: RankTimeline, slices: Any, table: NodeTable, links: Links, names: list[str]) -> dict[str, Any]:
+def _of_nodes(timeline: RankTimeline, slices: Integers, table: NodeTable, links: Links,
+              names: list[str]) -> dict[str, Integers]:
     """Columns of calls without a slice, which stand where the call before them does; adds their names."""
     alone = np.flatnonzero(is_call(table) & (links.slice < 0))
     if len(alone):
@@ -177,13 +179,13 @@ def _of_nodes(timeline: RankTimeline, slices: Any, table: NodeTable, links: Link
         "type": np.full(len(alone), OPERATOR), "name": own, "node": alone, "slice": np.full(len(alone), -1)}
 
 
-def _before(slices: Any, rows: Any) -> Any:
+def _before(slices: Integers, rows: Integers) -> Integers:
     """The slice of the last node before each of these rows that has one; -1 without."""
     last = np.maximum.accumulate(np.where(slices >= 0, np.arange(len(slices)), -1))
     return np.where(last[rows] >= 0, slices[np.maximum(last[rows], 0)], -1)
 
 
-def _nested(columns: dict[str, Any], names: Sequence[str], timeline: RankTimeline, launcher: Any,
+def _nested(columns: dict[str, Any], names: Sequence[str], timeline: RankTimeline, launcher: Integers,
             table: NodeTable | None, links: Links | None) -> RankGraph:
     start, duration, slices = columns["start_ns"], columns["duration_ns"], columns["slice"]
     timed_on_host = (slices >= 0) & (columns["type"] < NUM_HOST)
@@ -204,12 +206,12 @@ def _nested(columns: dict[str, Any], names: Sequence[str], timeline: RankTimelin
                      inside_until=_inside_until(parent, columns["type"]), table=table, timeline=timeline, links=links)
 
 
-def _earlier(parent: Any) -> Any:
+def _earlier(parent: Integers) -> Integers:
     """Parents that began before; a kernel may seem to begin before its launch, where clocks differ."""
     return np.where(parent < np.arange(len(parent)), parent, -1)
 
 
-def _inside_until(parent: Any, kind: Any) -> Any:
+def _inside_until(parent: Integers, kind: Integers) -> Integers:
     found = np.arange(len(parent))
     for place in range(len(parent) - 1, -1, -1):
         above = parent[place]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.contract.tables import WAIT_SLICE
 from distprof.merge.execution.communication import WAITING, Communication, tensor_uses
 from distprof.merge.execution.dependencies.order_dependencies import backwards, main_thread, waits_for_devices
@@ -73,7 +73,7 @@ def _recorded(graph: RankGraph, found: Communication) -> Iterator[Wait]:
         yield Wait(place, call, int(graph.thread[call if call >= 0 else issuer]), start_ns, end_ns)
 
 
-def _waiting_calls(graph: RankGraph) -> Any:
+def _waiting_calls(graph: RankGraph) -> Integers:
     names = np.array([name in (*WAITING, WAIT_SLICE) for name in graph.names] or [False], bool)
     return np.flatnonzero(names[graph.name] & ~graph.on_device & (graph.slice >= 0))
 

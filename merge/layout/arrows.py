@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.scan.event_phases import FLOW_START
 from distprof.merge.scan.scanned_columns import NONE
 
@@ -32,7 +33,7 @@ class CompleteArrows:
         self._alone: tuple[Any, ...] | None = None
         """A start behind which nothing has come yet."""
 
-    def add(self, keys: Sequence[Any], row: Any, phase: Any) -> tuple[Any, Any, Any]:
+    def add(self, keys: Sequence[Array], row: Integers, phase: Array) -> tuple[Integers, Flags, Integers]:
         """Takes in the next ends.
 
         Args:
@@ -54,11 +55,11 @@ class CompleteArrows:
         count = len(row) - is_open
         return row[:count], kept[:count], number[:count]
 
-    def end(self) -> Any:
+    def end(self) -> Integers:
         """The rows that nothing has come behind."""
         return np.empty(0, np.int64) if self._alone is None else self._alone[-2]
 
-    def _begins(self, keys: Sequence[Any]) -> Any:
+    def _begins(self, keys: Sequence[Array]) -> Flags:
         """bool a row: the first one of its key."""
         begins = np.zeros(len(keys[0]), bool)
         if len(begins):
@@ -68,7 +69,7 @@ class CompleteArrows:
             begins[1:] |= key[1:] != key[:-1]
         return begins
 
-    def _decide(self, begins: Any, is_start: Any) -> tuple[Any, Any]:
+    def _decide(self, begins: Flags, is_start: Flags) -> tuple[Flags, Integers]:
         """Whether each row leads somewhere, and its number."""
         kept, number = np.full(len(begins), self._runs), np.full(len(begins), self._number)
         first = np.flatnonzero(begins | is_start)
@@ -85,8 +86,8 @@ class CompleteArrows:
         self._runs, self._number, self._num_of_key = bool(whole[-1]), int(numbers[-1]), int(before[-1] + whole[-1])
         return kept, number
 
-    def _before(self, whole: Any, begins_key: Any) -> Any:
+    def _before(self, whole: Flags, begins_key: Flags) -> Integers:
         """How many arrows of the same key lead somewhere before each one."""
-        before = np.cumsum(whole) - whole
+        before: Integers = np.cumsum(whole) - whole
         latest = np.maximum.accumulate(np.where(begins_key, np.arange(len(whole)), -1))
         return before - np.where(latest < 0, -self._num_of_key, before[latest])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
 from distprof.merge.scan.event_phases import ASYNC_BEGIN, BEGIN, END
 
 NO_NAME = -1
@@ -19,7 +20,8 @@ Place = tuple[int, int]
 """A thread and a time."""
 
 
-def pair_halves(at_ns: Any, thread: Any, phase: Any, name: Any, category: Any, link: Any) -> tuple[Any, Any]:
+def pair_halves(at_ns: Integers, thread: Array, phase: Array, name: Array, category: Array,
+                link: Integers) -> tuple[Integers, Integers]:
     """Which begins and ends belong together: an end closes the innermost open begin of its thread that has its name.
 
     An asynchronous end closes that of its id and category instead.
@@ -128,7 +130,8 @@ class _OpenByName:
         return stack[-1] if stack else -1
 
 
-def ambiguous_places(thread: Any, start: Any, end: Any, begin_row: Any, end_row: Any) -> set[Place]:
+def ambiguous_places(thread: Array, start: Integers, end: Integers, begin_row: Integers,
+                     end_row: Integers) -> set[Place]:
     """Where an E stands behind a B in the file that begins when it ends: it would end that B, so it has to end before.
 
     Args:
@@ -152,7 +155,7 @@ def ambiguous_places(thread: Any, start: Any, end: Any, begin_row: Any, end_row:
     return set(zip(threads[found].tolist(), times[found].tolist(), strict=True))
 
 
-def in_places(thread: Any, at_ns: Any, places: set[Place]) -> Any:
+def in_places(thread: Integers, at_ns: Integers, places: set[Place]) -> Any:
     """Numbers of the rows that are in one of these places."""
     rows = np.flatnonzero(np.isin(at_ns, np.array([at for _, at in places], np.int64)))
     there = [place in places for place in zip(thread[rows].tolist(), at_ns[rows].tolist(), strict=True)]

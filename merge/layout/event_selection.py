@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.layout.windows import Windows
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.json_values import string_of
@@ -37,7 +37,8 @@ class EventSelection:
         """True where nothing is left out."""
         return self == EventSelection()
 
-    def kept(self, start_ns: Any, duration_ns: Any, category: Any, name: Any, is_slice: Any, scanner: Scanner) -> Any:
+    def kept(self, start_ns: Integers, duration_ns: Integers, category: Array, name: Array, is_slice: Flags,
+             scanner: Scanner) -> Flags:
         """True a row for what stays.
 
         Args:

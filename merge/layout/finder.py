@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.layout.arrows import CompleteArrows
 from distprof.merge.layout.begin_end import pair_halves
 from distprof.merge.layout.event_selection import EventSelection
@@ -70,7 +71,7 @@ class LayoutFinder:
         self._add_others(start[timed & ~is_slice])
         self._add_linked(text, first, timed & FLOWS.take(phase), is_half, is_slice | (timed & (phase == BEGIN)))
 
-    def _add_slices(self, rows: Any, first: int, start: Any, duration: Any) -> None:
+    def _add_slices(self, rows: Integers, first: int, start: Integers, duration: Integers) -> None:
         # take is twice as fast as an index, here and elsewhere
         starts, durations = start.take(rows), np.maximum(duration.take(rows), 0)
         self._times.add(starts, starts + durations)
@@ -78,12 +79,12 @@ class LayoutFinder:
         threads = self.threads.same(self._scanner.column("thread").take(rows))
         self._rows.add(threads, starts, np.negative(durations, out=durations), rows + first)
 
-    def _add_others(self, start: Any) -> None:
+    def _add_others(self, start: Integers) -> None:
         if len(start):
             self._times.add(start, start)
             self._others.add(start)
 
-    def _add_linked(self, text: Text, first: int, is_flow: Any, is_half: Any, may_be_bound: Any) -> None:
+    def _add_linked(self, text: Text, first: int, is_flow: Flags, is_half: Flags, may_be_bound: Flags) -> None:
         scanner = self._scanner
         flags = scanner.column("flags")
         is_bound = may_be_bound & ((flags & (FLOW_IN | FLOW_OUT)) != 0)
@@ -98,7 +99,7 @@ class LayoutFinder:
         if len(ends):
             self._add_ends(ends, first, is_bound[ends], links[ends])
 
-    def _add_ends(self, ends: Any, first: int, is_bound: Any, links: Any) -> None:
+    def _add_ends(self, ends: Integers, first: int, is_bound: Flags, links: Integers) -> None:
         at, thread, phase, name, category, flags = (
             self._scanner.column(column)[ends] for column in ("ts_ns", "thread", "phase", "name", "category", "flags"))
         phase = np.where(is_bound, _END_OF[(flags & (FLOW_IN | FLOW_OUT)) >> 5], phase)
@@ -111,7 +112,7 @@ class LayoutFinder:
         self._rows.add(self.threads.same(thread[asks]), at[asks], np.where(binds_next[asks], END_BEFORE, END_WITHIN),
                        number[asks])
 
-    def _kept(self, start: Any, duration: Any, category: Any, name: Any, is_slice: Any) -> Any:
+    def _kept(self, start: Integers, duration: Integers, category: Array, name: Array, is_slice: Flags) -> Flags:
         return self._selection.kept(start + self._base_ns, duration, category, name, is_slice, self._scanner)
 
     def span(self) -> tuple[int, int] | None:
@@ -139,7 +140,8 @@ class LayoutFinder:
             moved_rows=moved_rows, moved_ns=moved_ns, hanging_rows=hanging, reused_rows=reused[0], reused_ids=reused[1],
             left_out_rows=pairs.left_out, num_left_out=self._num_left_out + len(pairs.left_out))
 
-    def _arrows(self, end_lanes: Any, left_out: Any) -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
+    def _arrows(self, end_lanes: Array,
+                left_out: Integers) -> tuple[Integers, tuple[Integers, Integers], tuple[Integers, Integers]]:
         """Rows of ends that hang in the air; rows and new ids; rows and lanes of those beside their thread."""
         hanging, reused, beside = list[Any](), list[tuple[Any, Any]](), list[tuple[Any, Any]]()
         arrows = CompleteArrows()
@@ -181,14 +183,14 @@ class LayoutFinder:
         return Pairs(row[begin], at[begin], duration[stays], thread[begin], np.where(end >= 0, row[end], -1), left_out)
 
 
-def _ends_beside(nested: Nested, pairs: Pairs) -> tuple[Any, Any]:
+def _ends_beside(nested: Nested, pairs: Pairs) -> tuple[Integers, Integers]:
     """Rows of the ends of slices that are beside their thread, and their lanes."""
     is_pair = np.isin(nested.side_rows, pairs.row)
     ends = pairs.end[np.searchsorted(pairs.row, nested.side_rows[is_pair])]
     return ends[ends >= 0], nested.side_lanes[is_pair][ends >= 0]
 
 
-def _moved(cut_rows: Any, cut_ns: Any, pairs: Pairs) -> tuple[Any, Any]:
+def _moved(cut_rows: Integers, cut_ns: Integers, pairs: Pairs) -> tuple[Integers, Integers]:
     """Rows of the ends of slices that are cut, and their new times."""
     places = np.searchsorted(pairs.row, cut_rows)
     ends, end_ns = pairs.end[places], pairs.start_ns[places] + cut_ns

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
 
-def _nothing() -> Any:
+
+def _nothing() -> Integers:
     return np.empty(0, np.int64)
 
 
@@ -21,26 +22,26 @@ def _nothing() -> Any:
 class Layout:
     """Numbers of events, counted through the file and ascending, with what becomes of each."""
 
-    side_rows: Any = field(default_factory=_nothing)
+    side_rows: Integers = field(default_factory=_nothing)
     """They leave their lane: slices that overlap another one there, and ends of arrows that belong to these."""
-    side_lanes: Any = field(default_factory=_nothing)
+    side_lanes: Integers = field(default_factory=_nothing)
     """Lane of each, from 1 on."""
     num_side: int = 0
     """Slices among them."""
-    cut_rows: Any = field(default_factory=_nothing)
+    cut_rows: Integers = field(default_factory=_nothing)
     """Slices whose end is cut."""
-    cut_ns: Any = field(default_factory=_nothing)
+    cut_ns: Integers = field(default_factory=_nothing)
     """Their new durations."""
-    moved_rows: Any = field(default_factory=_nothing)
+    moved_rows: Integers = field(default_factory=_nothing)
     """Ends (phase E) of such slices."""
-    moved_ns: Any = field(default_factory=_nothing)
+    moved_ns: Integers = field(default_factory=_nothing)
     """Their new times."""
-    hanging_rows: Any = field(default_factory=_nothing)
+    hanging_rows: Integers = field(default_factory=_nothing)
     """Ends of arrows that are left out: they lie in no slice, or lack their other end. A slice stays, without arrow."""
-    reused_rows: Any = field(default_factory=_nothing)
+    reused_rows: Integers = field(default_factory=_nothing)
     """Ends of arrows that need another id, since an arrow before had theirs."""
-    reused_ids: Any = field(default_factory=_nothing)
-    left_out_rows: Any = field(default_factory=_nothing)
+    reused_ids: Integers = field(default_factory=_nothing)
+    left_out_rows: Integers = field(default_factory=_nothing)
     """Begins and ends that the selection leaves out."""
     num_left_out: int = 0
     """Events that the selection leaves out."""
@@ -51,7 +52,7 @@ class Layout:
         return int(self.side_lanes.max(initial=0)) + 1
 
 
-def by_row(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+def by_row(parts: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Integers]:
     """Numbers of events and a value of each, joined, with the numbers in order."""
     rows, values = (np.concatenate([np.empty(0, np.int64), *(part[index] for part in parts)]) for index in range(2))
     order = np.argsort(rows, kind="stable")

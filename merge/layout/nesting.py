@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
 from distprof.merge.layout.begin_end import ambiguous_places, in_places
 from distprof.merge.layout.layout import by_row
 from distprof.merge.layout.sorted_rows import SortedRows
@@ -79,7 +80,7 @@ def nest(rows: SortedRows, pairs: Pairs, num_ends: int) -> Nested:
     return Nested(*found.sides(), cut_rows, cut_ns, found.end_lanes)
 
 
-def _durations(turn: Any, row: Any, pairs: Pairs) -> Any:
+def _durations(turn: Integers, row: Integers, pairs: Pairs) -> Integers:
     """As engines take them."""
     durations = np.negative(turn)
     if int(turn.max(initial=0)) > 0:
@@ -98,7 +99,7 @@ class _Found:
         self._sides: list[tuple[Any, Any]] = []
         self._cuts: list[tuple[Any, Any]] = []
 
-    def add(self, row: Any, turn: Any, lane: Any, cut: Any) -> None:
+    def add(self, row: Integers, turn: Integers, lane: Array, cut: Integers) -> None:
         asks = np.flatnonzero(turn > PAIR)
         self.end_lanes[row.take(asks)] = lane.take(asks)
         beside = np.flatnonzero((lane > 0) & (turn <= PAIR))
@@ -106,17 +107,17 @@ class _Found:
         less = np.flatnonzero(cut >= 0)
         self.cut(row.take(less), cut.take(less))
 
-    def add_late(self, late: Any) -> None:
+    def add_late(self, late: Array) -> None:
         of_ends = late["lane"] >= 0
         self.end_lanes[late["row"][of_ends]] = late["lane"][of_ends]
         self.cut(late["row"][~of_ends], late["cut"][~of_ends])
 
-    def cut(self, row: Any, duration_ns: Any) -> None:
+    def cut(self, row: Integers, duration_ns: Integers) -> None:
         """Gives new durations to slices."""
         if len(row):
             self._cuts.append((row, duration_ns))
 
-    def cuts(self) -> tuple[Any, Any]:
+    def cuts(self) -> tuple[Integers, Integers]:
         """Row of each slice that is cut, ascending, and its duration: of several the last."""
         rows, cut_ns = by_row(self._cuts)
         is_last = np.ones(len(rows), bool)
@@ -124,7 +125,7 @@ class _Found:
         self._cuts = [(rows[is_last], cut_ns[is_last])]
         return self._cuts[0]
 
-    def sides(self) -> tuple[Any, Any]:
+    def sides(self) -> tuple[Integers, Integers]:
         return by_row(self._sides)
 
 
@@ -148,7 +149,7 @@ def _slices(rows: SortedRows, pairs: Pairs) -> Iterator[tuple[Any, Any, Any, Any
         yield thread[there], start_ns[there], _durations(turn[there], row[there], pairs), row[there]
 
 
-def _shown(row: Any, duration_ns: Any, cut_rows: Any, cut_ns: Any) -> Any:
+def _shown(row: Integers, duration_ns: Integers, cut_rows: Integers, cut_ns: Integers) -> Integers:
     """The durations of slices, as far as they are cut already."""
     if not len(cut_rows):
         return duration_ns

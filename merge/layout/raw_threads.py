@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array
 from distprof.merge.scan.engine import Interner
 from distprof.merge.scan.thread_ids import thread_of
 
@@ -34,6 +35,6 @@ class RawThreads:
             self._numbers = np.resize(self._numbers, 2 * len(self.names))
         self._numbers[known:len(self.names)] = new
 
-    def same(self, numbers: Any) -> Any:
+    def same(self, numbers: Array) -> Array:
         """The numbers of rows, with one for all spellings of a thread: 7 and "7" are written as the same."""
         return numbers if len(self._first) == len(self.names) else self._numbers.take(numbers)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from distprof.arrays import Array, Integers
 
 ROOM = 1 << 20
 """Rows in memory at most: some 100 MB while they are sorted."""
@@ -115,7 +118,8 @@ class _Run:
     """Keys of the next row; likewise of the last one that was read."""
     last: tuple[int, ...]
 
-    def __init__(self, file: Any, place: int, count: int, kinds: Sequence[Any], num_keys: int, room: int) -> None:
+    def __init__(self, file: BufferedRandom, place: int, count: int, kinds: Sequence[Any], num_keys: int,
+                 room: int) -> None:
         self._file, self._count, self._kinds, self._num_keys, self._room = file, count, kinds, num_keys, room
         sizes = [count * kind.itemsize for kind in kinds]
         self._places = [place + sum(sizes[:index]) for index in range(len(sizes))]
@@ -170,12 +174,12 @@ class _Run:
         return taken
 
 
-def _in_order(columns: Sequence[Any], num_keys: int) -> Columns:
+def _in_order(columns: Sequence[Array], num_keys: int) -> Columns:
     order = _order(columns[:num_keys])
     return tuple(columns if order is None else (column.take(order) for column in columns))
 
 
-def _order(keys: Sequence[Any]) -> Any:
+def _order(keys: Sequence[Array]) -> Integers | None:
     """Places of rows by their keys; None where they are in order."""
     if not len(keys) or not len(keys[0]):
         return None
@@ -194,7 +198,7 @@ def _order(keys: Sequence[Any]) -> Any:
     return order
 
 
-def _packed(keys: Sequence[Any]) -> tuple[Any, int]:
+def _packed(keys: Sequence[Array]) -> tuple[Integers, int]:
     """An integer a row that orders rows by the first keys, as many as there is room for; and how many these are."""
     packed, used = np.zeros(len(keys[0]), np.int64), 0
     for index, key in enumerate(keys):

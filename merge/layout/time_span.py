@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
+
 FAR_NS = 86_400 * 10**9
 """What is parted from most events by so long a gap is damaged, or of another clock: it would make the rest a dot."""
 
@@ -21,7 +23,7 @@ class TimeSpan:
         self._num_times = 0
         self._first, self._last = 2**63 - 1, -(2**63)
 
-    def add(self, start: Any, end: Any) -> None:
+    def add(self, start: Integers, end: Integers) -> None:
         """Takes in events."""
         if len(start):
             self._num_times += len(start)

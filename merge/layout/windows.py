@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
+
 
 class Windows:
     """Spans in any order, which may overlap."""
@@ -18,7 +20,7 @@ class Windows:
         # the last end of those that start no later
         self._latest = np.append(-(2**63), np.maximum.accumulate(self._ends)) if len(ordered) else np.array([-(2**63)])
 
-    def meets(self, start_ns: Any, end_ns: Any) -> Any:
+    def meets(self, start_ns: Integers | int, end_ns: Integers | int) -> Flags:
         """bool a row: it shares time with a span. Its own end is part of it, that of the span is not."""
         return self._latest.take(np.searchsorted(self._starts, end_ns, "right")) > start_ns
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
     CELL_COLUMNS,
@@ -55,38 +56,38 @@ class Meeting:
 class JoinedArrivals:
     """Arrays over all ranks. `cell_rank` and the like are indices of `ranks`; texts are numbers, -1 for null."""
 
-    ranks: Any
+    ranks: Integers
     """Numbers of the ranks that have calls, ascending."""
     meetings: Sequence[Meeting]
-    cell_rank: Any
-    cell_step: Any
-    cell_meeting: Any
-    cell_sequence: Any
+    cell_rank: Array
+    cell_step: Array
+    cell_meeting: Array
+    cell_sequence: Array
     """Index into the next three."""
-    sequence_fingerprint: Any
-    sequence_calls: Any
-    sequence_first: Any
+    sequence_fingerprint: Integers
+    sequence_calls: Integers
+    sequence_first: Integers
     """First row of its calls in `calls`."""
-    base_ns: Any
+    base_ns: Integers
     """Of each cell, its first call, on the rank's own clock."""
-    in_ns: Any
+    in_ns: Integers
     """Of each cell, how long its calls were under way together."""
-    waited_ns: Any
+    waited_ns: Integers
     """Of each cell, how long its rank is known to have waited for its calls."""
-    cell_first: Any
+    cell_first: Integers
     """First value of each cell in `times`, of the steps that were asked for."""
-    unit_ns: Any
+    unit_ns: Integers
     """Of each rank."""
-    times: Mapping[str, Any]
+    times: Mapping[str, Array]
     """int32; see `Arrivals`."""
-    calls: Mapping[str, Any]
+    calls: Mapping[str, Array]
     """Calls of sequences; see `CALL_COLUMNS`."""
     texts: Mapping[str, Sequence[str]]
     """op, dtype, module_path and phase: what numbers in `calls` stand for."""
-    waits: Mapping[str, Any]
+    waits: Mapping[str, Array]
     """`WAIT_COLUMNS` of all ranks, with `rank`."""
 
-    def own_ns(self, cells: Any, first: int, count: int) -> dict[str, Any]:
+    def own_ns(self, cells: Integers, first: int, count: int) -> dict[str, Integers]:
         """Times of some calls of some cells on the clocks of their ranks; each of `TIMES`, shape (*cells, count).
 
         Args:
@@ -207,12 +208,12 @@ class _Joining:
             waits={**waits.columns, "rank": _placed(place, waits.rank)})
 
 
-def _placed(place: Any, rank: Any) -> Any:
+def _placed(place: Array, rank: Array) -> Array:
     """`place[rank]`; no copy where ranks came in order, as they do from the file of one host."""
     return rank if (place[:-1] < place[1:]).all() else place[rank]
 
 
-def _firsts(counts: Any) -> Any:
+def _firsts(counts: Integers) -> Integers:
     """Where each of some lists begins, one behind the other."""
     return np.cumsum(counts) - counts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,6 +16,9 @@ from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
 from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.run.run_model import Run
+
+if TYPE_CHECKING:
+    from distprof.arrays import Array
 
 SETTLES = 3
 """From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
@@ -39,7 +42,7 @@ class LevelRun:
     """Steps that count and have none."""
     first_left_out: int | None
     """The first traced step, where it does not count."""
-    odd: Any
+    odd: Array
     """Meetings that are matched row by row."""
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.contract.collective_ops import BOUNDING_CLOCKS, COLLECTIVE_OPS, WAITING_FOR_ALL
 from distprof.merge.clock.model import Clock
 from distprof.merge.levels.joined_arrivals import JoinedArrivals
@@ -37,8 +38,8 @@ class Block:
     """Calls of meetings of a step with as many ranks and calls."""
 
     step: int
-    meeting: Any
-    cells: Any
+    meeting: Array
+    cells: Integers
     """Shape (meetings, ranks)."""
     first: int
     """The first of these calls."""
@@ -50,7 +51,7 @@ LARGEST = 1 << 19
 
 
 def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any],
-                      steps: Sequence[int], odd: Any) -> MeasuredMeetings:
+                      steps: Sequence[int], odd: Array) -> MeasuredMeetings:
     """Measures the calls of some steps.
 
     Args:
@@ -69,7 +70,7 @@ def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, 
 
 
 class _Measuring:
-    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any], odd: Any) -> None:
+    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any], odd: Array) -> None:
         self._joined, self._clocks = joined, RankClocks(clock, joined.ranks)
         self._size = np.array([one.num_ranks for one in joined.meetings], np.int64)
         self._is_message = np.array([one.is_message for one in joined.meetings], bool)
@@ -166,12 +167,12 @@ class _Measuring:
             "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.count)})
         self._share(times, index, last, (comparable & waits) | (message & (first != NONE) & (unsure >= 0)), message)
 
-    def _common(self, block: Block) -> dict[str, Any]:
+    def _common(self, block: Block) -> dict[str, Integers]:
         rank = self._joined.cell_rank[block.cells][..., None]
         own = self._joined.own_ns(block.cells, block.first, block.count)
         return {name: self._clocks.common_ns(rank, values) for name, values in own.items()}
 
-    def _share(self, times: Mapping[str, Any], index: Any, last: Any, known: Any, message: Any) -> None:
+    def _share(self, times: Mapping[str, Integers], index: Array, last: Integers, known: Flags, message: Flags) -> None:
         """Adds how long ranks waited, and of that before all had come."""
         begin, over = times["wait_start_ns"], times["wait_end_ns"]
         there = (begin != NONE) & (over != NONE) & known[:, None]
@@ -206,7 +207,7 @@ class _Measuring:
                                 shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
 
 
-def odd_meetings(joined: JoinedArrivals) -> Any:
+def odd_meetings(joined: JoinedArrivals) -> Array:
     """Meetings whose ranks did not call the same in some step, or some of which are missing."""
     if not len(joined.cell_step):
         return np.empty(0, np.int64)
@@ -233,18 +234,18 @@ SCHEMA: dict[str, Any] = {
     **dict.fromkeys(("disagrees", "between_hosts"), pl.Int64)}
 
 
-def _arrival(start: Any, enqueue: Any) -> Any:
+def _arrival(start: Integers, enqueue: Integers) -> Integers:
     """The start where all ranks of a call have one, else the call where all have that: like with like."""
     no_start, no_enqueue = ((times == NONE).any(axis=1)[:, None] for times in (start, enqueue))
     return np.where(no_start & ~no_enqueue, enqueue, np.where(start != NONE, start, enqueue))
 
 
-def _equal(values: Any, first: Any) -> Any:
+def _equal(values: Integers, first: Integers) -> Any:
     """Whether all values from one first on to the next are equal."""
     return np.minimum.reduceat(values, first) == np.maximum.reduceat(values, first)
 
 
-def _numbers(hosts: Iterator[Any]) -> Any:
+def _numbers(hosts: Iterator[Any]) -> Integers:
     known = dict[Any, int]()
     return np.array([-1 if host is None else known.setdefault(host, len(known)) for host in hosts], np.int64)
 
@@ -260,13 +261,13 @@ class _Rules:
         self._size = np.array([{"sum": 1, "mean": 2}.get(row.size if row else "max", 0) for row in rows])
         self._factor = [row.bus_factor if row else None for row in rows]
 
-    def bytes_of(self, op: Any, size: Any) -> Any:
+    def bytes_of(self, op: Array, size: Floats) -> Floats:
         """As nccl-tests count them; NaN where there are none."""
         known = (size >= 0).all(axis=1)
         found = np.choose(self._size[op], (size.max(axis=1), size.sum(axis=1), size.mean(axis=1)))
         return np.where(known & (found > 0), found, np.nan)
 
-    def factor(self, op: Any, members: int) -> Any:
+    def factor(self, op: Array, members: int) -> Floats:
         """busbw / algbw."""
         share = 1 - 1 / members
         each = {"ring twice": 2 * share, "ring": share, "once": 1.0, None: np.nan}

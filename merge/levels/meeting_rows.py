@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import text_of
 from distprof.merge.clock.recorded_clock import hosts_of
@@ -84,7 +84,7 @@ def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) 
         None, len(rows), dtype=pl.Categorical(), eager=True).alias(name)
 
 
-def _of_meetings(meetings: Sequence[Meeting], number: Any) -> list[pl.Series]:
+def _of_meetings(meetings: Sequence[Meeting], number: Integers) -> list[pl.Series]:
     """Group, description and ranks of each row, by its meeting."""
     index = pl.Series(np.asarray(number, np.int64))
     columns: dict[str, list[str | None]] = {

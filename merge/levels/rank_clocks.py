@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from distprof.arrays import Array, Integers
 from distprof.merge.clock.model import UNSHIFTED, Clock
 
 NONE = np.iinfo(np.int64).min
@@ -15,7 +14,7 @@ NONE = np.iinfo(np.int64).min
 class RankClocks:
     """Lines of the ranks that have arrivals."""
 
-    def __init__(self, clock: Clock, ranks: Any) -> None:
+    def __init__(self, clock: Clock, ranks: Integers) -> None:
         self._clock = clock
         lines = [clock.ranks[rank].line if rank in clock.ranks else UNSHIFTED for rank in ranks.tolist()]
         self._offset, self._reference = (np.array([getattr(line, name) for line in lines], np.int64)
@@ -23,12 +22,12 @@ class RankClocks:
         self._slope = np.array([line.drift_ppm * 1e-6 for line in lines])
         self._unsure = dict[int, int | None]()
 
-    def common_ns(self, index: Any, own_ns: Any) -> Any:
+    def common_ns(self, index: Array, own_ns: Integers) -> Integers:
         """Times of ranks, by index and of a shape that goes with `own_ns`, on the common clock."""
         drifted = np.rint((own_ns - self._reference[index]) * self._slope[index]).astype(np.int64)
         return np.where(own_ns == NONE, NONE, own_ns + self._offset[index] + drifted)
 
-    def uncertainty_ns(self, numbers: Any, members: Any) -> Any:
+    def uncertainty_ns(self, numbers: Array, members: Integers) -> Integers:
         """By how much two times of each meeting may be wrong against each other; below 0 where it is not known.
 
         Args:

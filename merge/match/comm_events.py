@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.match.backend_names import communicates
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
@@ -145,13 +146,13 @@ def _kind_of(name: bytes) -> EventKind:
     return EventKind.KERNEL if is_kernel else found
 
 
-def _sides(categories: Interner) -> Any:
+def _sides(categories: Interner) -> Flags:
     """By kind and category: whether the event is that of the kind. The last column is of events without one."""
     texts = [text.decode("utf-8", "replace").lower() for text in categories.texts()]
     return np.array([[text in _CATEGORIES.get(kind, ()) for text in texts] + [False] for kind in EventKind], bool)
 
 
-def _on_device(scanner: Scanner) -> Any:
+def _on_device(scanner: Scanner) -> Integers:
     """Thread, start and duration of what devices did in the last scan."""
     is_device = np.array([text.lower() in ON_DEVICE for text in scanner.categories.texts()] + [False], bool)
     start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
@@ -159,7 +160,7 @@ def _on_device(scanner: Scanner) -> Any:
     return np.stack([column[rows & (duration >= 0)] for column in (scanner.column("thread"), start, duration)])
 
 
-def _cut(parts: list[Any]) -> dict[tuple[int, int], int]:
+def _cut(parts: list[Integers]) -> dict[tuple[int, int], int]:
     """Thread and start of what was cut -> its duration."""
     thread, start, duration = np.concatenate(parts, axis=1)
     found, places = cut_overlong(thread, start, duration)
@@ -182,7 +183,7 @@ def _event(raw: tuple[Any, ...], base_ns: int, names: list[str], texts: list[str
         texts={key: texts[value] for key, value in zip(TEXTS, interned, strict=True) if value >= 0})
 
 
-def _launches(parts: list[Any], base_ns: int, wanted: set[int | None]) -> Iterator[tuple[int, tuple[int, int]]]:
+def _launches(parts: list[Integers], base_ns: int, wanted: set[int | None]) -> Iterator[tuple[int, tuple[int, int]]]:
     if not parts:
         return
     correlation, start, thread = np.concatenate(parts, axis=1)

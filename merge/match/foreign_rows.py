@@ -197,7 +197,7 @@ def _elements(op: str, details: CommEvent, note: CommEvent | None) -> tuple[int 
     return elements, dtype
 
 
-def _is_shape(value: Any) -> bool:
+def _is_shape(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(size, int) for size in value)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.match.sequence_alignment import common_positions
 
-Integers = npt.NDArray[np.int64]
 NONE = -(2**63)
 """Where an integer is not known."""
 
@@ -54,7 +53,7 @@ class Score:
 
     agreeing: Integers
     """Rows whose key other ranks have too with equal labels; where labels differ, those of most ranks."""
-    contradicts: npt.NDArray[np.bool_]
+    contradicts: Flags
     """True where a key has different labels on two ranks."""
 
 
@@ -117,7 +116,7 @@ def _imperfect(calls: Calls) -> tuple[Integers, str]:
     return by_labels, "order" if (calls.size == NONE).all() else "label"
 
 
-def _is_perfect(calls: Calls, key: Integers, num_groups: int) -> npt.NDArray[np.bool_]:
+def _is_perfect(calls: Calls, key: Integers, num_groups: int) -> Flags:
     """True for groups of which every key is on every rank that has rows, once, with equal labels."""
     number = dense(pack(calls.group, key))
     count = np.bincount(number)
@@ -128,7 +127,7 @@ def _is_perfect(calls: Calls, key: Integers, num_groups: int) -> npt.NDArray[np.
     return np.asarray(np.bincount(group[bad], minlength=num_groups) == 0)
 
 
-def _rows_of_groups(calls: Calls, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Integers]]:
+def _rows_of_groups(calls: Calls, wanted: Flags) -> Iterator[tuple[int, Integers]]:
     if not wanted.any():
         return
     order = np.argsort(calls.group, kind="stable")

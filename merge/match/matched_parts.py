@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from distprof.merge.match.groups import Integers, keys_of
+from distprof.arrays import Integers
+from distprof.merge.match.groups import keys_of
 from distprof.merge.match.matching import Placed, calls_of, match, with_corrected
 from distprof.merge.match.number_evidence import NumberEvidence, Numbering
 from distprof.merge.match.partition import Partition

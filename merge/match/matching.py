@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT
-from distprof.merge.match.groups import NONE, Calls, Integers, dense, keys_of, occurrence, pack
+from distprof.merge.match.groups import NONE, Calls, dense, keys_of, occurrence, pack
 from distprof.merge.match.mismatches import judged
 from distprof.merge.match.send_recv import transfer_numbers
 

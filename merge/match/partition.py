@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.merge.match.groups import Integers
 from distprof.merge.run.group_ranks import SIZE
 
 GROUP = ("group", "group_ranks")

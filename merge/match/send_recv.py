@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from distprof.merge.match.groups import Integers, occurrence
+from distprof.arrays import Integers
+from distprof.merge.match.groups import occurrence
 from distprof.merge.match.sequence_alignment import align
 
 CHANNEL = ("group_id", "tag", "source", "target")

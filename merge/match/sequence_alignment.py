@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Labels = npt.NDArray[np.int64]
+from distprof.arrays import Integers
+
+Labels = Integers
 EXACT = 64
 """Sequences whose differing parts are no longer are aligned with as many pairs as there can be."""
 FAR = 4096
@@ -90,7 +90,7 @@ def align(one: Labels, other: Labels) -> tuple[Labels, Labels]:
             np.concatenate([np.arange(before), theirs + before, np.arange(other_end, len(other))]))
 
 
-def _equal(one: Any, other: Any) -> int:
+def _equal(one: Integers, other: Integers) -> int:
     """How many elements are equal from the begin on."""
     differ = np.flatnonzero(one != other)
     return int(differ[0]) if len(differ) else len(one)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.markers import AUTOGRAD, COMMUNICATION, MODULE
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import strict
@@ -29,11 +28,11 @@ BUFFERS = (*COMMUNICATION, "FSDP::all_gather", "FSDP::post_backward_reduce")
 class Outer:
     """What each slice lies in, as numbers of slices; -1 for none."""
 
-    operator: Any
+    operator: Integers
     """The outermost operator, functions of the autograd engine apart."""
-    model: Any
+    model: Integers
     """The outermost module call."""
-    communicates: Any
+    communicates: Flags
     """True inside a collective."""
 
 
@@ -55,7 +54,7 @@ def outer_of(timeline: RankTimeline, nesting: Nesting) -> Outer:
     return Outer(operator=operator, model=model, communicates=communicates)
 
 
-def place_at(places: Places, row: Any) -> tuple[Any, Any]:
+def place_at(places: Places, row: Integers) -> tuple[Integers, Integers]:
     """Number of the phase and of the module of slices; 0 and -1 where there is none."""
     if not len(places.phase):
         return np.zeros(len(row), np.int64), np.full(len(row), -1)
@@ -159,11 +158,11 @@ def _with_uses(made: pl.DataFrame, uses: pl.DataFrame) -> pl.DataFrame:
         unused_ns=pl.col("freed_ns") - pl.col("last_used_ns"))
 
 
-def _at(values: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _at(values: Array, rows: Array) -> Array:
     return np.where(rows >= 0, values[rows], -1) if len(values) else np.full(len(rows), -1)
 
 
-def _words(name: str, known: Sequence[str | None], numbers: npt.NDArray[Any]) -> pl.Series:
+def _words(name: str, known: Sequence[str | None], numbers: Array) -> pl.Series:
     return pl.Series(name, [known[number] if number >= 0 else None for number in numbers.tolist()], pl.String)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
+
+from distprof.arrays import Array, Integers
 
 MOST = 1 << 62
 
 
-def one_key(columns: Iterable[Any]) -> Any:
+def one_key(columns: Iterable[Integers]) -> Integers:
     """int64 a row, equal where all columns are.
 
     Args:
@@ -31,7 +32,7 @@ def one_key(columns: Iterable[Any]) -> Any:
     return key
 
 
-def sorted_places(numbers: Any) -> Any:
+def sorted_places(numbers: Array) -> Integers:
     """Order of integers from 0 on, equal ones as they come: 16 bits after the other, which numpy sorts in no time."""
     order = np.argsort(numbers.astype(np.uint16), kind="stable")
     most, shift = int(numbers.max(initial=0)) >> 16, 16

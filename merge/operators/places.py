@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
 from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -24,9 +25,9 @@ _FOLLOWS = -1
 class Places:
     """Where slices ran."""
 
-    phase: Any
+    phase: Integers
     """Number of `PHASES`, a slice."""
-    module: Any
+    module: Integers
     """Number of `paths`, -1 outside of all modules."""
     paths: Sequence[str]
     """Of modules."""
@@ -50,7 +51,7 @@ def places_of(timeline: RankTimeline, nesting: Nesting) -> Places:
     return Places(phase=phase, module=module, paths=marks.paths, classes=marks.classes)
 
 
-def _phase(kind: Any, outer: Any) -> Any:
+def _phase(kind: Integers, outer: Integers) -> Integers:
     in_module = np.select([np.isin(outer, (_BACKWARD, _RECOMPUTE)), outer == _EVALUATION], [_RECOMPUTE, _EVALUATION],
                           _FORWARD)
     return np.select([kind == _FOLLOWS, kind == _MODULE, kind == _CLOSURE], [outer, in_module, _NOTHING], kind)
@@ -83,7 +84,7 @@ class _Marks:
             self.classes.append(name[name.rindex("[") + 1:-1])
         return number
 
-    def module(self, rows: Any, inside: Any, made: Any) -> Any:
+    def module(self, rows: Integers, inside: Integers, made: Callable[[Integers], Any] | None) -> Integers:
         """Of these rows, which lie in `inside`; `made` finds the module of a function of autograd."""
         named = self._of_name[self._timeline.name[rows]]
         if self._root >= 0:  # a submodule may be called model as well
@@ -108,14 +109,14 @@ def _kind(name: str) -> int:
     return _MODULE if MODULE.fullmatch(name) else _FOLLOWS
 
 
-def _made(timeline: RankTimeline, phase: Any, module: Any, kind: Any) -> Any:
+def _made(timeline: RankTimeline, phase: Integers, module: Integers, kind: Integers) -> Any:
     """A function from sequence numbers to the modules in whose forward calls autograd made the nodes."""
     rows = np.flatnonzero((timeline.sequence != NONE) & (timeline.sequence >= 0) & (kind != _BACKWARD)
                           & (phase != _BACKWARD) & (module >= 0))
     numbers, first = np.unique(timeline.sequence[rows], return_index=True)
     modules = module[rows[first]]
 
-    def find(sequence: Any) -> Any:
+    def find(sequence: Integers) -> Integers:
         place = np.minimum(np.searchsorted(numbers, sequence), max(len(numbers) - 1, 0))
         return np.where(numbers[place] == sequence, modules[place], -1) if len(numbers) else np.full(len(sequence), -1)
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Array
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.freed_memory import give_back
@@ -48,7 +48,7 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
     ).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items()))
 
 
-def _word(numbers: npt.NDArray[Any], known: Sequence[str | None], kind: pl.DataType) -> pl.Series:
+def _word(numbers: Array, known: Sequence[str | None], kind: pl.DataType) -> pl.Series:
     """Texts in place of numbers, null for -1."""
     words = pl.Series([*known, None], dtype=pl.String).cast(kind)
     return words.gather(np.where(numbers < 0, len(known), numbers))

@@ -13,16 +13,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
 from distprof.shape_formulas.traced_bytes import TRAFFIC
 from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +61,13 @@ WANTED = (STRIDES, VALUES)
 class ShapeCosts:
     """Costs of the slices of a timeline."""
 
-    flops: Any
+    flops: Integers
     """`UNKNOWN` where they are, and for what is part of a call around it."""
-    num_bytes: Any
+    num_bytes: Integers
     """The same."""
-    is_known: Any
+    is_known: Flags
     """True where FLOPs are known, or part of those of a call around."""
-    passes_on: Any
+    passes_on: Flags
     """True for others that hold operators, or call some: they may do work of their own on a device."""
 
     def coverage(self, timeline: RankTimeline, rows: Flags, self_host_ns: Integers, self_device_ns: Integers) -> (
@@ -114,25 +111,25 @@ def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passe
     return ShapeCosts(flops=flops, num_bytes=num_bytes, is_known=(flops >= 0) | inside.part, passes_on=passes_on)
 
 
-def _is_node(timeline: RankTimeline) -> Any:
+def _is_node(timeline: RankTimeline) -> Flags:
     """True for torch's own functions of autograd, which call operators."""
     return _of_names(timeline, lambda name: NODE.fullmatch(name) is not None)
 
 
-def _of_names(timeline: RankTimeline, holds: Callable[[str], bool]) -> Any:
+def _of_names(timeline: RankTimeline, holds: Callable[[str], bool]) -> Flags:
     """True for slices whose names are so."""
     return np.array([holds(name) for name in timeline.names] or [False])[timeline.name]
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    part: Any
+    part: Flags
     """True for slices in an operator that counts as a whole."""
-    elsewhere: Any
+    elsewhere: Flags
     """True for operators that call themselves with other tensors."""
 
 
-def _inside(timeline: RankTimeline, nesting: Nesting, counts: npt.NDArray[Any], alike: Integers) -> _Inside:
+def _inside(timeline: RankTimeline, nesting: Nesting, counts: Array, alike: Integers) -> _Inside:
     around = np.full(len(counts), -1, np.int64)
     """The innermost of those that count around each slice."""
     for rows, parents in nesting.downwards():
@@ -156,7 +153,7 @@ def _holds_operators(timeline: RankTimeline, nesting: Nesting) -> Flags:
     return found
 
 
-def _each(timeline: RankTimeline, rows: Integers) -> tuple[Any, Any]:
+def _each(timeline: RankTimeline, rows: Integers) -> tuple[Integers, ...]:
     """FLOPs and bytes of each of the rows: computed once for each kind of call."""
     kinds, number = _kinds(timeline, rows)
     texts = [*timeline.texts, None]  # -1 is the last one
@@ -165,7 +162,7 @@ def _each(timeline: RankTimeline, rows: Integers) -> tuple[Any, Any]:
                  for column in zip(*costs, strict=True)) if costs else (np.empty(0, np.int64),) * 2
 
 
-def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Any]:
+def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Integers]:
     """Names and texts of different calls, and the number of the kind of each row."""
     columns = [column[rows] for column in (timeline.name, timeline.shapes, timeline.dtypes,
                                            *(timeline.more[key] for key in WANTED))]

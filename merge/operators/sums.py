@@ -9,18 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Floats, Integers
 from distprof.merge.operators.categories import with_categories
 from distprof.merge.operators.one_key import sorted_places
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 def sums_of(numbers: Integers, values: Floats, num_groups: int) -> Floats:
@@ -51,7 +47,7 @@ class RealSums:
             for name, values in held.items():
                 held[name] = np.concatenate((values, np.zeros(num_groups - len(values))))
 
-    def add(self, groups: Integers, columns: Mapping[str, Any]) -> None:
+    def add(self, groups: Integers, columns: Mapping[str, Floats]) -> None:
         """Takes the sums of a rank.
 
         Args:
@@ -65,7 +61,7 @@ class RealSums:
             self._lost[name][groups] += (before - (after - part)) + (more - part)
             sums[groups] = after
 
-    def done(self) -> Mapping[str, Any]:
+    def done(self) -> Mapping[str, Floats]:
         """A number for each group."""
         return {name: sums + self._lost[name] for name, sums in self._sums.items()}
 

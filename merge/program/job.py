@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Floats, Integers
 from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.program.parts import ops_of, parts_of
@@ -26,24 +26,24 @@ class Job:
     """The graph of a run, its steps and the work of its threads."""
 
     graph: Graph
-    ranks: Any
+    ranks: Integers
     """Number of each rank, by index."""
-    step: Any
+    step: Integers
     """Of each event; the work in front of it is of that step too. -1: of none."""
-    position: Any
+    position: Integers
     """Of each event: calls in front of it in the step."""
-    op: Any
+    op: Integers
     """Of each part, a number for its op and the size of its group; below 0 for messages of two ranks."""
-    collective: Any
+    collective: Integers
     """Of each part, a number for its collective."""
     pieces: Pieces
-    misses_waits: Any
+    misses_waits: Floats
     """Of each rank, the share of its waits that only other ranks show."""
-    unseen_ns: Any
+    unseen_ns: Integers
     """Of each part, how long it was under way without a known wait, where waits may have been overlooked."""
-    steps: Any
+    steps: Integers
     """Rank index, step, and the events at its begin and end; shape (steps of ranks, 4)."""
-    ahead_ns: Any
+    ahead_ns: Integers
     """Of each rank, by how much the common clock is ahead of that of the graph."""
 
 
@@ -84,7 +84,7 @@ def _ready(on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=schema), *parts]).unique(("rank", "collective"), keep="none")
 
 
-def by_rank_and_time(rank: Any, at: Any, turn: Any) -> Any:
+def by_rank_and_time(rank: Integers, at: Integers, turn: Integers) -> Integers:
     """The order of events by rank, by time, and of those at one time by their turn, 0 to 7."""
     span = int(np.ptp(at)) + 1 if len(at) else 1
     if int(rank.max(initial=0) + 1) * span >= 2 ** 59:
@@ -132,7 +132,7 @@ def _shifted(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
 
 
 def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
-            ranks: Any) -> tuple[Events, Any]:
+            ranks: Integers) -> tuple[Events, Integers]:
     """All events, and of marks twice the step, odd at its end; -1 of others."""
     rank, enqueue = np.searchsorted(ranks, table["rank"].to_numpy()), table["enqueue_ns"].to_numpy()
     row, begin, end = waits.row, waits.begin_ns, np.maximum(waits.end_ns, enqueue[waits.row])
@@ -158,7 +158,7 @@ def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
                   at_ns=at[order]), mark[order]
 
 
-def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Any:
+def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Floats:
     caller = np.zeros(int(waits.row.max(initial=-1)) + 1, np.int64)
     is_wait = events.kind == WAIT
     caller[events.part[is_wait]] = events.rank[is_wait]
@@ -166,7 +166,7 @@ def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Any:
     return np.bincount(caller[waits.row], waits.missed, num_ranks) / np.maximum(number, 1)
 
 
-def _steps(events: Events, marks: Any) -> tuple[Any, Any]:
+def _steps(events: Events, marks: Integers) -> tuple[Integers, Integers]:
     """Step of each event, and calls in front of it in the step; `marks` as `_marks` gives them."""
     begins, ends = marks[:, 2], marks[:, 3]
     # events behind a begin, up to its end, and those up to the next begin
@@ -180,7 +180,7 @@ def _steps(events: Events, marks: Any) -> tuple[Any, Any]:
     return np.repeat(steps, sizes), before - np.repeat(first, sizes)
 
 
-def _marks(events: Events, mark: Any) -> Any:
+def _marks(events: Events, mark: Integers) -> Integers:
     """Steps of ranks; see `Job.steps`."""
     begins, ends = np.flatnonzero((mark >= 0) & (mark % 2 == 0)), np.flatnonzero((mark >= 0) & (mark % 2 == 1))
     # steps do not overlap: each begin is followed by its end

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from distprof.arrays import Flags, Integers
+
 ENOUGH = 20
 """Rows of a kind of collective from which on it is judged."""
 AFTER = 0.95
@@ -81,7 +80,8 @@ calls, in which turn among the waits behind the last of those, and how long afte
 began."""
 
 
-def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers, end_ns: Integers) -> tuple[Any, Any, Any]:
+def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers,
+                 end_ns: Integers) -> tuple[Integers, Integers, Integers]:
     """Waits that nothing shows on the rank itself.
 
     The others are those of the same collective; where they are too few, those that call the same op in the same place

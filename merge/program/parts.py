@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.merge.replay.graph import Parts
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 CLEAR = 2
 """The side that sends came so many times earlier than an op takes to move, where it shows whether it waits."""
 
@@ -80,7 +78,7 @@ def ops_of(table: pl.DataFrame) -> Any:
     return np.where(_is_in(op, names, POINT_TO_POINT), -1 - found, found)
 
 
-def _codes(texts: pl.Series) -> tuple[Any, list[str]]:
+def _codes(texts: pl.Series) -> tuple[Integers, list[str]]:
     """A number for each text, and the texts by number."""
     coded = texts.fill_null("").cast(pl.Categorical)
     known, codes = numbered(coded.to_physical().to_numpy().astype(np.int64))
@@ -93,7 +91,7 @@ def _is_in(codes: Integers, names: Sequence[str], wanted: Sequence[str]) -> Flag
     return np.isin(codes, [number for number, name in enumerate(names) if name in wanted])
 
 
-def parts_of(table: pl.DataFrame) -> tuple[Parts, Any]:
+def parts_of(table: pl.DataFrame) -> tuple[Parts, Integers]:
     """Parts, a row each, and pairs of a join and a part that leads it."""
     op, names = _codes(table["op"])
     rank, peer = table["rank"].to_numpy(), table["peer"].fill_null(-1).to_numpy()
@@ -138,7 +136,7 @@ def _led(collective: Integers, led: Flags, leads: Flags) -> Integers:
     return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)
 
 
-def numbered(keys: Integers) -> tuple[Any, Any]:
+def numbered(keys: Integers) -> tuple[Integers, Integers]:
     """The different keys, which are not below 0, ascending; and the index of each key among them."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys] = True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.activity.activities import Activities, Activity
 from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.replay.graph import WAIT, Graph
@@ -17,14 +17,14 @@ from distprof.merge.replay.graph import WAIT, Graph
 class Pieces:
     """Work by event and activity; some rows may be of the same two."""
 
-    event: Any
-    label: Any
+    event: Integers
+    label: Integers
     """Number of the activity."""
-    ns: Any
+    ns: Integers
 
 
-def pieces_of(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activities: Activities,
-              ahead: Any) -> Pieces:
+def pieces_of(graph: Graph, ranks: Integers, did: Mapping[int, RankActivity], activities: Activities,
+              ahead: Integers) -> Pieces:
     """Splits the work in front of each event by activity; `did` is by clocks that are `ahead` of those of the graph."""
     events, own = graph.events, work_of(graph)
     unknown = activities.number(Activity("unknown"))
@@ -40,7 +40,7 @@ def pieces_of(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activit
     return Pieces(event=event, label=label, ns=ns)
 
 
-def work_of(graph: Graph) -> Any:
+def work_of(graph: Graph) -> Integers:
     """Time in front of each event in which the thread did not wait. A call of another thread may lie inside a wait."""
     events, own = graph.events, graph.own_ns
     if not len(events):
@@ -55,7 +55,8 @@ def work_of(graph: Graph) -> Any:
     return np.where(is_wait, own, np.clip(waits_from - before, 0, own))
 
 
-def _of_rank(first: int, at: Any, own: Any, did: RankActivity, activities: Activities) -> tuple[Any, Any, Any]:
+def _of_rank(first: int, at: Integers, own: Integers, did: RankActivity,
+             activities: Activities) -> tuple[Integers, Integers, Integers]:
     """Of one rank, whose first event is `first`. Work ends at the event, and where a thread waited then, before it."""
     starts = np.concatenate((at[:1], at[:-1]))
     ends = starts + own
@@ -67,7 +68,7 @@ def _of_rank(first: int, at: Any, own: Any, did: RankActivity, activities: Activ
     return first + event[inside], labels_at(edges[:-1], did, activities)[inside], np.diff(edges)[inside]
 
 
-def labels_at(times: Any, did: RankActivity, activities: Activities) -> Any:
+def labels_at(times: Integers, did: RankActivity, activities: Activities) -> Integers:
     """Numbers of the activities at these times; the host's where none is known, and unknown where nothing was seen."""
     known, label = did.lane.at(times)
     host, unknown = activities.number(Activity("host")), activities.number(Activity("unknown"))

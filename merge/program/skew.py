@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Flags, Floats, Integers
 from distprof.contract.collective_ops import BOUNDING_CLOCKS
 from distprof.merge.program.waits import Waits
 from distprof.merge.replay.graph import BLOCKED_NS
@@ -20,7 +21,7 @@ MOST_ROWS = 200_000
 ROUNDS = 10
 
 
-def skew_of(table: pl.DataFrame, waits: Waits, ranks: Any) -> Any:
+def skew_of(table: pl.DataFrame, waits: Waits, ranks: Integers) -> Integers:
     """By how much the clock of each rank is ahead; ns, 0 where that does not show clearly.
 
     A clock that was aligned within its bounds may be off by more than ranks wait for each other in tensor parallel
@@ -56,7 +57,7 @@ def skew_of(table: pl.DataFrame, waits: Waits, ranks: Any) -> Any:
     return np.where(np.abs(found) <= LARGEST_NS, found, 0).astype(np.int64)
 
 
-def _clear(apart: Any) -> float:
+def _clear(apart: Floats) -> float:
     """The median, where most differ from it by less than it differs from 0."""
     if len(apart) < ENOUGH:
         return 0.0
@@ -64,7 +65,7 @@ def _clear(apart: Any) -> float:
     return middle if float(np.median(np.abs(apart - middle))) < abs(middle) else 0.0
 
 
-def _ends(table: pl.DataFrame, waits: Waits) -> Any:
+def _ends(table: pl.DataFrame, waits: Waits) -> Integers:
     ends = table["end_ns"].to_numpy().copy()
     np.minimum.at(ends, waits.row, waits.end_ns)
     return ends
@@ -77,7 +78,7 @@ def _known(table: pl.DataFrame, waits: Waits) -> Any:
     return found & table["op"].cast(pl.String).is_in(BOUNDING_CLOCKS).to_numpy()
 
 
-def _small(table: pl.DataFrame, collective: Any) -> Any:
+def _small(table: pl.DataFrame, collective: Integers) -> Flags:
     held = table["end_ns"].to_numpy() - table["arrival_ns"].to_numpy()
     shortest = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(shortest, collective, held)

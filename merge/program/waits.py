@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.program.missed_waits import missed_waits, waits_at_once
@@ -20,11 +21,11 @@ COLUMNS = ("wait_start_ns", "wait_end_ns")
 class Waits:
     """Waits of all ranks for collectives; times in int64 ns on the common clock."""
 
-    row: Any
+    row: Integers
     """Of the collective."""
-    begin_ns: Any
-    end_ns: Any
-    missed: Any
+    begin_ns: Integers
+    end_ns: Integers
+    missed: Flags
     """True for those that only other ranks show."""
 
 
@@ -70,7 +71,8 @@ def unseen_ns(rows: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity])
     return found
 
 
-def _with_hidden(rows: pl.DataFrame, found: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
+def _with_hidden(rows: pl.DataFrame,
+                 found: list[tuple[Integers, Integers, Integers]]) -> list[tuple[Integers, Integers, Integers]]:
     """Adds waits that nothing shows; an op that was over when a thread came to wait for it may hide one."""
     row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
     hidden = waits_at_once(rows, row[until > begin], begin[until > begin])
@@ -80,7 +82,7 @@ def _with_hidden(rows: pl.DataFrame, found: list[tuple[Any, Any, Any]]) -> list[
     return [(row[rest], begin[rest], until[rest]), (hidden, called[hidden], went_on)]
 
 
-def _recorded(rows: pl.DataFrame, chosen: Any) -> tuple[Any, Any, Any]:
+def _recorded(rows: pl.DataFrame, chosen: Flags) -> tuple[Integers, Integers, Integers]:
     if not set(COLUMNS) <= set(rows.columns):
         return (np.empty(0, np.int64),) * 3
     row = np.flatnonzero(chosen & (rows[COLUMNS[0]].is_not_null() & rows[COLUMNS[1]].is_not_null()).to_numpy())
@@ -88,14 +90,14 @@ def _recorded(rows: pl.DataFrame, chosen: Any) -> tuple[Any, Any, Any]:
     return row, begin, end
 
 
-def _of_all(rank: Any, enqueue: Any, end: Any, chosen: Any) -> tuple[Any, Any, Any]:
+def _of_all(rank: Integers, enqueue: Integers, end: Integers, chosen: Flags) -> tuple[Integers, Integers, Integers]:
     later = np.append(enqueue[1:], np.iinfo(np.int64).max)
     later[:-1][rank[1:] != rank[:-1]] = np.iinfo(np.int64).max
     row = np.flatnonzero(chosen & (end <= later) & (end >= enqueue))
     return row, enqueue[row], end[row]
 
 
-def _inferred(enqueue: Any, end: Any, did: RankActivity) -> tuple[Any, Any, Any]:
+def _inferred(enqueue: Integers, end: Integers, did: RankActivity) -> tuple[Integers, Integers, Integers]:
     """Slices wait for one op, the pause at the end of DDP's backward for all that are under way."""
     slices = [(start, stop, False) for start, stop in zip(did.wait_starts.tolist(), did.wait_ends.tolist(),
                                                          strict=True)]
@@ -121,7 +123,7 @@ LATE_NS = 1_000_000
 """By so much, but by no more than was waited, the end of an op may be noted after a thread went on that waited."""
 
 
-def _between_calls(pauses: Intervals, enqueue: Any) -> list[tuple[int, int]]:
+def _between_calls(pauses: Intervals, enqueue: Integers) -> list[tuple[int, int]]:
     """A thread that calls an op does not wait just then."""
     cuts = np.unique(enqueue[pauses.covers(enqueue)])
     starts, ends = np.concatenate((pauses.starts, cuts)), np.concatenate((pauses.ends, cuts))

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.replay.graph import CALL, WAIT, Graph
 from distprof.merge.replay.order import Order
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,7 @@ class Lanes:
     """The one that held the other lane, of a queue with two lanes."""
 
 
-def lanes_of(graph: Graph, is_there: npt.NDArray[np.bool_]) -> Lanes:
+def lanes_of(graph: Graph, is_there: Flags) -> Lanes:
     """Finds these parts.
 
     Args:

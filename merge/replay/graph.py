@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+
+from distprof.arrays import Array, Flags, Integers
 
 CALL, WAIT, MARK, NOTHING = 0, 1, 2, 3
 """Kinds of events: the thread hands an op to the backend; it stands still until an op has ended; an instant whose time
@@ -23,14 +24,14 @@ ENOUGH = 8
 class Events:
     """What threads do; the events of a rank stand together, in order of time. Times in int64 ns on one clock."""
 
-    rank: Any
+    rank: Integers
     """Index of the rank, from 0."""
-    kind: Any
-    part: Any
+    kind: Integers
+    part: Integers
     """Of a call or a wait: the part. -1 else."""
-    began_ns: Any
+    began_ns: Integers
     """When a wait began; `at_ns` of what takes no time."""
-    at_ns: Any
+    at_ns: Integers
     """When the thread went on."""
 
     def __len__(self) -> int:
@@ -41,18 +42,18 @@ class Events:
 class Parts:
     """The part that one rank has in one op, a part each; times in int64 ns on one clock."""
 
-    queue: Any
+    queue: Integers
     """Of a rank and a group: its parts begin in the order of their calls. -1: begins at once."""
-    join: Any
+    join: Integers
     """Parts of one join end together: after the last of them, and of those that lead, has begun."""
-    root: Any
+    root: Integers
     """Of a part that needs but one other part of its join to have begun: that part. -1: it needs all."""
-    start_ns: Any
+    start_ns: Integers
     """When the backend began with it."""
-    end_ns: Any
-    op: Any
+    end_ns: Integers
+    op: Integers
     """A number for the op: its parts move for about as long on all ranks, also those of several joins."""
-    noted_late: Any
+    noted_late: Flags
     """True where the op may have ended some time before `end_ns`."""
 
     def __len__(self) -> int:
@@ -70,23 +71,23 @@ class Graph:
 
     events: Events
     parts: Parts
-    leads: Any
+    leads: Integers
     """Pairs (join, part): the join needs the part to have begun. Shape (pairs, 2), by join."""
-    own_ns: Any
+    own_ns: Array
     """Work of the thread in front of each event."""
-    wake_ns: Any
+    wake_ns: Integers
     """Of each event that is a wait."""
-    latency_ns: Any
-    transfer_ns: Any
-    uses_lane: Any
+    latency_ns: Integers
+    transfer_ns: Array
+    uses_lane: Flags
     """False for a part that began although no lane seemed free."""
-    previous: Any
+    previous: Integers
     """The part in front of each in its queue; -1: none."""
-    single_lane: Any
+    single_lane: Flags
     """By queue."""
 
 
-def linked(events: Events, parts: Parts, leads: Any) -> Graph:
+def linked(events: Events, parts: Parts, leads: Integers) -> Graph:
     """The graph of what was measured: durations are the differences that its times leave."""
     begun = _all_begun(parts, leads)
     calls = np.flatnonzero(events.kind == CALL)
@@ -104,7 +105,7 @@ def linked(events: Events, parts: Parts, leads: Any) -> Graph:
                  transfer_ns=ends - begun, uses_lane=uses, previous=previous, single_lane=single)
 
 
-def without(graph: Graph, joins: Any) -> Graph:
+def without(graph: Graph, joins: Integers) -> Graph:
     """The graph without some joins: what waited for them takes the time that it took."""
     events, parts = graph.events, graph.parts
     gone = (events.part >= 0) & np.isin(parts.join[events.part], joins)
@@ -119,7 +120,8 @@ def without(graph: Graph, joins: Any) -> Graph:
                    leads=graph.leads[kept[graph.leads[:, 1]] & ~np.isin(graph.leads[:, 0], joins)])
 
 
-def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, Any, Any, Any]:
+def _queues(parts: Parts, called: Integers, calls: Integers,
+            begun: Integers) -> tuple[Parts, Integers, Integers, Flags]:
     """Parts without queues that are none, parts by queue and call, the one in front of each, and single lanes.
 
     A queue has one lane unless ops begin although the one in front of them has not ended; two, unless they begin
@@ -137,7 +139,7 @@ def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, A
     return parts, order, previous, single
 
 
-def _waits_for(parts: Parts, end: Any, called: Any, had_to: Any) -> Any:
+def _waits_for(parts: Parts, end: Integers, called: Integers, had_to: Flags) -> Flags:
     """Of which queues the parts begin no earlier than an end in front of them; a queue of which too little shows is
     like most.
 
@@ -158,7 +160,7 @@ def _waits_for(parts: Parts, end: Any, called: Any, had_to: Any) -> Any:
     return early <= OVERLAPS * tries
 
 
-def _bounded_by_next(parts: Parts, previous: Any, single: Any) -> Parts:
+def _bounded_by_next(parts: Parts, previous: Integers, single: Flags) -> Parts:
     """In a queue with one lane, an op is over when the next one begins."""
     behind = np.flatnonzero((previous >= 0) & (parts.queue >= 0))
     behind = behind[single[parts.queue[behind]] & parts.noted_late[previous[behind]]]
@@ -167,7 +169,7 @@ def _bounded_by_next(parts: Parts, previous: Any, single: Any) -> Parts:
     return replace(parts, end_ns=ends)
 
 
-def _ends(events: Events, parts: Parts, begun: Any) -> Any:
+def _ends(events: Events, parts: Parts, begun: Integers) -> Integers:
     """Ends of parts, which may have been noted late: a thread that waited for one and went on knows better.
 
     Of a part that no thread had to wait for, it is only known to be over by then. It then took as long as on the rank
@@ -185,7 +187,7 @@ def _ends(events: Events, parts: Parts, begun: Any) -> Any:
     return ends
 
 
-def _own_and_wake(events: Events, ends: Any) -> tuple[Any, Any]:
+def _own_and_wake(events: Events, ends: Integers) -> tuple[Integers, Integers]:
     """Work in front of events, and how late waits woke up."""
     waits = np.flatnonzero(events.kind == WAIT)
     before = np.concatenate((events.at_ns[:1], events.at_ns[:-1]))
@@ -201,7 +203,7 @@ def _own_and_wake(events: Events, ends: Any) -> tuple[Any, Any]:
     return own, wake
 
 
-def _in_queues(parts: Parts, called: Any) -> tuple[Any, Any]:
+def _in_queues(parts: Parts, called: Integers) -> tuple[Integers, Integers]:
     """Parts by queue in the order of their calls, and the one in front of each."""
     place = np.full(len(parts), len(called), np.int64)
     place[called] = np.arange(len(called))
@@ -213,7 +215,7 @@ def _in_queues(parts: Parts, called: Any) -> tuple[Any, Any]:
     return order, previous
 
 
-def _free_lanes(parts: Parts, order: Any, single: Any) -> Any:
+def _free_lanes(parts: Parts, order: Integers, single: Flags) -> Integers:
     """From when on each part could have had a lane: with two of them, from the second-latest end in front of it."""
     latest, free = _two_latest(parts, order, parts.end_ns)
     alone = order[single[parts.queue[order]]]
@@ -221,7 +223,7 @@ def _free_lanes(parts: Parts, order: Any, single: Any) -> Any:
     return free
 
 
-def _two_latest(parts: Parts, order: Any, times: Any) -> tuple[Any, Any]:
+def _two_latest(parts: Parts, order: Integers, times: Integers) -> tuple[Integers, Integers]:
     """The latest and the second-latest of the times of all parts in front of each in its queue; 0 where none is."""
     found = np.zeros((2, len(parts)), np.int64)
     if len(order):
@@ -239,7 +241,7 @@ def _two_latest(parts: Parts, order: Any, times: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def _all_begun(parts: Parts, leads: Any) -> Any:
+def _all_begun(parts: Parts, leads: Integers) -> Integers:
     """When the last part had begun that each needs."""
     last = np.full(int(parts.join.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, parts.join, parts.start_ns)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Floats, Integers
 from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 
 
@@ -14,8 +15,8 @@ from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 class Later:
     """Waits and when threads come to them, by the times that were measured."""
 
-    event: Any
-    until_ns: Any
+    event: Integers
+    until_ns: Integers
 
 
 def work_between(graph: Graph, later: Later) -> Any:
@@ -25,7 +26,7 @@ def work_between(graph: Graph, later: Later) -> Any:
     return done[following] - (1 - share) * graph.own_ns[following] - done[later.event]
 
 
-def with_later_waits(graph: Graph, less_ns: Any, later: Later) -> tuple[Graph, Any]:
+def with_later_waits(graph: Graph, less_ns: Floats, later: Later) -> tuple[Graph, Integers]:
     """Moves waits, in a job with less work.
 
     Threads do the rest in the same order; only the places of these waits in it change.
@@ -53,7 +54,7 @@ def with_later_waits(graph: Graph, less_ns: Any, later: Later) -> tuple[Graph, A
     return replace(graph, events=moved, own_ns=work, wake_ns=graph.wake_ns[order]), place
 
 
-def _places(graph: Graph, later: Later) -> tuple[Any, Any]:
+def _places(graph: Graph, later: Later) -> tuple[Integers, Floats]:
     """The event that follows each wait at its new place, and the share of the work in front of it that is done then."""
     events, own = graph.events, graph.own_ns
     origin, span = int(events.at_ns.min()), int(np.ptp(events.at_ns)) + 1
@@ -63,7 +64,7 @@ def _places(graph: Graph, later: Later) -> tuple[Any, Any]:
     return following, np.divide(since, own[following], out=np.ones(len(since)), where=own[following] > 0)
 
 
-def with_waits_at_once(graph: Graph, parts: Any) -> tuple[Graph, Any]:
+def with_waits_at_once(graph: Graph, parts: Flags) -> tuple[Graph, Integers]:
     """Threads wait for some parts as soon as they have called them, and not where they did.
 
     Args:
@@ -79,7 +80,7 @@ def with_waits_at_once(graph: Graph, parts: Any) -> tuple[Graph, Any]:
     kept = replace(events, kind=np.where(gone, NOTHING, events.kind), part=np.where(gone, -1, events.part),
                    began_ns=np.where(gone, events.at_ns, events.began_ns))
 
-    def inserted(values: Any, new: Any) -> Any:
+    def inserted(values: Integers, new: Any) -> Integers:
         return np.insert(values, calls + 1, new)
 
     at = events.at_ns[calls]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.replay.graph import CALL, WAIT, Graph, without
 
 
@@ -17,10 +18,10 @@ class Order:
     A run is what a thread does from one wait to the next: it needs its first wait to be over.
     """
 
-    run: Any
+    run: Integers
     """Of each event, the run that it lies in; a wait belongs to the run that it begins."""
-    round_of_run: Any
-    round_of_join: Any
+    round_of_run: Integers
+    round_of_join: Integers
     """-1: it is not in the graph any more."""
     num_rounds: int
 
@@ -48,7 +49,7 @@ def ordered(graph: Graph) -> tuple[Graph, Order]:
 class _Needs:
     """Nodes are runs, then joins; edges go from what is needed to what needs it."""
 
-    def __init__(self, graph: Graph, run: Any) -> None:
+    def __init__(self, graph: Graph, run: Integers) -> None:
         events, parts = graph.events, graph.parts
         self.num_runs = int(run[-1]) + 1 if len(run) else 0
         num_joins = int(parts.join.max(initial=-1)) + 1
@@ -72,7 +73,7 @@ class _Needs:
         self.absent[join_of[events.part[calls]]] = False
 
 
-def _rounds(needs: _Needs) -> tuple[Any, Any]:
+def _rounds(needs: _Needs) -> tuple[Integers, Integers]:
     """The round of each node, and joins that need themselves; -1 for those and what needs them."""
     rounds, left = np.full(needs.num_nodes, -1, np.int64), needs.open.copy()
     ready, number = np.flatnonzero((left == 0) & ~needs.absent), 0
@@ -88,7 +89,7 @@ def _rounds(needs: _Needs) -> tuple[Any, Any]:
     return rounds, _circular(needs, (rounds < 0) & ~needs.absent)
 
 
-def _circular(needs: _Needs, stuck: Any) -> Any:
+def _circular(needs: _Needs, stuck: Flags) -> Integers:
     """Joins among stuck nodes that are needed by stuck ones and need such: what only comes behind them is left out."""
     source = np.repeat(np.arange(needs.num_nodes), np.diff(needs.first))
     while True:
@@ -99,7 +100,7 @@ def _circular(needs: _Needs, stuck: Any) -> Any:
         stuck = fewer
 
 
-def _freed(needs: _Needs, nodes: Any, left: Any) -> Any:
+def _freed(needs: _Needs, nodes: Integers, left: Integers) -> Any:
     """Nodes that needed nothing but these."""
     counts = needs.first[nodes + 1] - needs.first[nodes]
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

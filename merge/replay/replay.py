@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Floats, Integers
 from distprof.merge.replay.graph import CALL, MARK, WAIT, Graph
 from distprof.merge.replay.order import Order
 
+Less = tuple[Integers, Integers, Floats]
+"""Rows, scenarios, and how much earlier a thread comes to each of them."""
 AT_ONCE = 8
 """Scenarios in one go: each takes 8 bytes a part."""
 
@@ -20,9 +22,9 @@ AT_ONCE = 8
 class Relief:
     """Work that threads do not have to do in a scenario."""
 
-    event: Any
+    event: Integers
     """Indices of events, each once."""
-    ns: Any
+    ns: Array
     """How much less is done in front of each; below 0: more."""
 
 
@@ -60,7 +62,7 @@ class Replay:
                           self._joins.row[events.part[self._waits]], graph.wake_ns[self._waits, None])
         self._of_rest = events.rank[self._rest], row[self._rest], self._offset[self._rest, None]
 
-    def times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
+    def times(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
         """When each of `marks` would have been, ns since the first event; shape (marks, scenarios).
 
         Args:
@@ -69,7 +71,7 @@ class Replay:
         found = [self._times(scenarios[start:start + AT_ONCE]) for start in range(0, len(scenarios), AT_ONCE)]
         return np.concatenate(found, axis=1) if found else np.empty((len(self.marks), 0))
 
-    def _times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
+    def _times(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
         state = _State(self._joins, self._begins, len(self.marks), len(scenarios))
         less_waits, less_rest = self._less(scenarios)
         wait_at, rest_at = self._wait_at.tolist(), self._rest_at.tolist()
@@ -83,9 +85,9 @@ class Replay:
             state.join(number)
         return state.times[len(self._graph.parts):]
 
-    def _less(self, scenarios: Sequence[Sequence[Relief]]) -> tuple[dict[int, Any], dict[int, Any]]:
+    def _less(self, scenarios: Sequence[Sequence[Relief]]) -> tuple[dict[int, Less], dict[int, Less]]:
         """Relief since their run began of the waits, and of the other events, of each round."""
-        waits, rest = list[Any](), list[Any]()
+        waits, rest = list[Less](), list[Less]()
         for number, scenario in enumerate(scenarios):
             for relief in scenario:
                 event, total = self._since_run(relief)
@@ -94,7 +96,7 @@ class Replay:
                     found.append((event[held], np.full(int(held.sum()), number), total[held]))
         return (_placed(waits, self._waits, self._wait_at), _placed(rest, self._rest, self._rest_at))
 
-    def _since_run(self, relief: Relief) -> tuple[Any, Any]:
+    def _since_run(self, relief: Relief) -> tuple[Integers, Floats]:
         """Events of the relieved ranks, and the relief of each since its run began; those without are left out."""
         ranks = np.unique(self._graph.events.rank[relief.event])
         events = np.flatnonzero(np.isin(self._graph.events.rank, ranks))
@@ -142,7 +144,7 @@ class _Joins:
 class _State:
     """Times of a replay that is under way; a column a scenario, ns since the first event."""
 
-    def __init__(self, joins: _Joins, begins: Any, num_marks: int, num_scenarios: int) -> None:
+    def __init__(self, joins: _Joins, begins: Floats, num_marks: int, num_scenarios: int) -> None:
         self._joins = joins
         self._now = np.repeat(begins[:, None], num_scenarios, axis=1)
         """When the run of each rank began."""
@@ -151,14 +153,14 @@ class _State:
         self._last = np.full((joins.num_queues, num_scenarios), -np.inf)
         self._free = np.full((joins.num_queues, num_scenarios), -np.inf)
 
-    def wait(self, less: Any, rank: Any, offset: Any, part: Any, wake_ns: Any) -> None:
+    def wait(self, less: Less | None, rank: Integers, offset: Array, part: Integers, wake_ns: Array) -> None:
         """Threads come to waits, and go on when their ops have ended."""
         came = self._now[rank] + offset
         if less is not None:
             came[less[0], less[1]] -= less[2]
         self._now[rank] = np.maximum(came, self.times[part] + wake_ns)
 
-    def pass_by(self, less: Any, rank: Any, row: Any, offset: Any) -> None:
+    def pass_by(self, less: Less | None, rank: Integers, row: Integers, offset: Array) -> None:
         """Threads come to calls and marks."""
         came = self._now[rank] + offset
         if less is not None:
@@ -193,14 +195,14 @@ class _State:
         self._last[queue] = np.maximum(before, ended)
 
 
-def by_round(items: Any, rounds: Any, num_rounds: int) -> tuple[Any, Any]:
+def by_round(items: Integers, rounds: Integers, num_rounds: int) -> tuple[Integers, Integers]:
     """Items by round, in the order they have, and where each round begins; `rounds` is of all, by item."""
     order = np.argsort(rounds[items], kind="stable")
     items = items[order]
     return items, np.searchsorted(rounds[items], np.arange(num_rounds + 1))
 
 
-def _placed(found: Sequence[tuple[Any, Any, Any]], events: Any, at: Any) -> dict[int, Any]:
+def _placed(found: Sequence[Less], events: Integers, at: Integers) -> dict[int, Less]:
     """By round: places in it, scenarios, and ns."""
     if not found:
         return {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.replay.chain import called_by, lanes_of
 from distprof.merge.replay.graph import WAIT, Graph
 from distprof.merge.replay.order import Order
@@ -15,7 +14,7 @@ NEVER = 1 << 61
 """Instants that may be as late as one likes."""
 
 
-def latest_times(graph: Graph, order: Order, deadlines: Any) -> Any:
+def latest_times(graph: Graph, order: Order, deadlines: Integers) -> Integers:
     """How late each event may be.
 
     Of a queue with two lanes, one part keeps the lane that it has. So an event may be later than is said here where
@@ -32,7 +31,7 @@ def latest_times(graph: Graph, order: Order, deadlines: Any) -> Any:
 class _Backwards:
     """Walks through the rounds from the last to the first."""
 
-    def __init__(self, graph: Graph, order: Order, deadlines: Any) -> None:
+    def __init__(self, graph: Graph, order: Order, deadlines: Integers) -> None:
         events, parts = graph.events, graph.parts
         self._graph, self._run = graph, order.run
         self.latest = np.minimum(deadlines, NEVER)
@@ -64,7 +63,7 @@ class _Backwards:
             if len(run):
                 self._runs(run)
 
-    def _join(self, parts: Any, leads: Any) -> None:
+    def _join(self, parts: Integers, leads: Integers) -> None:
         """How late parts may begin, and what is in front of them may be."""
         graph, of = self._graph, self._graph.parts
         queue = of.queue[parts]
@@ -80,7 +79,7 @@ class _Backwards:
         uses = double[graph.uses_lane[held]]
         self._need(queue[uses], self._lanes.busy[parts[uses]], ready[uses])
 
-    def _start(self, parts: Any, leads: Any) -> Any:
+    def _start(self, parts: Integers, leads: Integers) -> Integers:
         """How late parts may begin so that those that need them end in time."""
         of = self._graph.parts
         begun = np.minimum(self._end[parts] - self._graph.transfer_ns[parts], self._begun[parts])
@@ -95,7 +94,7 @@ class _Backwards:
         np.minimum.at(self._begun, leads[:, 1], needed[np.searchsorted(joins, leads[:, 0])])
         return found
 
-    def _need(self, queue: Any, busy: Any, ready: Any) -> None:
+    def _need(self, queue: Integers, busy: Integers, ready: Integers) -> None:
         """Notes how early parts need a lane; no two of them are of one queue."""
         first, second = self._ready[0][queue], self._ready[1][queue]
         same, earlier = self._busy[queue] == busy, ready < first
@@ -103,7 +102,7 @@ class _Backwards:
         self._ready[0][queue] = np.minimum(first, ready)
         self._busy[queue] = np.where(earlier, busy, self._busy[queue])
 
-    def _runs(self, run: Any) -> None:
+    def _runs(self, run: Integers) -> None:
         """How late the events of runs may be; what follows the last of each is known."""
         events, graph, base = self._graph.events, self._graph, 4 * self._most
         last = run[np.append(self._run[run[1:]] != self._run[run[:-1]], True)]

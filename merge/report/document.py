@@ -164,7 +164,7 @@ def _clean(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _cleaned(value: Any) -> Any:
+def _cleaned(value: object) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub(lambda half: f"\\u{ord(half.group()):04x}", value)
     if isinstance(value, Mapping):

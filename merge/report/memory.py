@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.errors import DataError
 from distprof.merge.memory.run_memory import Peak, RunMemory, grouped
 from distprof.merge.report.absent import AbsentError
@@ -81,7 +82,7 @@ def _curve(rows: pl.DataFrame, peak: Peak) -> dict[str, Any]:
             "bytes": held[kept].tolist(), "at_peak_ns": peak.time_ns - begin}
 
 
-def _with_maxima(held: Any) -> Any:
+def _with_maxima(held: Integers) -> Integers:
     """Places of at most `MOST_POINTS` values: the largest and the last of each of equal parts."""
     if len(held) <= MOST_POINTS:
         return np.arange(len(held))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.contract.watch_state import WatchState
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sampling import MOST_RANKS, Sample
@@ -100,7 +101,7 @@ def _document(at: Points, lines: Sequence[RankLine], state: WatchState | None) -
         "windows": list(_windows(lines)), "pauses": _pauses(lines)}
 
 
-def _over(reduce: Any, values: Any) -> Any:
+def _over(reduce: Callable[..., Floats], values: Floats) -> Floats:
     """Over ranks, also where none is known."""
     unknown = np.isnan(values).all(axis=0)
     return np.where(unknown, np.nan, reduce(np.where(unknown, 0.0, values), axis=0))
@@ -111,7 +112,7 @@ def _unit(usual_ns: float) -> int:
     return int(10 ** max(0, np.floor(np.log10(max(usual_ns, 1.0) / DIGITS))))
 
 
-def _units(values: Any, unit: int) -> list[int | None]:
+def _units(values: Floats, unit: int) -> list[int | None]:
     """Whole numbers; None where nothing is known."""
     whole = np.rint(values / unit)
     return [None if unknown else int(value) for value, unknown in zip(whole.tolist(), np.isnan(whole), strict=True)]

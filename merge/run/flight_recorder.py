@@ -12,7 +12,7 @@ import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -98,7 +98,7 @@ class _Containers(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it contains {module}.{name}, but a dump holds only plain containers")
 
-    def persistent_load(self, _: Any) -> NoReturn:
+    def persistent_load(self, _: object) -> NoReturn:
         raise pickle.UnpicklingError("it refers to another file")
 
 

@@ -168,7 +168,7 @@ def agreeing(folders: list[RankFolder], about: Launch | None, problems: list[Pro
     return [one for one in folders if one.content.rank in kept or one.content.mp_size is None]
 
 
-def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], what: str, known: Any,
+def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], what: str, known: object,
              problems: list[Problem]) -> list[RankFolder]:
     """Those with the known value, or the one that most of them have."""
     counts = Counter(value_of(one.content) for one in folders)
@@ -187,7 +187,7 @@ def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], wha
     return [one for one in folders if value_of(one.content) == most]
 
 
-def _names(folders: Sequence[RankFolder], value_of: Callable[[RankJson], Any], value: Any) -> str:
+def _names(folders: Sequence[RankFolder], value_of: Callable[[RankJson], Any], value: object) -> str:
     return ", ".join(one.label for one in folders if value_of(one.content) == value)
 
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distprof.compiled import build
 from distprof.compiled.library import how_built, is_built
 from distprof.merge.scan.laid_slices import LaidSlices
 from distprof.merge.scan.scanned_columns import Status, Text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from distprof.arrays import Array, Integers
 
 PLAIN = "DISTPROF_PLAIN_ENGINE"
 """Environment variable."""
@@ -85,8 +90,8 @@ class Scanner(Protocol):
         Ids that are small numbers keep their value; all others of the file are counted.
         """
 
-    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
-                first_id: int) -> memoryview:
+    def rewrite(self, text: Text, *, keep: Array, pid: Integers, tid: Integers, ts_ns: Integers, dur_ns: Integers,
+                links: Integers, first_id: int) -> memoryview:
         """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
 
         Args:
@@ -104,7 +109,8 @@ class Scanner(Protocol):
 class Lanes(Protocol):
     """Gives lanes to slices: none of a lane overlaps another there in part."""
 
-    def add(self, row: Any, thread: Any, start: Any, duration: Any) -> LaidSlices:
+    def add(self, row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike,
+            duration: npt.ArrayLike) -> LaidSlices:
         """Takes in the next part of all slices; they come by thread, start, and longest first.
 
         Args:

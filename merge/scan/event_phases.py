@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from distprof.arrays import Flags
 
-def _among(letters: str) -> Any:
+
+def _among(letters: str) -> Flags:
     return np.isin(np.arange(256), [ord(letter) for letter in letters])
 
 

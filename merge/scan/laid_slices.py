@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from distprof.arrays import Array
 from distprof.merge.scan.scanned_columns import LATEST_NS
 
 AROUND, FOLLOWING = -1, -2
@@ -26,7 +28,7 @@ class LaidSlices(NamedTuple):
     is left of a slice; -1 for the other."""
 
 
-def part_of(row: Any, thread: Any, start: Any, duration: Any) -> list[Any]:
+def part_of(row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike, duration: npt.ArrayLike) -> list[Array]:
     """A part, of the types it has to be, checked before C code reads the memory that it lies in.
 
     Raises:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
+
+from distprof.arrays import Array, Integers
 
 _OF_HIP = re.compile(r"hip[A-Z]")
 ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
@@ -21,7 +22,7 @@ def has_overlong(calls: Iterable[str]) -> bool:
     return any(map(_OF_HIP.match, calls))
 
 
-def cut_overlong(stream: Any, start: Any, duration: Any) -> tuple[Any, Any]:
+def cut_overlong(stream: Array, start: Integers, duration: Integers) -> tuple[Integers, Integers]:
     """Cuts what is still there when a second one behind it begins, or has ended where there is no second one.
 
     Args:

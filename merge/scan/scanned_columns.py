@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array
+
 NONE = -(2**63)
 """In a column of times or integers: not there."""
 LATEST_NS = 1 << 62
@@ -74,7 +76,7 @@ class ScannedColumns:
         if not 0 <= at <= end <= len(text) or end > MOST_BYTES:
             raise ValueError(f"expected a part of {min(len(text), MOST_BYTES)} bytes of text, found {at} to {end}")
 
-    def columns_of(self, text: Text, **columns: tuple[Any, Any]) -> list[Any]:
+    def columns_of(self, text: Text, **columns: tuple[Any, Any]) -> list[Array]:
         """Arrays with a value a row, of the types they have to be.
 
         Args:

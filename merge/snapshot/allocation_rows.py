@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Flags
 from distprof.merge.snapshot.lifetimes import Lifetimes
 from distprof.merge.snapshot.snapshot_file import Snapshot
 
@@ -29,7 +30,7 @@ class Allocations:
     snapshot: Snapshot
     rank: int
     device: int
-    history: Any
+    history: Array
     lives: Lifetimes
     at: int
     """Number of the entry of the peak."""
@@ -37,7 +38,7 @@ class Allocations:
     """Of each stack."""
 
     @property
-    def is_at_peak(self) -> Any:
+    def is_at_peak(self) -> Flags:
         """bool an allocation."""
         return (self.lives.first <= self.at) & (self.lives.last > self.at)
 
@@ -78,7 +79,7 @@ class Allocations:
             pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name)
             for name in ("made_us", "freed_us")).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
-    def _keys(self, stack: Any, stream: Any) -> dict[str, Any]:
+    def _keys(self, stack: Array, stream: Array) -> dict[str, Any]:
         known = np.unique(stack)
         texts = pl.Series("stack", [self._stack(number) for number in known.tolist()], pl.String)
         lines = pl.Series("line", [self.lines[number] for number in known.tolist()], pl.String)

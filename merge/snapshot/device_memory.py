@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Integers
 from distprof.merge.snapshot.allocation_rows import Allocations
 from distprof.merge.snapshot.lifetimes import ALLOCATED, BEFORE, NO_HISTORY, lifetimes_of
 from distprof.merge.snapshot.snapshot_file import NUMBERS, STATES, Snapshot
@@ -95,7 +96,7 @@ def device_memory(snapshot: Snapshot, rank: int, device: int) -> tuple[DeviceMem
 class _Reserved:
     """What the allocator held of the device after each entry."""
 
-    def __init__(self, history: Any, now_bytes: int) -> None:
+    def __init__(self, history: Array, now_bytes: int) -> None:
         action = history["action"]
         self._at = np.flatnonzero(np.isin(action, [*MORE, *LESS]))
         size = history["size"][self._at]
@@ -108,7 +109,7 @@ class _Reserved:
         return self._after[np.searchsorted(self._at, entry, "right")]
 
 
-def _time(history: Any, number: int) -> int | None:
+def _time(history: Array, number: int) -> int | None:
     time_us = int(history["time_us"][number])
     return time_us if time_us >= 0 else None
 
@@ -126,14 +127,14 @@ def _division(snapshot: Snapshot, device: int) -> Division:
         largest_free_bytes=int(size[free].max(initial=0)), segments=int(np.count_nonzero(mine)))
 
 
-def _failure(history: Any, number: int, allocated: Any, reserved: _Reserved,
+def _failure(history: Array, number: int, allocated: Integers, reserved: _Reserved,
              lines: Sequence[str | None]) -> OutOfMemory:
     return OutOfMemory(time_us=_time(history, number), asked_bytes=int(history["size"][number]),
                        device_free_bytes=int(history["address"][number]), allocated_bytes=int(allocated[number]),
                        reserved_bytes=int(reserved.after(number)), line=lines[int(history["stack"][number])])
 
 
-def _timeline(history: Any, allocated: Any, reserved: _Reserved) -> pl.DataFrame:
+def _timeline(history: Array, allocated: Integers, reserved: _Reserved) -> pl.DataFrame:
     """A point for each of at most `POINTS` stretches of time in which something happened."""
     time = np.maximum.accumulate(history["time_us"])
     if not len(time) or history["time_us"].min() < 0:  # torch before 2.1 wrote no times

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.snapshot.snapshot_file import ENTRY, NUMBERS, STATES, Snapshot
 
 BEFORE = -1
@@ -23,20 +24,20 @@ NO_HISTORY = np.zeros(0, ENTRY)
 class Lifetimes:
     """Allocations of a device, as columns of one length, and what they add up to after each entry of its history."""
 
-    address: Any
-    size: Any
+    address: Integers
+    size: Integers
     """As requested: before the allocator rounds it up."""
-    stack: Any
+    stack: Array
     """Number of the stack that made it; 0 where that is not known."""
-    stream: Any
-    first: Any
+    stream: Array
+    first: Array
     """Number of the entry that made it; `BEFORE`."""
-    last: Any
+    last: Array
     """Number of the entry that freed it; `after` where it is alive, one less where it is gone and nothing says when."""
     after: int
     before_bytes: int
     """Allocated when the history began."""
-    allocated: Any
+    allocated: Integers
     """Bytes after each entry."""
     num_unseen: int
     """Allocations whose free is not in the history, though they are gone."""
@@ -69,7 +70,7 @@ def lifetimes_of(snapshot: Snapshot, device: int) -> Lifetimes:
         last=np.concatenate([np.full(len(old), after, known.dtype), early, last]))
 
 
-def _allocated(size: Any, known: Any, last: Any, early: Any, before_bytes: int) -> Any:
+def _allocated(size: Integers, known: Array, last: Array, early: Array, before_bytes: int) -> Integers:
     found = np.zeros(len(size), np.int64)
     found[known] = size[known]
     found[early] = -size[early]
@@ -80,7 +81,7 @@ def _allocated(size: Any, known: Any, last: Any, early: Any, before_bytes: int) 
     return np.cumsum(found, out=found)
 
 
-def _neighbours(address: Any) -> tuple[Any, Any]:
+def _neighbours(address: Integers) -> tuple[Flags, Flags]:
     """True where the next one has the same address; true where the one before has not."""
     same, begins = np.zeros(len(address), bool), np.ones(len(address), bool)
     same[:-1] = address[1:] == address[:-1]
@@ -88,7 +89,7 @@ def _neighbours(address: Any) -> tuple[Any, Any]:
     return same, begins
 
 
-def _made_and_freed(history: Any) -> Any:
+def _made_and_freed(history: Array) -> Any:
     """Numbers of the entries that matter, by address, in their order at each."""
     action = history["action"]
     rows = np.flatnonzero((action == NUMBERS["alloc"]) | np.isin(action, FREES))
@@ -102,7 +103,7 @@ def _made_and_freed(history: Any) -> Any:
     return rows[~again & ~alone]
 
 
-def _alive(snapshot: Snapshot, device: int) -> Any:
+def _alive(snapshot: Snapshot, device: int) -> Integers:
     """Address, size, stack and stream of what is allocated now."""
     blocks = snapshot.blocks
     of = snapshot.segments[blocks[:, 5]] if len(blocks) else np.zeros((0, 5), np.int64)

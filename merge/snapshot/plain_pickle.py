@@ -91,7 +91,7 @@ class PlainPickle:
             except BROKEN as error:
                 self._broken(is_cut=isinstance(error, IndexError | struct.error))
 
-    def replace(self, container: Any, small: Any) -> None:
+    def replace(self, container: object, small: object) -> None:
         """From now on the memo has `small` in place of a dict or list that is not needed."""
         place = getattr(container, "place", None)
         if place is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
 from distprof.errors import DataError
 from distprof.merge.snapshot.call_stacks import CallStacks, StackRef
 from distprof.merge.snapshot.plain_pickle import HINT, PlainPickle
@@ -36,13 +37,13 @@ class Snapshot:
 
     path: Path
     stacks: CallStacks
-    histories: Mapping[int, Any]
+    histories: Mapping[int, Array]
     """Device -> a row per entry, `ENTRY`, oldest first."""
     streams: Sequence[int]
     """As torch calls them, 0 is the default one."""
-    blocks: Any
+    blocks: Integers
     """A row per block, `BLOCK`, -1 where the address is unknown."""
-    segments: Any
+    segments: Integers
     """A row per segment, `SEGMENT`."""
     num_other: int
     """Entries whose action nobody knows."""
@@ -145,7 +146,7 @@ class _Reader:
                         streams=list(self._streams), blocks=self._placed(found["segments"], segments),
                         num_other=int(np.count_nonzero(entries["action"] == 0)), settings=known)
 
-    def _histories(self, traces: list[Any], entries: Any) -> Iterator[tuple[int, Any]]:
+    def _histories(self, traces: list[Any], entries: Array) -> Iterator[tuple[int, Any]]:
         """Rows came in the order of the lists that held them."""
         begin = 0
         for device, trace in enumerate(traces):
@@ -157,7 +158,7 @@ class _Reader:
         if begin != len(entries):
             raise ValueError(begin)
 
-    def _placed(self, found: list[Any], segments: Any) -> Any:
+    def _placed(self, found: list[Any], segments: Integers) -> Integers:
         """Blocks with the number of their segment, and an address where torch wrote none: they lie side by side."""
         blocks = np.frombuffer(self._blocks, np.int64).reshape(-1, len(BLOCK) - 1)
         counts = [len(one["blocks"]) for one in found]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -125,5 +124,5 @@ def _or_dash(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else size(num_bytes)
 
 
-def _key(value: Any) -> str:
+def _key(value: object) -> str:
     return "-" if value is None else "(root)" if value == "" else str(value)

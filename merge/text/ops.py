@@ -130,7 +130,7 @@ def _cell(text: str) -> str:
     return visible(text).replace("|", "\\|")
 
 
-def _key(key: str, value: Any) -> str:
+def _key(key: str, value: object) -> str:
     longest = LONGEST_STACK if key == "stack" else LONGEST
     text = "-" if value is None else "(root)" if value == "" else str(value)
     return text if len(text) <= longest else f"{text[:longest - 3]}..."

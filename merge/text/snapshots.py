@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distprof.merge.snapshot.device_memory import OutOfMemory
 from distprof.merge.snapshot.run_snapshots import OneDevice, RunSnapshots
@@ -106,7 +105,7 @@ def _stacks(stacks: Sequence[str | None], page: Page) -> None:
     page.line()
 
 
-def _key(value: Any) -> str:
+def _key(value: object) -> str:
     return "-" if value is None else str(value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.merge.operators.shapes import tensors_and_scalars
 from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import HOSTS, MEMORY, OUT_OF_MEMORY
@@ -89,7 +90,7 @@ class _Slices:
         numbers = {name: number for number, name in enumerate(self.names)}
         self._number = np.array([numbers[name] for name in renamed])
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Array]:
         """A value a slice, and a value for each loose change of memory."""
         count = len(self._loose)
         changes = np.where(self._changes.is_change[self._loose], -2, -1)
@@ -114,20 +115,20 @@ class _Slices:
         order = np.lexsort((place, -end, start))
         return order[~np.concatenate([self._same, np.zeros(len(at), bool)])[order]]
 
-    def shapes(self) -> tuple[list[str], Any]:
+    def shapes(self) -> tuple[list[str], Integers]:
         """Texts, and their number of each row."""
         texts = [tensors_and_scalars(text) for text in self._timeline.texts] + ["[]"]
         keys = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         return list(keys), self._padded(np.array([keys[text] for text in texts])[self._timeline.shapes], keys["[]"])
 
-    def stacks(self, num_frames: int) -> tuple[list[Stack], Any]:
+    def stacks(self, num_frames: int) -> tuple[list[Stack], Integers]:
         """Stacks, and their number of each row."""
         order = self.in_order()
         stacks = TorchStacks(self._timeline, self._nesting, self._launcher, order[order < len(self._start)])
         known, number = stacks.innermost(num_frames)
         return known, self._padded(number, 0)
 
-    def flops(self) -> Any:
+    def flops(self) -> Integers:
         """Of each row."""
         texts = [*self._timeline.texts, ""]
         calls = np.stack([self._timeline.name, self._timeline.shapes, self._timeline.more[INPUTS]], axis=1)
@@ -136,17 +137,17 @@ class _Slices:
                 for name, shapes, inputs in kinds.tolist()]
         return self._padded(np.array(each, np.int64)[kind.reshape(-1)], 0)
 
-    def _padded(self, values: Any, loose: int) -> Any:
+    def _padded(self, values: Integers, loose: int) -> Integers:
         return np.concatenate([values, np.full(len(self._loose), loose)])
 
-    def _of_children(self, values: Any) -> Any:
+    def _of_children(self, values: Array) -> Array:
         """What lies directly in each slice, added up in the order of time."""
         found = np.zeros_like(values)
         rows = np.flatnonzero((self._parent >= 0) & ~self._same)
         np.add.at(found, self._parent[rows], values[rows])
         return found
 
-    def _device_times(self) -> dict[str, Any]:
+    def _device_times(self) -> dict[str, Floats]:
         duration = np.where(self._host, 0.0, self._end - self._start)
         launched, rows = np.zeros(len(duration)), np.flatnonzero(self._launcher >= 0)
         launcher = self._launcher[rows]
@@ -161,7 +162,7 @@ class _Slices:
         return {"device_us": np.where(self._host, total, duration),
                 "self_device_us": np.where(self._host, total - inside, duration)}
 
-    def _covered(self) -> Any:
+    def _covered(self) -> Flags:
         """True for changes of memory while any slice of the host ran, whatever its thread."""
         rows = np.flatnonzero(self._host)
         rows = rows[np.argsort(self._timeline.start_ns[rows], kind="stable")]
@@ -171,7 +172,7 @@ class _Slices:
         place = np.searchsorted(self._timeline.start_ns[rows], self._changes.time_ns, "right") - 1
         return (place >= 0) & (latest[place] >= self._changes.time_ns)
 
-    def _within(self, change: Any) -> Any:
+    def _within(self, change: Integers) -> Integers:
         """Sums of the changes while each slice of the host ran."""
         rows = np.flatnonzero(self._changes.is_change)
         rows = rows[np.argsort(self._changes.time_ns[rows], kind="stable")]
@@ -181,7 +182,7 @@ class _Slices:
         return np.where(self._host, sums[behind] - sums[first], 0)
 
 
-def _only_children(timeline: RankTimeline, nesting: Nesting) -> Any:
+def _only_children(timeline: RankTimeline, nesting: Nesting) -> Flags:
     """True for slices with the name of the slice around them, in which no other lies."""
     inside = np.flatnonzero(nesting.parent >= 0)
     number = np.bincount(nesting.parent[inside], minlength=len(nesting.parent))
@@ -191,7 +192,7 @@ def _only_children(timeline: RankTimeline, nesting: Nesting) -> Any:
     return found
 
 
-def _added_up(columns: Mapping[str, Any], by: Sequence[str], order: Any) -> pl.DataFrame:
+def _added_up(columns: Mapping[str, Array], by: Sequence[str], order: Integers) -> pl.DataFrame:
     """Sums of rows that are alike in `by`, one after the other as doubles are added."""
     key = np.zeros(len(order), np.int64)
     for name in by:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.timeline.memory_changes import ChangesRead, MemoryChanges
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -103,7 +103,7 @@ Stack = tuple[str, ...]
 class TorchStacks:
     """The stack of each slice, innermost frame first."""
 
-    def __init__(self, timeline: RankTimeline, nesting: Nesting, launcher: Any, in_order: Any) -> None:
+    def __init__(self, timeline: RankTimeline, nesting: Nesting, launcher: Integers, in_order: Integers) -> None:
         """Finds them.
 
         Args:
@@ -126,7 +126,7 @@ class TorchStacks:
         self._of_backward(timeline, nesting, in_order)
         self.number = np.where(launcher >= 0, self.number[launcher], self.number)
 
-    def innermost(self, num_frames: int) -> tuple[list[Stack], Any]:
+    def innermost(self, num_frames: int) -> tuple[list[Stack], Integers]:
         """Stacks without outer frames, each once, the empty one first; and the number among them of each slice."""
         found, short = dict[Stack, int](), list[int]()
         for number in range(len(self._frames)):
@@ -153,7 +153,7 @@ class TorchStacks:
                 of_text[text] = self._within(frame, int(of_text[text]))
         self.number = of_text[texts]
 
-    def _of_python(self, timeline: RankTimeline) -> Any:
+    def _of_python(self, timeline: RankTimeline) -> Integers:
         """A call has the frame of the call around it, and its stack; returns the stack in which all that it does is."""
         rows = np.flatnonzero((timeline.type == PYTHON) & (timeline.more[PYTHON_ID] != NONE))
         rows = rows[np.argsort(timeline.more[PYTHON_ID][rows], kind="stable")]
@@ -164,7 +164,7 @@ class TorchStacks:
             found[row] = of_call[number] = self._within(timeline.names[name], of_call.get(parent, 0))
         return found
 
-    def _of_backward(self, timeline: RankTimeline, nesting: Nesting, in_order: Any) -> None:
+    def _of_backward(self, timeline: RankTimeline, nesting: Nesting, in_order: Integers) -> None:
         """What a function of autograd does has the stack of the operator that made its node, or none."""
         function = _functions(timeline, nesting)
         forward, threads = dict[tuple[int, int], int](), _threads(timeline, function)
@@ -178,7 +178,7 @@ class TorchStacks:
         self.number[inside] = [forward.get((sequence, threads.get(thread, -1)), 0) for sequence, thread in keys]
 
 
-def _functions(timeline: RankTimeline, nesting: Nesting) -> Any:
+def _functions(timeline: RankTimeline, nesting: Nesting) -> Integers:
     """Row of the function of autograd that each slice is or lies in; -1 for none."""
     numbers = {name: number for number, name in enumerate(timeline.names)}
     inner = np.array([numbers.get(name.removeprefix(AUTOGRAD), -1) if name.startswith(AUTOGRAD) else -1
@@ -191,7 +191,7 @@ def _functions(timeline: RankTimeline, nesting: Nesting) -> Any:
     return found
 
 
-def _threads(timeline: RankTimeline, function: Any) -> dict[int, int]:
+def _threads(timeline: RankTimeline, function: Integers) -> dict[int, int]:
     """torch's number of a thread -> ours: the one that has the most of the sequence numbers it is said to have."""
     forward = np.flatnonzero((function < 0) & (timeline.sequence != NONE) & (timeline.more[FORWARD_THREAD] <= 0))
     of_thread = {thread: np.unique(timeline.sequence[forward[timeline.thread[forward] == thread]])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Floats
 from distprof.contract.passes import ARRIVALS, MEMORY, TIME, TRACE
 from distprof.merge.activity.breakdown import mean_steps
 
@@ -51,7 +52,7 @@ class StepTime:
         return self.time_ns / measured_ns if measured_ns else 1.0
 
 
-def middle_half(values: Any) -> Any:
+def middle_half(values: Floats) -> Any:
     """The mean of the middle half over the second last axis, of each item by itself: a step in which a rank lost its
     processor does not count.
     """
@@ -59,7 +60,7 @@ def middle_half(values: Any) -> Any:
     return np.sort(values, axis=-2)[..., number // 4:number - number // 4, :].mean(axis=-2)
 
 
-def middle(values: Any) -> Any:
+def middle(values: Floats) -> Floats:
     """What steps take, over the second last axis: the median.
 
     Where steps are of several kinds, as where each second one is long, the median is the edge of one kind, and which

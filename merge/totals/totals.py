@@ -75,7 +75,7 @@ def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
             "min_rank": first["rank"], "max_rank": last["rank"]}
 
 
-def as_whole(value: Any) -> Any:
+def as_whole(value: object) -> Any:
     """An int where a float is a whole number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

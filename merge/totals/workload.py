@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Floats
 from distprof.contract.passes import COUNT
 from distprof.merge.totals.step_time import StepTime, middle, on_device, settled
 
@@ -84,7 +85,7 @@ def _mean_ns(each: pl.DataFrame) -> float:
     return sum(len(ns) * float(middle(ns.to_numpy()[:, None])[0]) for ns in alike) / len(each)
 
 
-def _on_line_ns(amounts: Any, ns: Any) -> float:
+def _on_line_ns(amounts: Floats, ns: Floats) -> float:
     """At the mean amount of a line whose slope is the median of those through two steps each."""
     first, second = np.triu_indices(len(amounts), 1)
     apart = amounts[first] != amounts[second]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from distprof.arrays import Array, Integers
 from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import NO_DEVICES, WINDOWS, DeviceSteps, OnHost, device_steps
 from distprof.merge.operators.timeline.device_times import joined
@@ -16,7 +15,6 @@ from distprof.merge.operators.timeline.grouped_calls import marked_steps
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, TYPES, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
-Integers = npt.NDArray[np.int64]
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",
                                        "deepest", "full_ns", "span_ns", "unsent")}
 FULL = 1024
@@ -72,8 +70,8 @@ def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
             mean_depth=pl.when(pl.col("span_ns") > 0).then(pl.col("queued_ns") / pl.col("span_ns"))).sort("rank")
 
 
-def _commands(timeline: RankTimeline, device: npt.NDArray[Any], call: npt.NDArray[Any]) -> (
-        tuple[Any, Any, Any, Any, Any]):
+def _commands(timeline: RankTimeline, device: Array, call: Array) -> (
+        tuple[Integers, Integers, Integers, Integers, Integers]):
     """Of each call that sent something: its start, its end, when the first slice of it began, how long all ran, and the
     stream of the first."""
     order = np.lexsort((timeline.start_ns[device], call))
@@ -83,13 +81,13 @@ def _commands(timeline: RankTimeline, device: npt.NDArray[Any], call: npt.NDArra
     return timeline.start_ns[rows], timeline.end_ns[rows], timeline.start_ns[begun], ran, timeline.thread[begun]
 
 
-def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Any, Any]:
+def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Integers, Integers]:
     """The parts of intervals that lie in a window."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     return start[start < end], end[start < end]
 
 
-def _full(start: Integers, end: Integers, stream: npt.NDArray[Any], low: int, high: int, full: int = FULL) -> int:
+def _full(start: Integers, end: Integers, stream: Array, low: int, high: int, full: int = FULL) -> int:
     """For how long streams had so many intervals at once in a window, added up over streams."""
     total = 0
     for number in np.unique(stream):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.tables import COMPILE_SLICE_END, WAIT_SLICE, WAITS
 from distprof.merge.activity.device.commands import SYNCHRONISES
 from distprof.merge.activity.markers import AUTOGRAD
@@ -56,7 +56,7 @@ def traced_waits(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int,
     return _summed(_frame(timeline, places, rows, kind, outer, step), rank)
 
 
-def _kinds(timeline: RankTimeline, *, has_device: bool) -> Any:
+def _kinds(timeline: RankTimeline, *, has_device: bool) -> Integers:
     of_name = np.array([_kind(name, has_device=has_device) for name in timeline.names] or [_NONE], np.int64)
     kind = of_name[timeline.name] if len(timeline.name) else np.empty(0, np.int64)
     kind[(timeline.type >= NUM_HOST) | ((kind == _RUNTIME) != (timeline.type == RUNTIME))] = _NONE
@@ -75,7 +75,7 @@ def _kind(name: str, *, has_device: bool) -> int:
     return _VALUE if name in OF_VALUES else _COMMUNICATION if name in OF_COMMUNICATION else _NONE
 
 
-def _outwards(timeline: RankTimeline, nesting: Nesting, kind: Any) -> tuple[Any, Any]:
+def _outwards(timeline: RankTimeline, nesting: Nesting, kind: Integers) -> tuple[Flags, Integers]:
     """Whether each slice lies in a wait, and the row of the outermost operator around it, -1 for none."""
     around, outer = np.zeros(len(kind), bool), np.full(len(kind), -1, np.int64)
     shown = np.array([not name.startswith(AUTOGRAD) for name in timeline.names] or [True])
@@ -88,7 +88,8 @@ def _outwards(timeline: RankTimeline, nesting: Nesting, kind: Any) -> tuple[Any,
     return around, outer
 
 
-def _frame(timeline: RankTimeline, places: Places, rows: Any, kind: Any, outer: Any, step: Any) -> pl.DataFrame:
+def _frame(timeline: RankTimeline, places: Places, rows: Integers, kind: Integers, outer: Integers,
+           step: Integers) -> pl.DataFrame:
     names, paths = [OF_VALUES.get(name, name) for name in timeline.names], places.paths
     duration, blocking = timeline.duration_ns[rows], kind[rows] != _VALUE
     return pl.DataFrame({

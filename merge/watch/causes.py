@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Flags, Floats
 from distprof.contract.conditions import named
 from distprof.merge.watch.coincidence import Change
 from distprof.merge.watch.machines import HostConditions
 
-Floats = npt.NDArray[np.float64]
 Scope = Literal["host", "part", "rank", "gpu"]
 """Of what it is: the host, one of its disks or interfaces, a rank, or a GPU."""
 HEAT = "thermal"
@@ -31,7 +30,7 @@ class Found:
     host: HostConditions
     which: str
     change: Change
-    during: npt.NDArray[np.bool_]
+    during: Flags
     """Moments of the host; shape (moments,)."""
 
     @property

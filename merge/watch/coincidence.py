@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from distprof.arrays import Flags, Floats
+
 MEDIAN_OF = 5
 """Moments over which noise is smoothed; an edge stays where it is."""
 NEAR_S = 4.0

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from distprof.contract.conditions import reading_of
 from distprof.contract.watch_state import WatchFinding
@@ -14,7 +13,6 @@ from distprof.merge.watch.causes import CAUSES, Cause, Found
 from distprof.merge.watch.coincidence import Change, Series, chance, changed, least_long_s, times_by_itself
 from distprof.merge.watch.machines import Conditions, HostConditions
 
-Floats = npt.NDArray[np.float64]
 MOST_CHANCE = 0.05
 """Of a coincidence, all conditions together."""
 MOST_SENTENCES = 3

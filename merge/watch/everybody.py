@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.watch import shifts
 from distprof.merge.watch.sampled_steps import Group
 from distprof.merge.watch.shifts import Series
@@ -60,7 +60,7 @@ def growths(view: View) -> list[Growth]:
     return found
 
 
-def compared(series: Series, begin: float, end: float | None) -> tuple[Any, Any]:
+def compared(series: Series, begin: float, end: float | None) -> tuple[Floats, Floats]:
     """Of each column how much it grew at that step, and the standard error."""
     at, until = series.place(begin), len(series.step) if end is None else series.place(end)
     low = max(at - 4 * max(until - at, shifts.LEAST), 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Floats, Integers
 from distprof.contract.watch import UNKNOWN
 from distprof.merge.watch.pieces import Columns
 
@@ -81,7 +82,7 @@ class Grid:
         self._append(bounds, mine["end_ns"][:size].astype(float), values)
         return self._fill_blocks()
 
-    def _append(self, bounds: Any, end_ns: Any, values: Any) -> None:
+    def _append(self, bounds: Integers, end_ns: Floats, values: Array) -> None:
         self.first = np.append(self.first, bounds[0])
         self.count = np.append(self.count, bounds[1] - bounds[0])
         self.end_ns = np.append(self.end_ns, end_ns)
@@ -114,11 +115,11 @@ class Blocks:
         """Blocks that were joined to it, itself included."""
         self.values = np.empty((0, 0, len(FIELDS)), np.float32)
 
-    def field(self, name: str) -> Any:
+    def field(self, name: str) -> Floats:
         """One field of (blocks, ranks)."""
         return self.values[:, :, FIELDS.index(name)].astype(float)
 
-    def append(self, first: Any, steps: Any, end_ns: Any, values: Any) -> None:
+    def append(self, first: Integers, steps: Floats, end_ns: Floats, values: Array) -> None:
         """New ones."""
         self.first, self.steps = np.append(self.first, first), np.append(self.steps, steps)
         self.end_ns, self.weight = np.append(self.end_ns, end_ns), np.append(self.weight, np.ones(len(first)))
@@ -143,7 +144,7 @@ def places_of_age(weight: Any, fine: int) -> Any:
     return np.flatnonzero(np.append(True, key[1:] != key[:-1]))
 
 
-def _widened(values: Any) -> Any:
+def _widened(values: Array) -> Array:
     return np.concatenate([values, np.full((len(values), 1, len(FIELDS)), np.nan, np.float32)], axis=1)
 
 
@@ -153,7 +154,7 @@ def _joined(pieces: list[Columns]) -> Columns:
     return pieces[0]
 
 
-def _means(columns: Columns, bounds: Any) -> Any:
+def _means(columns: Columns, bounds: Integers) -> Floats:
     """Means per step between bounds, of rows with other bounds: steps of a row are taken to be alike."""
     first, ends = columns["first_step"], columns["first_step"] + columns["num_steps"]
     same = len(first) >= bounds.shape[1] and np.array_equal(first[:bounds.shape[1]], bounds[0]) and np.array_equal(
@@ -171,14 +172,14 @@ def _means(columns: Columns, bounds: Any) -> Any:
     return found
 
 
-def _between(edges: Any, of: Any, bounds: Any) -> Any:
+def _between(edges: Integers, of: Array, bounds: Integers) -> Any:
     """Sums between bounds: the integral is linear within rows and flat between them."""
     total = np.cumsum(of)
     integral = np.stack([total - of, total], axis=1).ravel()
     return np.interp(bounds[1], edges, integral) - np.interp(bounds[0], edges, integral)
 
 
-def _medians(rows: Any) -> Any:
+def _medians(rows: Array) -> Array:
     """Over the second axis; an unknown value makes no warning."""
     ordered = np.sort(rows, axis=1)  # nan goes to the end
     known = np.sum(~np.isnan(rows), axis=1)

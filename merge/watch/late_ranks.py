@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.watch import shifts
 from distprof.merge.watch.shifts import JOINT, THRESHOLD, Segment, Series
 from distprof.merge.watch.view import MATERIAL, View
@@ -111,7 +112,7 @@ def _troubles(view: View, series: Series, place: int, parts: list[Segment]) -> l
     return found
 
 
-def _lasts(values: Any, normal: float) -> bool:
+def _lasts(values: Floats, normal: float) -> bool:
     """Whether it is above for most of the time: a burst raises the mean alone."""
     return bool(np.median(values) - normal >= LASTING * (values.mean() - normal))
 

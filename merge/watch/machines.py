@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Array, Integers
 from distprof.contract.conditions import HOSTS, PATTERN, ReadMoments, moments, reading_of
 
-Floats = npt.NDArray[Any]
-Times = npt.NDArray[np.int64]
 MOST_MOMENTS = 1800
 """Of a host, at least so many are kept in memory, and twice as many at most; older ones are forgotten."""
 FEWEST_MOMENTS = 256
@@ -30,7 +27,7 @@ class HostConditions:
         self.others: list[str] = []
         """Of each moment, names of processes that are not of the job."""
         self._times = np.zeros(FEWEST_MOMENTS, np.int64)
-        self._columns: dict[str, Floats] = {}
+        self._columns: dict[str, Array] = {}
 
     def add(self, time_ns: int, values: Mapping[str, float], others: str) -> None:
         """Takes in a moment; one that is not later than the last is passed over."""
@@ -66,17 +63,17 @@ class HostConditions:
         """Columns that it has."""
         return sorted(self._columns)
 
-    def times(self) -> Times:
+    def times(self) -> Integers:
         """Of its moments, since the epoch; shape (moments,)."""
         return self._times[:self.count]
 
-    def column(self, name: str) -> Floats:
+    def column(self, name: str) -> Array:
         """Values of a column at these moments; NaN where it was not read for long, or never."""
         found = self._columns.get(name)
         return _held(found[:self.count].astype(float)) if found is not None else np.full(self.count, np.nan)
 
 
-def _held(values: Floats) -> Floats:
+def _held(values: Array) -> Array:
     known = np.flatnonzero(~np.isnan(values))
     if not len(known) or len(known) == len(values):
         return values

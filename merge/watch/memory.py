@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Floats
 from distprof.merge.watch.grid import LEVELS, Blocks
 
 PARTS = (10, 30)
@@ -38,7 +38,7 @@ def growing(blocks: Blocks) -> dict[str, dict[int, tuple[float, int]]]:
     return {name: found for name in LEVELS if (found := _of(blocks, blocks.field(name)))}
 
 
-def _of(blocks: Blocks, values: npt.NDArray[np.float64]) -> dict[int, tuple[float, int]]:
+def _of(blocks: Blocks, values: Floats) -> dict[int, tuple[float, int]]:
     found: dict[int, tuple[float, int]] = {}
     for parts in PARTS:
         for place, begun in _in_parts(blocks, values, parts).items():
@@ -46,7 +46,7 @@ def _of(blocks: Blocks, values: npt.NDArray[np.float64]) -> dict[int, tuple[floa
     return found
 
 
-def _in_parts(blocks: Blocks, values: npt.NDArray[np.float64], parts: int) -> dict[int, tuple[float, int]]:
+def _in_parts(blocks: Blocks, values: Floats, parts: int) -> dict[int, tuple[float, int]]:
     time = blocks.end_ns - blocks.end_ns[0]
     bounds = np.searchsorted(time, np.linspace(WARM_UP, 1, parts + 1) * time[-1])
     if (np.diff(bounds) < 2).any():
@@ -63,7 +63,7 @@ def _in_parts(blocks: Blocks, values: npt.NDArray[np.float64], parts: int) -> di
     return found
 
 
-def _grows_from(lowest: npt.NDArray[np.float64]) -> int | None:
+def _grows_from(lowest: Floats) -> int | None:
     """The first stretch from which on it grows evenly; None where it does not."""
     steps = np.diff(lowest)
     for first in range(len(lowest) - LEAST_PARTS + 1):
@@ -76,8 +76,8 @@ def _grows_from(lowest: npt.NDArray[np.float64]) -> int | None:
     return None
 
 
-def _begin(blocks: Blocks, values: npt.NDArray[np.float64], level: float, slope: float,
-           time: npt.NDArray[np.float64]) -> int:
+def _begin(blocks: Blocks, values: Floats, level: float, slope: float,
+           time: Floats) -> int:
     """The step at which a line with that slope (bytes per ns) leaves what there was before."""
     middle = np.searchsorted(time, WARM_UP * time[-1])
     line = level + slope * (time - time[middle])
@@ -85,7 +85,7 @@ def _begin(blocks: Blocks, values: npt.NDArray[np.float64], level: float, slope:
     return int(blocks.first[below[-1] + 1 if len(below) else 0])
 
 
-def _later(blocks: Blocks, lowest: npt.NDArray[np.float64], slope: float, last: float) -> int:
+def _later(blocks: Blocks, lowest: Floats, slope: float, last: float) -> int:
     """The step at which the line through the last stretch, which begins at `last`, has the height of the first."""
     at = last - (lowest[-1] - lowest[0]) / slope
     place = int(np.searchsorted(blocks.end_ns - blocks.end_ns[0], at))

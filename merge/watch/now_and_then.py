@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.contract.watch_state import WatchFinding
+from distprof.arrays import Flags, Floats, Integers
+from distprof.contract.watch_state import FindingKind, WatchFinding
 from distprof.merge.chance import median_of_others
 from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.long_steps import PHASES, LongSteps
@@ -74,7 +75,7 @@ def split(view: View, found: WatchFinding) -> None:
         found.period_steps = period(step[inside][hits], step[inside][~hits])
 
 
-def _edge(values: Any) -> float:
+def _edge(values: Floats) -> float:
     """The value that parts two classes with the least variance within them (Otsu 1979)."""
     ordered = np.sort(values)
     number = np.arange(1, len(ordered))
@@ -84,21 +85,21 @@ def _edge(values: Any) -> float:
     return float((ordered[place] + ordered[place + 1]) / 2)
 
 
-def _in_samples(view: View) -> tuple[Any, Any]:
+def _in_samples(view: View) -> tuple[Integers, Any]:
     sampled = view.sampled
     fine = sampled.weight == 1
     own = sampled.own[fine]
     return sampled.step[fine], own if len(view.ranks) > 1 and len(own) and np.isfinite(own).all() else None
 
 
-def _in_rows(view: View) -> tuple[Any, Any]:
+def _in_rows(view: View) -> tuple[Integers, Any]:
     if len(view.ranks) < 2 or not view.own_phases:
         return view.grid.first, None
     own = sum(view.grid.rows[:, :, FIELDS.index(name)].astype(float) for name in view.own_phases)
     return view.grid.first, own if np.isfinite(own).all() else None
 
 
-def _often(compared: Any, typical_ns: float) -> list[tuple[int, Any]]:
+def _often(compared: Floats, typical_ns: float) -> list[tuple[int, Flags]]:
     """Places of ranks, and in which steps they are late."""
     middle = np.median(compared, axis=0)
     # the spread of the half that is not late: a rank that is late often must not hide itself
@@ -114,13 +115,13 @@ def _often(compared: Any, typical_ns: float) -> list[tuple[int, Any]]:
     return [(int(place), hits[:, place]) for place in np.flatnonzero((p < SURE) & (episodes >= EPISODES))]
 
 
-def _at_least(number: Any, mean: Any) -> Any:
+def _at_least(number: Integers, mean: Floats) -> Floats:
     """Largest probability of so many where `mean` is expected (Chernoff's bound of Poisson's tail)."""
     size = np.maximum(number, 1e-9)
     return np.where(number > mean, np.exp(number - mean + number * np.log(mean / size)), 1.0)
 
 
-def _coming_and_going(view: View, place: int, step: Any, compared: Any, hits: Any) -> WatchFinding:
+def _coming_and_going(view: View, place: int, step: Integers, compared: Floats, hits: Flags) -> WatchFinding:
     at = np.flatnonzero(hits)
     begins = at[np.append(True, np.diff(at) > 1)]
     # several hits in a row are one burst, whose rhythm is that of its begin
@@ -141,7 +142,7 @@ def _coming_and_going(view: View, place: int, step: Any, compared: Any, hits: An
         period_steps=rhythm, p=SURE))
 
 
-def _begin(episodes: Any, step: Any, rhythm: float | None) -> int:
+def _begin(episodes: Integers, step: Integers, rhythm: float | None) -> int:
     """The first of those that follow each other: what happened before them was something else."""
     if rhythm is not None:
         turn = np.exp(2j * np.pi * step[episodes] / rhythm)
@@ -193,7 +194,7 @@ def _turns(kinds: dict[Any, list[tuple[int, float]]]) -> dict[Any, list[tuple[in
     return {**joined, ("data_stall", "data", ranks): sorted(step for key in single for step in kinds[key])}
 
 
-def _of_steps(view: View, kind: Any, phase: str | None, ranks: Sequence[int],
+def _of_steps(view: View, kind: FindingKind, phase: str | None, ranks: Sequence[int],
               steps: list[tuple[int, float]]) -> WatchFinding | None:
     number, excess = np.array([step for step, _ in steps]), sum(more for _, more in steps)
     blocks = view.grid.blocks

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.merge.watch import shifts
 from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.view import View
@@ -89,7 +90,8 @@ def began(view: View, place: int, shift_ns: float) -> float | None:
     return _inside_row(view, min(middle, len(changes) - 1), changes, middle, before, after, sigma)
 
 
-def _inside_row(view: View, at: int, signals: Any, middle: int, before: Any, after: Any, sigma: Any) -> float:
+def _inside_row(view: View, at: int, signals: Floats, middle: int, before: Floats, after: Floats,
+                sigma: Floats) -> float:
     """A row in front of the new level that lies between both levels was hit by the change in its middle."""
     first, count = view.grid.first, view.grid.count
     if not 1 <= middle < len(signals):
@@ -100,11 +102,11 @@ def _inside_row(view: View, at: int, signals: Any, middle: int, before: Any, aft
     return float(round(first[at] + (1 - part[1]) * count[at] - part[0] * count[at - 1]))
 
 
-def _level(some: Any) -> Any:
+def _level(some: Floats) -> Floats:
     return np.nanmedian(some, axis=0)
 
 
-def _sigma(signals: Any) -> Any:
+def _sigma(signals: Floats) -> Any:
     size = np.abs(np.diff(signals, axis=0))
     return np.maximum(1.4826 * np.nanmedian(size, axis=0) / np.sqrt(2), 1.0)
 
@@ -121,7 +123,7 @@ def signals_of(view: View, place: int | None, low: int, high: int) -> Any:
     return np.stack([_without(span, others), own[:, place] - others], axis=1)
 
 
-def _without(span: Any, others: Any) -> Any:
+def _without(span: Floats, others: Floats) -> Floats:
     """Step time without what the work of the other ranks explains: the regression of differences, which no step bends
     (control variates)."""
     x, y = np.diff(others), np.diff(span)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.watch import Note
 from distprof.merge.watch.pieces import Piece
 
@@ -43,11 +43,11 @@ class OwnWork:
         return Piece(columns={name: values[kept] for name, values in piece.columns.items()}, samples=samples,
                      notes=piece.notes)
 
-    def _times(self, piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _times(self, piece: Piece) -> tuple[Integers, Integers]:
         begins = np.array([one.step.start_ns for one in piece.samples], np.int64)
         return begins, begins + np.array([one.step.span_ns for one in piece.samples], np.int64)
 
-    def _held(self, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def _held(self, begins: Integers, ends: Integers) -> Flags:
         held = np.zeros(len(begins), np.bool_)
         for first, last in self.spans:
             held |= (ends > first) & (begins < last)

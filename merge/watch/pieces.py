@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Integers
 from distprof.contract.watch import (
     GROWING,
     PARTS,
@@ -23,7 +23,7 @@ from distprof.contract.watch import (
     unit_of,
 )
 
-Columns = dict[str, npt.NDArray[np.int64]]
+Columns = dict[str, Integers]
 PATTERN = "watch-[0-9]*.bin"
 LARGEST = 1 << 53
 """Of what is written: times in microseconds, sizes in KiB."""

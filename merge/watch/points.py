@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats, Integers
 from distprof.contract.watch import UNKNOWN, Note
 from distprof.merge.watch.pieces import Columns, RankReader
 from distprof.merge.watch.step_ends import old_columns
@@ -22,11 +22,11 @@ SERIES = ("step_ns", "longest_ns", *PHASES)
 class Points:
     """Parts of a job, the same for all ranks; arrays with a value for each."""
 
-    first_step: Any
-    last_step: Any
-    begin_ns: Any
+    first_step: Integers
+    last_step: Integers
+    begin_ns: Integers
     """Since the begin of the first, by the clock of one rank."""
-    end_ns: Any
+    end_ns: Integers
     origin_ns: int
     """Since the epoch."""
     rows: int
@@ -38,9 +38,9 @@ class RankLine:
     """A rank at all points, in ns per step; nan where it noted nothing."""
 
     rank: int
-    low_ns: Any
+    low_ns: Floats
     """Least of the rows."""
-    of: dict[str, Any]
+    of: dict[str, Floats]
     """`SERIES`: medians of rows, and the longest step."""
     notes: list[Note] = field(default_factory=list)
 
@@ -93,13 +93,14 @@ def reduced(rank: int, columns: Columns, at: Points, notes: list[Note] | None = 
     return RankLine(rank=rank, low_ns=low, of=of, notes=notes or [])
 
 
-def _covering(first: Any, ends: Any, steps: Any) -> Any:
+def _covering(first: Integers, ends: Integers, steps: Integers) -> Integers:
     """The row in which each of these steps lies; -1 where none does."""
     row = np.searchsorted(first, steps, side="right") - 1
     return np.where((row >= 0) & (len(ends) > 0) & (steps < np.append(ends, 0)[row]), row, -1)
 
 
-def _spread(each: Any, place: Any, begins: Any, ends: Any, covers: Any) -> tuple[Any, Any, Any]:
+def _spread(each: Floats, place: Integers, begins: Integers, ends: Integers,
+            covers: Integers) -> tuple[Floats, Floats, Floats]:
     """Least, median and largest of the rows of each point; of one without own rows the row that covers it."""
     if not len(each):
         nothing = np.full(len(begins), np.nan)
@@ -114,7 +115,7 @@ def _spread(each: Any, place: Any, begins: Any, ends: Any, covers: Any) -> tuple
     return low, middle, high
 
 
-def _longest(columns: Columns, at: Points, high: Any) -> Any:
+def _longest(columns: Columns, at: Points, high: Floats) -> Floats:
     """The longest step of each point; where that is not known, the longest mean of a row."""
     longest = np.where(np.isnan(high), -np.inf, high)
     known = columns["longest_ns"] != UNKNOWN

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+
+from distprof.arrays import Array, Floats, Integers
 
 SURE = 0.9
 """Length of the mean of the phases of all that happened, 1 where all come at the same place of the period (Rayleigh's
@@ -15,7 +17,7 @@ FEW = 0.25
 MOST_PERIODS = 4000
 
 
-def period(steps: Any, missed: Any = ()) -> float | None:
+def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = ()) -> float | None:
     """The period at whose same place all these steps lie: the longest, or where it is known when it did not happen the
     shortest that parts both.
 
@@ -42,13 +44,13 @@ def period(steps: Any, missed: Any = ()) -> float | None:
     return None
 
 
-def _best(found: float, tried: Any, lengths: Any) -> float:
+def _best(found: float, tried: Floats, lengths: Floats) -> float:
     """The sharpest of the neighbours of a period."""
     near = np.flatnonzero(np.abs(tried / found - 1) < 0.05)
     return float(tried[near[np.argmax(lengths[near])]])
 
 
-def _apart(length: float, steps: Any, missed: Any) -> bool:
+def _apart(length: float, steps: Array, missed: Array) -> bool:
     """Whether most steps at that place of the period are of them."""
     if not len(missed):
         return True

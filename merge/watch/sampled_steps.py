@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats
 from distprof.contract.watch import UNKNOWN
 from distprof.merge.watch.grid import places_of_age
 from distprof.merge.watch.pieces import Sample
@@ -74,7 +75,7 @@ class SampledSteps:
         if taken:
             self._append(taken)
 
-    def _taken(self, of: dict[int, Sample], recent: list[Any]) -> tuple[Any, dict[Group, float]]:
+    def _taken(self, of: dict[int, Sample], recent: list[Floats]) -> tuple[Floats, dict[Group, float]]:
         """Of one step: own, span, first, after and calm of all ranks, and moving times."""
         place = {rank: number for number, rank in enumerate(self._ranks)}
         calls = {rank: Calls(sample) for rank, sample in of.items()}
@@ -87,7 +88,7 @@ class SampledSteps:
         recent.append(row[0])
         return row, moving
 
-    def _append(self, taken: list[tuple[int, Any, dict[Group, float]]]) -> None:
+    def _append(self, taken: list[tuple[int, Floats, dict[Group, float]]]) -> None:
         for group in sorted({group for _, _, moving in taken for group in moving} - set(self.groups)):
             self.groups.append(group)
             self.moving = _widened(self.moving)
@@ -125,7 +126,7 @@ class Calls:
             name, ranks = sample.groups[group]
             self.of[name, tuple(ranks)].append(number)
 
-    def _free(self) -> Any:
+    def _free(self) -> Floats:
         """Who issues another call before this one is over did not stand still for it."""
         if not len(self.arrived):
             return self.took
@@ -172,7 +173,7 @@ def _matched(calls: dict[int, Calls]) -> dict[Group, float]:
     return moving
 
 
-def clipped(values: Any, recent: Any) -> Any:
+def clipped(values: Floats, recent: Floats) -> Floats:
     """Values, at most `CLIP` robust standard deviations from the recent median (Huber 1964: winsorized)."""
     if len(recent) < 8:
         return values
@@ -182,5 +183,5 @@ def clipped(values: Any, recent: Any) -> Any:
     return np.where(np.isnan(wide), values, np.fmin(np.fmax(values, middle - wide), middle + wide))
 
 
-def _widened(values: Any) -> Any:
+def _widened(values: Floats) -> Floats:
     return np.concatenate([values, np.full((len(values), 1), np.nan)], axis=1)

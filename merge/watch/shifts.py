@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Floats, Integers
+
 THRESHOLD = 6.5
 """Standard errors. A look at 64 ranks and 1,024 blocks tries about 10^6 windows, which overlap: the largest of so
 many independent normal ones passes 6.5 once in 12,000 looks. The standard error itself is estimated, from dozens of
@@ -59,12 +61,12 @@ class Segment:
 class Series:
     """Values of ranks (or groups) over time, ready to be searched."""
 
-    values: Any
+    values: Floats
     """Of (times, ranks), without nan."""
-    weight: Any
-    step: Any
+    weight: Array
+    step: Integers
     """The first step of each time."""
-    sigma: Any
+    sigma: Floats
     """Noise of each rank: `noise`."""
     strength: Any = field(default=None)
     """Of the largest change of each rank."""
@@ -74,7 +76,7 @@ class Series:
         return int(np.searchsorted(self.step, step))
 
 
-def noise(values: Any, weight: Any) -> Any:
+def noise(values: Floats, weight: Floats) -> Any:
     """Standard deviation of a value of weight 1, such that means of n have it divided by the root of n.
 
     Args:
@@ -97,7 +99,7 @@ def noise(values: Any, weight: Any) -> Any:
     return np.fmax(single * memory ** 0.5, most)
 
 
-def batched(values: Any, weight: Any, size: int) -> Any:
+def batched(values: Floats, weight: Floats, size: int) -> Any:
     """The same from differences of neighbouring, overlapping batches of that size (Meketon and Schmeiser 1984)."""
     number = len(values) - 2 * size + 1
     if number < max(3, FEWEST * size):
@@ -110,7 +112,7 @@ def batched(values: Any, weight: Any, size: int) -> Any:
     return _spread(steps / np.sqrt(1 / before + 1 / after))
 
 
-def _spread(steps: Any) -> Any:
+def _spread(steps: Floats) -> Any:
     """Robust standard deviation around zero: of the median, or of the inner `INNER` if that is more."""
     size = np.sort(np.abs(steps), axis=0)
     middle = 1.4826 * (size[(len(size) - 1) // 2] + size[len(size) // 2]) / 2
@@ -128,7 +130,7 @@ def filled(values: Any) -> Any:
     return np.where(known, values, mean + moved[:, None])
 
 
-def strongest(values: Any, weight: Any, sigma: Any) -> tuple[Any, Any]:
+def strongest(values: Floats, weight: Floats, sigma: Floats) -> tuple[Floats, Integers]:
     """Of each series the largest change in standard errors, and where it is.
 
     Args:
@@ -145,7 +147,7 @@ def strongest(values: Any, weight: Any, sigma: Any) -> tuple[Any, Any]:
     return best / np.maximum(sigma, 1e-9), where
 
 
-def ratios(values: Any, weight: Any) -> Iterator[tuple[Any, Any]]:
+def ratios(values: Floats, weight: Floats) -> Iterator[tuple[Any, Any]]:
     """Of each pair of windows all places and the changes there, in units of the noise: (places, series)."""
     mass = np.append(0.0, np.cumsum(weight))
     total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values * weight[:, None], axis=0)])
@@ -159,7 +161,7 @@ def ratios(values: Any, weight: Any) -> Iterator[tuple[Any, Any]]:
         yield at, shift * (known / np.sqrt(1 / before + 1 / after))[:, None]
 
 
-def joint(job: Series, *of_ranks: Series) -> tuple[Any, Any]:
+def joint(job: Series, *of_ranks: Series) -> tuple[Floats, Integers]:
     """Of each rank the largest change of it and of the job at the same place, and where it is.
 
     Noises of the job and of a rank are taken as independent: the likelihood ratio of both is the sum of the squares,
@@ -194,7 +196,7 @@ def _windows(number: int) -> list[tuple[int, int]]:
     return found
 
 
-def segments(values: Any, weight: Any, sigma: float, threshold: float = THRESHOLD) -> list[Segment]:
+def segments(values: Floats, weight: Floats, sigma: float, threshold: float = THRESHOLD) -> list[Segment]:
     """The stretches of one series."""
     cuts = sorted(_cuts(values, weight, sigma, threshold, 0, len(values), 0))
     cuts = _kept(values, weight, sigma, threshold, cuts)
@@ -208,7 +210,8 @@ def segments(values: Any, weight: Any, sigma: float, threshold: float = THRESHOL
     return found
 
 
-def _cuts(values: Any, weight: Any, sigma: float, threshold: float, begin: int, end: int, depth: int) -> list[int]:
+def _cuts(values: Floats, weight: Floats, sigma: float, threshold: float, begin: int, end: int,
+          depth: int) -> list[int]:
     if end - begin < BEFORE + LEAST or depth > DEPTH:
         return []
     best, where = strongest(values[begin:end, None], weight[begin:end], np.array([sigma]))
@@ -219,7 +222,7 @@ def _cuts(values: Any, weight: Any, sigma: float, threshold: float, begin: int, 
             *_cuts(values, weight, sigma, threshold, at, end, depth + 1)]
 
 
-def _kept(values: Any, weight: Any, sigma: float, threshold: float, cuts: list[int]) -> list[int]:
+def _kept(values: Floats, weight: Floats, sigma: float, threshold: float, cuts: list[int]) -> list[int]:
     """Cuts that are still strong between their neighbours; the weakest goes first."""
     while cuts:
         bounds = [0, *cuts, len(values)]
@@ -235,7 +238,7 @@ def _kept(values: Any, weight: Any, sigma: float, threshold: float, cuts: list[i
     return cuts
 
 
-def mean_between(values: Any, weight: Any, begin: int, end: int, sigma: Any) -> tuple[Any, Any]:
+def mean_between(values: Floats, weight: Floats, begin: int, end: int, sigma: Floats) -> tuple[Floats, Floats]:
     """Mean of a stretch and its standard error; nan of an empty one."""
     mass = weight[begin:end].sum()
     if not mass:
@@ -244,7 +247,7 @@ def mean_between(values: Any, weight: Any, begin: int, end: int, sigma: Any) -> 
     return (values[begin:end] * weight[begin:end].reshape(shape)).sum(axis=0) / mass, sigma / np.sqrt(mass)
 
 
-def turning_point(values: Any, before: Any, after: Any, sigma: Any) -> int:
+def turning_point(values: Floats, before: Floats, after: Floats, sigma: Floats) -> int:
     """The first place of the new level: maximum likelihood of a step between known levels, of several series at once.
 
     Args:

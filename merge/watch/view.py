@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Floats, Integers
 from distprof.merge.chance import median_of_others
 from distprof.merge.watch import shifts
 from distprof.merge.watch.grid import Grid
@@ -100,7 +101,7 @@ class View:
         return (*OWN, "optimizer_ns") if np.nanmedian(one.after) >= CLEAN * behind else OWN
 
     @cached_property
-    def has_peers(self) -> Any:
+    def has_peers(self) -> Flags:
         """Of each rank, whether another does the same in a step."""
         kinds = self.sampled.kind
         return np.array([kinds.count(kind) > 1 for kind in kinds], bool)
@@ -115,21 +116,21 @@ class View:
         place = max(int(np.searchsorted(first, step, side="right")) - 2, -1)
         return int(end[place]) if place >= 0 else int(end[0] - self.typical_ns)
 
-    def _of_blocks(self, values: Any) -> Series:
+    def _of_blocks(self, values: Floats) -> Series:
         blocks = self.grid.blocks
         return _searched(values, blocks.weight, blocks.first)
 
-    def _of_samples(self, values: Any, *, search: bool = True) -> Series:
+    def _of_samples(self, values: Floats, *, search: bool = True) -> Series:
         return _searched(values, self.sampled.weight, self.sampled.step, search=search)
 
 
-def _searched(values: Any, weight: Any, step: Any, *, search: bool = True) -> Series:
+def _searched(values: Floats, weight: Floats, step: Integers, *, search: bool = True) -> Series:
     sigma = shifts.noise(values, weight) if len(values) >= shifts.LEAST else np.full(values.shape[1], np.inf)
     strength = shifts.strongest(values, weight, sigma)[0] if search and len(values) else np.zeros(values.shape[1])
     return Series(values=values, weight=weight, step=step, sigma=sigma, strength=strength)
 
 
-def _calm(values: Any) -> Any:
+def _calm(values: Floats) -> Any:
     """Single outliers become the median of three neighbours."""
     if len(values) < 3:
         return values

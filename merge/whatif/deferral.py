@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.collective_ops import COLLECTIVE_OPS
 from distprof.merge.execution.dependencies.first_uses import UNKNOWN, UNUSED, FirstUses
 from distprof.merge.match.sequence_alignment import align
@@ -90,7 +90,7 @@ def _num_unknown(waited: Sequence[int], until: Mapping[int, tuple[int, str | Non
     return sum(not until.get(part, (0, None))[0] and op_of.get(part) not in without for part in waited)
 
 
-def _moves(graph: Graph, waits: Any, until: Mapping[int, tuple[int, str | None]], ahead_ns: int) -> Iterator[Move]:
+def _moves(graph: Graph, waits: Integers, until: Mapping[int, tuple[int, str | None]], ahead_ns: int) -> Iterator[Move]:
     """Waits of a step whose parts are used later, by the clock of the graph."""
     for wait, part in zip(waits.tolist(), graph.events.part[waits].tolist(), strict=True):
         at_ns, name = until.get(part, (0, None))

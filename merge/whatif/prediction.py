@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Flags, Floats, Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.errors import DataError
 from distprof.merge.blame.verdicts import REPLAY
@@ -138,7 +139,7 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off, at_once).mean()))
 
 
-def _less(job: Job, fixed: Any, meant: Any, changes: Changes) -> Any:
+def _less(job: Job, fixed: Floats, meant: Integers, changes: Changes) -> Any:
     """How much less work is in front of each event; what is scaled is what fixing leaves of it."""
     less, work = np.bincount(job.pieces.event, fixed, len(job.graph.events)), work_of(job.graph)
     left = np.divide(work - less, work, out=np.ones(len(work)), where=work > 0)
@@ -159,7 +160,7 @@ def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes
     return changed, best, found
 
 
-def _collectives(program: RunProgram, job: Job, steps: Sequence[int]) -> Any:
+def _collectives(program: RunProgram, job: Job, steps: Sequence[int]) -> Flags:
     """True for parts of collectives that were called in one of the steps and waited for later.
 
     Messages are none: a thread that waited for each at once might wait for ever.
@@ -184,7 +185,8 @@ def _awaited_at_once(program: RunProgram) -> pl.DataFrame:
         least_ns=pl.col("gap_ns").min().over(*alike, "place"))
 
 
-def _predicted(graph: Graph, order: Order, windows: Any, less: Any, put_off: Deferral | None, at_once: Any) -> Any:
+def _predicted(graph: Graph, order: Order, windows: Integers, less: Floats, put_off: Deferral | None,
+               at_once: Flags | None) -> Floats:
     """Durations of steps with less work, and with waits that come later or at once."""
     if at_once is not None:
         graph, place = with_waits_at_once(graph, at_once)
@@ -200,14 +202,14 @@ def _predicted(graph: Graph, order: Order, windows: Any, less: Any, put_off: Def
     return _durations(Replay(graph, order), windows, moved)
 
 
-def _durations(replay: Replay, windows: Any, less: Any) -> Any:
+def _durations(replay: Replay, windows: Integers, less: Floats) -> Floats:
     event = np.flatnonzero(less)
     times = replay.times([[Relief(event=event, ns=less[event])]])[:, 0]
     places = np.searchsorted(replay.marks, windows[:, 2:])
     return times[places[:, 1]] - times[places[:, 0]]
 
 
-def _part_is_in(job: Job, steps: Sequence[int]) -> Any:
+def _part_is_in(job: Job, steps: Sequence[int]) -> Flags:
     """True for parts that were called in one of the steps."""
     found, events = np.zeros(len(job.graph.parts), bool), job.graph.events
     calls = np.flatnonzero(events.part >= 0)
@@ -223,7 +225,7 @@ def _where(job: Job, changed: Graph, graph: Graph, steps: Sequence[int]) -> Grap
                    wake_ns=np.where(in_step, changed.wake_ns, graph.wake_ns))
 
 
-def _fixed(program: RunProgram, job: Job, fixed: Any) -> pl.DataFrame:
+def _fixed(program: RunProgram, job: Job, fixed: Floats) -> pl.DataFrame:
     some = np.flatnonzero(fixed > 0)
     event, known = job.pieces.event[some], program.activities.known
     what = [known[label] for label in job.pieces.label[some].tolist()]
@@ -236,7 +238,7 @@ def _fixed(program: RunProgram, job: Job, fixed: Any) -> pl.DataFrame:
         "less_ns", "rank", "phase", "module_path", descending=[True, False, False, False])
 
 
-def _by_rank(job: Job, ns: Any) -> dict[int, float]:
+def _by_rank(job: Job, ns: Integers) -> dict[int, float]:
     total = np.bincount(job.graph.events.rank, ns, len(job.ranks))
     return {int(job.ranks[index]): float(total[index]) for index in np.flatnonzero(total)}
 

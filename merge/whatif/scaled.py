@@ -9,11 +9,11 @@ import difflib
 import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.errors import DataError, UsageError
 from distprof.merge.activity.intervals import NOTHING, Intervals
 from distprof.merge.program.job import Job
@@ -27,7 +27,7 @@ LISTED = 8
 """Names that an error lists."""
 
 
-def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequence[int]) -> Any:
+def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequence[int]) -> Integers:
     """Of each scale and event, how long the work in front of the event is that is meant; shape (scales, events).
 
     Args:
@@ -103,7 +103,7 @@ def _within(span: tuple[int, int] | None, number: int) -> bool:
     return span is None or span[0] <= number <= span[1]
 
 
-def _all_within(span: tuple[int, int] | None, numbers: Any) -> Any:
+def _all_within(span: tuple[int, int] | None, numbers: Integers) -> Flags:
     return np.ones(len(numbers), bool) if span is None else (numbers >= span[0]) & (numbers <= span[1])
 
 
@@ -156,12 +156,12 @@ def free(graph: Graph) -> Graph:
                    wake_ns=np.minimum(graph.wake_ns, 0))
 
 
-def faster(graph: Graph, moved_ns: Any, factor: float) -> Graph:
+def faster(graph: Graph, moved_ns: Array, factor: float) -> Graph:
     """The graph with so many times the bandwidth; `moved_ns` of each part is what of its transfer depends on that."""
     return replace(graph, transfer_ns=graph.transfer_ns - (1 - 1 / factor) * moved_ns)
 
 
-def moved_by_bytes(program: RunProgram, job: Job) -> tuple[Any, list[Bandwidth]]:
+def moved_by_bytes(program: RunProgram, job: Job) -> tuple[Floats, list[Bandwidth]]:
     """Of each part, what of its transfer depends on bandwidth; and what that rests on, by op and size of group.
 
     The rest is what a collective would take without bytes: where a line through the median transfers of sizes that

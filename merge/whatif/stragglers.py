@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Floats, Integers
 from distprof.errors import DataError
 from distprof.merge.blame.candidates import MOST_MISSED
 from distprof.merge.blame.excess import Excess, excess_of
@@ -34,7 +34,7 @@ NORMAL = 1.4826
 class Stragglers:
     """Pieces of work that take longer than they should."""
 
-    less_ns: Any
+    less_ns: Floats
     """Of each piece of the job, how much less it takes if it is no straggler."""
     left_ns: float
     """By how much a rank then still works longer per step than its peers, the one that does so most: what is not told
@@ -80,7 +80,7 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
     return Stragglers(less_ns=found, left_ns=float(left_ns.max(initial=0)))
 
 
-def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tuple[Any, Any, Any]:
+def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tuple[Integers, Floats, Floats]:
     """Pieces of peers, how much less each takes, and what each peer then still does beyond the others in these steps.
 
     Work that may be waiting takes what it took.
@@ -97,7 +97,7 @@ def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tu
     return piece, share[some] * job.pieces.ns[piece], np.nan_to_num(left - median_of_others(left)).clip(0)
 
 
-def too_much(work: Any, least_ns: float) -> Any:
+def too_much(work: Floats, least_ns: float) -> Floats:
     """By how much work of peers is too long, where it is a straggler; shape (ranks, steps, cells), as `work`.
 
     Args:
@@ -115,7 +115,7 @@ def too_much(work: Any, least_ns: float) -> Any:
     return np.where(work > as_peers + enough[:, None], work - as_peers, 0)
 
 
-def _as_peers(work: Any, own: Any) -> Any:
+def _as_peers(work: Floats, own: Floats) -> Floats:
     """The longest step of the median peer in place of the longest one, and so on: jitter that peers have too stays."""
     if len(work) < 2:
         return np.broadcast_to(own[:, None], work.shape)

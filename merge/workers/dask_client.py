@@ -53,7 +53,7 @@ def idle(client: Any) -> str:
     return f"{len(states)} paused for lack of memory" if states else "none"
 
 
-def without_workers(client: Any, address: str) -> DataError:
+def without_workers(client: object, address: str) -> DataError:
     return DataError(f"no usable workers at {address} within {patience_s():g} s: {idle(client) or 'none'}",
                      hint=f"start some with `dask worker {address}`; paused ones need a higher --memory-limit")
 
@@ -101,7 +101,7 @@ def _check_port(address: str) -> None:
 class _Gathered(Future[Any]):
     """What a worker returns, which keeps it while this is kept."""
 
-    def __init__(self, remote: Any) -> None:
+    def __init__(self, remote: object) -> None:
         super().__init__()
         self.remote = remote
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import ExitStack
 from statistics import median
 from typing import Any
@@ -33,14 +33,15 @@ class UnfeltFunctions(FunctionPass):
         super().__init__(path, names)
         self._own = own
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         self._own.begin()
         try:
             return super().__torch_function__(func, types, args, kwargs)
         finally:
             self._own.end()
 
-    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._own.end()
         try:
             return func(*args, **kwargs)
@@ -138,7 +139,7 @@ class ForwardRecord:
         outer = frame.outer.data[self][0] if frame.outer is not None and self in frame.outer.data else OUTSIDE
         frame.data[self] = self._paths.get(id(frame.module), outer), self._mark()
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
+    def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
         """Notes when it ended; a call inside a call of the same module is part of that."""
         if self in frame.data and self._is_timed(frame):
             self._times[id(frame.module)].append((frame.data[self][1], self._mark()))

@@ -34,7 +34,7 @@ class ProfileText:
         recompute_fwd_factor: Forward work repeated in backward, as a share of forward.
     """
 
-    def __init__(self, measurement: Measurement, engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
+    def __init__(self, measurement: Measurement, engine: object = None, recompute_fwd_factor: float = 0.0) -> None:
         self._model, self._exact = measurement.model, measurement.exact
         self._profiles = measurement.profiles()
         self._params = measurement.params[id(self._model)]

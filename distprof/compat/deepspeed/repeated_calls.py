@@ -68,7 +68,7 @@ class RepeatedCalls:
                        self._model.register_forward_hook(self._after, always_call=True)):
             self._hooks.callback(handle.remove)
 
-    def _before(self, _model: nn.Module, args: Any, kwargs: Any) -> None:
+    def _before(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             return
         self._depth += 1
@@ -83,7 +83,7 @@ class RepeatedCalls:
         finally:
             self._hook()
 
-    def _repeat(self, args: Any, kwargs: Any) -> bool:
+    def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """False where it fails: the program's own call tells why."""
         record = self._new_record()
         try:
@@ -101,12 +101,12 @@ class RepeatedCalls:
         self.records.append(record)
         return True
 
-    def _calls(self, number: int, args: Any, kwargs: Any) -> list[Callable[[], Any]]:
+    def _calls(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Callable[[], Any]]:
         """Calls with inputs of their own."""
         inputs = [tree_map(_copied, (args, kwargs)) for _ in range(number)]
         return [partial(self._model, *own, **named) for own, named in inputs]
 
-    def _after(self, *_: Any) -> None:
+    def _after(self, *_: object) -> None:
         if threading.get_ident() != self._thread:
             return
         self._depth -= 1
@@ -134,7 +134,7 @@ def _has_hooks(model: nn.Module) -> bool:
             or any(getattr(nn_module, name, ()) for name in GLOBAL_HOOKS))
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: object) -> Any:
     """A copy that a call may change or use up.
 
     Raises:

@@ -51,11 +51,11 @@ class JitModelAnalysis:
     _warnings = "no_tracer_warning"
     _logs_unsupported = _logs_uncalled = True
 
-    def __init__(self, model: nn.Module, inputs: Any = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, model: nn.Module, inputs: object = (), kwargs: Mapping[str, Any] | None = None) -> None:
         self._kwargs = dict(kwargs or {})
         self._prepare(model, inputs)
 
-    def _prepare(self, model: nn.Module, inputs: Any) -> None:
+    def _prepare(self, model: nn.Module, inputs: object) -> None:
         self._names, self._inputs = ModuleNames(_original(model)), inputs
         self._found: ModuleSums | None = None
 
@@ -119,7 +119,7 @@ class JitModelAnalysis:
         """
         return self._names.canonical(name)
 
-    def copy(self, new_model: nn.Module | None = None, new_inputs: Any = None) -> Self:
+    def copy(self, new_model: nn.Module | None = None, new_inputs: object = None) -> Self:
         """The same settings for another model or other inputs."""
         twin = copy.copy(self)
         twin._prepare(self.model if new_model is None else new_model,
@@ -227,7 +227,7 @@ Totals = tuple[defaultdict[str, float], Counter[str]]
 """Sums by operator, and the calls of operators without a handle."""
 
 
-def flop_count(model: nn.Module, inputs: Any, supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
+def flop_count(model: nn.Module, inputs: object, supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
     """Flops in 10^9.
 
     Args:
@@ -238,7 +238,8 @@ def flop_count(model: nn.Module, inputs: Any, supported_ops: Mapping[str, Handle
     return _totals(FlopCountAnalysis(model, inputs), supported_ops, 1e9)
 
 
-def activation_count(model: nn.Module, inputs: Any, supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
+def activation_count(model: nn.Module, inputs: object,
+                     supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
     """Activations in 10^6; arguments as of `flop_count`."""
     return _totals(ActivationCountAnalysis(model, inputs), supported_ops, 1e6)
 

@@ -117,7 +117,7 @@ class _Numbers:
         self._known: dict[tuple[int, Any], Any] = {}
         self._taken = set[Any]()
 
-    def of(self, file: int, pid: Any) -> Any:
+    def of(self, file: int, pid: object) -> Any:
         """The id itself where no other file has it, else one that nobody has."""
         key = (file, pid)
         if key not in self._known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class OperatorLog(TorchDispatchMode):
     def enter(self, frame: Frame) -> None:
         """Module calls only say where the script is."""
 
-    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
+    def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         """Likewise."""
 
     def __enter__(self) -> Any:
@@ -76,7 +76,8 @@ class OperatorLog(TorchDispatchMode):
         finally:
             self._scopes.remove(self)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented  # it unwraps itself; this mode gets its parts
@@ -101,8 +102,8 @@ class OperatorLog(TorchDispatchMode):
             self.error = error
         return output
 
-    def _note(self, func: Any, args: Any, kwargs: Any, output: Any, *, inputs: list[torch.Tensor], device: str,
-              **known: Any) -> None:
+    def _note(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object, *,
+              inputs: list[torch.Tensor], device: str, **known: Any) -> None:
         found, name = tensors(output), formulas.name_of(func)
         cost = formulas.cost(func, args, kwargs, output)
         with self._lock:
@@ -172,12 +173,12 @@ def _cuda_events(device: str) -> tuple[Any, Any] | None:
     return before, behind
 
 
-def _param(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _param(func: object, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     schema = getattr(func, "_schema", None)
     names = [one.name for one in schema.arguments] if schema is not None else [str(one) for one in range(len(args))]
     given = dict(zip(names, args, strict=False)) | kwargs
     return {name: value for name, value in given.items() if value is not None and _is_plain(value)}
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return type(value) in PLAIN or (isinstance(value, list | tuple) and all(type(one) in PLAIN for one in value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -39,7 +39,7 @@ class ModuleSlices:
                 frame.site.path or frame.site.class_name)
             scope.__enter__()
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
+    def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
         """Closes it."""
         scope = frame.data.pop(self, None)
         if scope is not None:
@@ -49,7 +49,8 @@ class ModuleSlices:
 class FunctionSlices(TorchFunctionMode):
     """A slice for each function of torch, and each method of a tensor, that the script calls."""
 
-    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], _types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         if getattr(func, "__name__", "") in PROPERTIES:
             return func(*args, **(kwargs or {}))
         with torch.autograd.profiler.record_function(_name_of(func)):
@@ -99,7 +100,7 @@ class Session:
 
 
 @lru_cache(maxsize=1 << 12)
-def _name_of(func: Any) -> str:
+def _name_of(func: object) -> str:
     return resolve_name(func) or str(getattr(func, "__name__", "function"))
 
 

@@ -109,8 +109,8 @@ class BlockingLog:
                  "blocked_ns": one.total_ns if key.wait.blocking else 0,
                  "longest_ns": one.longest_ns if key.wait.blocking else 0} for key, one in self._sums.items()]
 
-    def call(self, wait: Wait | None, caller: FrameType, own: Callable[..., Any], args: Any, kwargs: Any, *,
-             has_waited: Callable[[], bool] | None = None) -> Any:
+    def call(self, wait: Wait | None, caller: FrameType, own: Callable[..., Any], args: tuple[Any, ...],
+             kwargs: dict[str, Any], *, has_waited: Callable[[], bool] | None = None) -> Any:
         """Calls a function that may wait.
 
         Args:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -47,17 +48,17 @@ class DdpWaits:
             self._library = None
         self._began.clear()
 
-    def _kernel(self, overload: Any) -> Callable[..., Any]:
+    def _kernel(self, overload: torch._ops.OpOverload) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
-        def kernel(keys: Any, buckets: Any, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keys: torch.DispatchKeySet, buckets: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
             output = overload.redispatch(keys & after, buckets, *args, **kwargs)
             self._issued(buckets, sys._getframe().f_back)
             return output
 
         return kernel
 
-    def _on_issued(self, buckets: Any, caller: Any) -> None:
+    def _on_issued(self, buckets: Sequence[torch.Tensor], caller: FrameType | None) -> None:
         task = torch._C._current_graph_task_id()
         if task == -1 or any(bucket.is_cuda for bucket in buckets) or not is_of_ddp(BUCKETS, caller):
             return

@@ -77,11 +77,11 @@ class WaitingFunctions:
                     setattr(owner, name, own)
         self._replaced = []
 
-    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+    def _replace(self, owner: object, name: str, ours: object) -> None:
         self._replaced.append((owner, name, vars(owner).get(name, _MISSING), ours))
         setattr(owner, name, ours)
 
-    def _watch(self, owner: Any, name: str, wait_of: WaitOf) -> None:
+    def _watch(self, owner: object, name: str, wait_of: WaitOf) -> None:
         own = getattr(owner, name, None)
         if own is None:
             return
@@ -93,7 +93,7 @@ class WaitingFunctions:
         self._replace(owner, name, update_wrapper(waits, own))
 
     def _on_tensor(self, op: str) -> WaitOf:
-        def wait_of(tensor: Any, *_args: Any, **_kwargs: Any) -> Wait | None:
+        def wait_of(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> Wait | None:
             kind = tensor.device.type
             if kind == "meta" or (kind == "cpu" and self._on_device):
                 return None
@@ -106,7 +106,7 @@ class WaitingFunctions:
         own, log, on_device = dist.Work.wait, self._log, self._on_device
         wait = Wait("Work.wait", COMMUNICATION, None, blocking=True)
 
-        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+        def waits(work: object, *args: Any, **kwargs: Any) -> Any:
             if not on_device:
                 return log.call(wait, sys._getframe(), own, (work, *args), kwargs)
             return log.call(None if _is_over(work) else wait, sys._getframe(), own, (work, *args), kwargs,
@@ -149,6 +149,6 @@ def _while_alive(op: str, waits_for: str) -> WaitOf:
     return lambda one, *_args, **_kwargs: wait if one.is_alive() else None
 
 
-def _loading(loading: Any) -> Wait | None:
+def _loading(loading: object) -> Wait | None:
     """Where the data loader has no workers, its thread is this one: that is work."""
     return Wait("DataLoader.__next__", DATA, None, blocking=True) if hasattr(loading, "_workers") else None

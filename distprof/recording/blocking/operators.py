@@ -52,34 +52,36 @@ class WaitingOperators:
         self._libraries.append(library)
         return library
 
-    def _implement(self, library: Any, namespace: Any, name: str, wait_of: Callable[..., Wait | None]) -> None:
+    def _implement(self, library: torch.library.Library, namespace: Any, name: str,
+                   wait_of: Callable[..., Wait | None]) -> None:
         packet, _, which = name.partition(".")
         overload = getattr(getattr(namespace, packet, None), which or "default", None)
         if overload is not None:
             library.impl(overload, self._kernel(overload, WORDS.get(packet, f"{namespace.name}::{packet}"), wait_of),
                          "BackendSelect", with_keyset=True)
 
-    def _kernel(self, overload: Any, op: str, wait_of: Callable[..., Wait | None]) -> Callable[..., Any]:
+    def _kernel(self, overload: torch._ops.OpOverload, op: str,
+                wait_of: Callable[..., Wait | None]) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         log, places = self._log, _tensor_places(overload)
 
-        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
             return log.call(known(wait_of, op, *args, **kwargs), sys._getframe(), overload.redispatch,
                             (keys & after, *_as_tensors(args, places)), kwargs)
 
         return kernel
 
-    def _reading(self, op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+    def _reading(self, op: str, *args: Any, **_kwargs: object) -> Wait | None:
         return self._of(op, args[0])
 
-    def _of(self, op: str, tensor: Any) -> Wait | None:
+    def _of(self, op: str, tensor: object) -> Wait | None:
         kind = tensor.device.type if isinstance(tensor, torch.Tensor) else "meta"
         if kind == "meta" or (kind == "cpu" and self._on_device):
             return None  # in a job on a device, tensors of the host are what the script wants there
         return Wait(op, DEVICE, kind, blocking=kind != "cpu")
 
 
-def copying(op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait | None:
+def copying(op: str, to: torch.Tensor, source: Any, *flags: bool, **named: bool) -> Wait | None:
     """A copy between host and device waits, unless it need not and its memory lets it go on."""
     kinds = {to.device.type, source.device.type} if isinstance(source, torch.Tensor) else set()
     if len(kinds) < 2 or "cpu" not in kinds or "meta" in kinds:
@@ -90,13 +92,13 @@ def copying(op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait 
     return Wait(op, DEVICE, (source if to_host else to).device.type, blocking=True)
 
 
-def _communicating(op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+def _communicating(op: str, *args: Any, **_kwargs: object) -> Wait | None:
     if isinstance(args[0], torch.Tensor) and args[0].device.type != "cpu":
         return None  # a stream waits, and the host goes on
     return Wait(op, COMMUNICATION, "cpu", blocking=True)
 
 
-def _tensor_places(overload: Any) -> tuple[int, ...]:
+def _tensor_places(overload: torch._ops.OpOverload) -> tuple[int, ...]:
     return tuple(index for index, one in enumerate(overload._schema.arguments) if str(one.type) == "Tensor")
 
 

@@ -140,7 +140,7 @@ class NodeOwners:
         path = outer.path if outer is not None else self._outside
         frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer)
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
+    def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], result: object) -> None:
         """Marks those that were made since."""
         if self in frame.data:
             mark_nodes(result, frame.data[self])

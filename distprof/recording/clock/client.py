@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from distprof.contract.rank_json import ClockPair, ClockSample
 from distprof.process.identity import Identity, in_process_group
@@ -160,7 +159,7 @@ class ClockRecorder:
         except Exception as error:  # noqa: BLE001 (nobody waits for this thread)
             self.note = f"{type(error).__name__}: {error}"
 
-    def _connect(self, peer: int, address: Address, identity: Identity, store: Any, until: float) -> None:
+    def _connect(self, peer: int, address: Address, identity: Identity, store: object, until: float) -> None:
         same = (address.host, address.boot_id) == (identity.host, identity.boot_id)
         names = ["127.0.0.1"] if same else [*(store_hosts(store) if not peer else ()), *address.names]
         names = list(dict.fromkeys(names))

@@ -73,7 +73,7 @@ def store_hosts(store: Any) -> list[str]:
     return [host] if host else []
 
 
-def own_addresses(store: Any) -> list[str]:
+def own_addresses(store: object) -> list[str]:
     """The address of the network interface that leads to the store."""
     found = []
     for host in store_hosts(store):

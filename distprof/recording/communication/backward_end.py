@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class BackwardEnd:
         """By number of the graph task."""
         self._begins, self._ends = guard(self._on_begin), guard(self._on_end)
 
-    def issued(self, call: CollectiveCall, operator: str, work: Any, caller: Any) -> None:
+    def issued(self, call: CollectiveCall, operator: str, work: object, caller: FrameType | None) -> None:
         """A call was made; nothing happens unless DDP made it in backward."""
         task = torch._C._current_graph_task_id()
         is_over = _done(call, work) if task != -1 and is_of_ddp(operator, caller) else None
@@ -93,7 +94,7 @@ def _done(call: CollectiveCall, work: Any) -> Callable[[], bool] | None:
     return done
 
 
-def is_of_ddp(operator: str, caller: Any) -> bool:
+def is_of_ddp(operator: str, caller: FrameType | None) -> bool:
     """True where C++ made the call in the midst of backward, or a communication hook, which gets a bucket of DDP's."""
     if caller is None or caller.f_code is ENGINE:
         return operator == BUCKETS

@@ -42,12 +42,12 @@ class C10dKernels:
             library._destroy()
         return library is not None
 
-    def _kernel(self, overload: Any) -> Callable[..., Any]:
+    def _kernel(self, overload: torch._ops.OpOverload) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         operator = overload._schema.name.removeprefix("c10d::")
         names = [argument.name for argument in overload._schema.arguments]
 
-        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
             self._before()
             enqueue_ns = time.time_ns()
             output = overload.redispatch(keys & after, *args, **kwargs)

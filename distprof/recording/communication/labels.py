@@ -11,6 +11,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import torch
@@ -130,8 +131,8 @@ class CollectiveRecorder:
         for call in marked:
             call.mark = call.reached = call.waited = call.passed = None
 
-    def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
-                 caller: Any) -> None:
+    def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: object,
+                 caller: FrameType | None) -> None:
         """Labels a call.
 
         Args:
@@ -207,7 +208,7 @@ class CollectiveRecorder:
             known = self._groups[group.group_name] = weakref.ref(group), dist.get_process_group_ranks(group)
         return known[1]
 
-    def _follow(self, call: CollectiveCall, work: Any) -> None:
+    def _follow(self, call: CollectiveCall, work: object) -> None:
         if self._needs_callback(call):
             self._stamp_end(call, work)
         # the work of a reduce_scatter of gloo never completes
@@ -243,7 +244,7 @@ class CollectiveRecorder:
     def _stamp_end(self, call: CollectiveCall, work: Any) -> None:
         attaching = threading.get_native_id()
 
-        def done(_future: Any) -> None:
+        def done(_future: object) -> None:
             if call.end_ns is None:
                 call.end_ns, call.timed_by = time.time_ns(), "future"
                 runner = threading.get_native_id()
@@ -274,7 +275,7 @@ def _number_in(group: Any, counted: int) -> int:
         return counted
 
 
-def _is_gathered(group: Any) -> bool:
+def _is_gathered(group: object) -> bool:
     """True where calls are gathered up, to be made together later."""
     return group in getattr(dist.distributed_c10d._world, "pg_coalesce_state", ())
 

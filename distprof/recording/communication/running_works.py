@@ -42,11 +42,12 @@ class RunningWorks:
         """Ends that."""
         self._kernels.stop()
 
-    def _on_call(self, operator: str, given: Mapping[str, Any], _times: Any, output: Any, _caller: Any) -> None:
+    def _on_call(self, operator: str, given: Mapping[str, Any], _times: object, output: object,
+                 _caller: object) -> None:
         self.add(OP_OF_C10D[operator], dist.ProcessGroup.unbox(given["process_group"]), unboxed(output),
                  device_of(given))
 
-    def add(self, op: str, group: Any, work: Any, device: torch.device) -> None:
+    def add(self, op: str, group: object, work: object, device: torch.device) -> None:
         """A group was given work; None where its backend gathers up several calls."""
         # a reduce_scatter is never complete there; who waits for it waits for all parts of it
         if not self.is_on or work is None or op == "reduce_scatter" or backend_name(group, device) != "gloo":
@@ -100,7 +101,7 @@ def device_of(given: Mapping[str, Any]) -> torch.device:
     return next((first.device for value in given.values() if (first := _first_tensor(value)) is not None), HOST)
 
 
-def _first_tensor(value: Any) -> torch.Tensor | None:
+def _first_tensor(value: object) -> torch.Tensor | None:
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return value if isinstance(value, torch.Tensor) else None

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -71,8 +72,8 @@ class WaitWatch:
         self._latest.clear()
         self._backward.forget()
 
-    def issued(self, call: CollectiveCall, operator: str, work: Any, tensors: Sequence[torch.Tensor],
-               caller: Any) -> None:
+    def issued(self, call: CollectiveCall, operator: str, work: object, tensors: Sequence[torch.Tensor],
+               caller: FrameType | None) -> None:
         """A call was made.
 
         Args:
@@ -90,14 +91,14 @@ class WaitWatch:
         for storage in filter(None, map(_storage, tensors)):
             self._write(call, storage)
 
-    def _write(self, call: CollectiveCall, storage: Any) -> None:
+    def _write(self, call: CollectiveCall, storage: torch.UntypedStorage) -> None:
         # while there is a weak reference no other storage gets the same address
         reference, calls = self._by_storage.pop(storage._cdata, None) or (StorageWeakRef(storage), [])
         self._by_storage[storage._cdata] = reference, [*(one for one in calls if one.wait_start_ns is None), call]
         if len(self._by_storage) > MOST_STORAGES:
             del self._by_storage[next(iter(self._by_storage))]
 
-    def _replace(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+    def _replace(self, owner: object, name: str, around: Callable[[Any], Any]) -> None:
         own = getattr(owner, name, None)
         if own is not None:
             self._replaced.append((owner, name, own))
@@ -106,7 +107,7 @@ class WaitWatch:
     def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         scope = torch._C._profiler._RecordFunctionFast
 
-        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+        def waits(work: object, *args: Any, **kwargs: Any) -> Any:
             self._work_waits(work)
             start_ns = time.time_ns()
             with scope(WAIT_SLICE):
@@ -116,20 +117,20 @@ class WaitWatch:
 
         return waits
 
-    def _before_work(self, work: Any) -> None:
+    def _before_work(self, work: object) -> None:
         call = self._by_work.get(work)
         if call is not None:
             note_begin(call)
 
-    def _on_work(self, work: Any, start_ns: int, end_ns: int) -> None:
+    def _on_work(self, work: object, start_ns: int, end_ns: int) -> None:
         call = self._by_work.get(work)
         if call is not None:
             note_wait(call, start_ns, end_ns)
 
-    def _kernel(self, overload: Any) -> Callable[..., Any]:
+    def _kernel(self, overload: torch._ops.OpOverload) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
-        def kernel(keys: Any, tensor: torch.Tensor) -> torch.Tensor:
+        def kernel(keys: torch.DispatchKeySet, tensor: torch.Tensor) -> torch.Tensor:
             self._tensor_waits(tensor)
             start_ns = time.time_ns()
             output: torch.Tensor = overload.redispatch(keys & after, tensor)

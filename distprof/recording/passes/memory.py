@@ -65,7 +65,7 @@ class HeldTensors:
                     yield from ((site.path, name, tensor, category) for name, tensor in held.items()
                                 if tensor is not None)
 
-    def _add_state(self, now: int, state: Any, place: Place) -> None:
+    def _add_state(self, now: int, state: object, place: Place) -> None:
         path, name = place
         for key, value in (state.items() if isinstance(state, dict) else ()):
             if isinstance(value, torch.Tensor):
@@ -74,7 +74,7 @@ class HeldTensors:
     def enter(self, frame: Frame) -> None:
         """Nothing to do: a call's inputs are given when it returns."""
 
-    def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
+    def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], _result: object) -> None:
         """Takes down what went into a model."""
         if frame.is_root:
             now = time.time_ns()
@@ -138,7 +138,7 @@ class MemorySteps(Pass):
         if self._timeline.recording and self._room.is_full_now_and_then():
             self._end_early(self._step())
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
+    def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
         """Nothing to do."""
 
     def _end_early(self, step: int) -> None:

@@ -20,7 +20,7 @@ from distprof.recording.steps.unhooked_steps import ReplayedSteps, SkippedSteps
 class Later(Protocol):
     """What hears of optimizer steps once nothing else is watched."""
 
-    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called in front of each step; gives other arguments, or None."""
 
     def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
@@ -87,7 +87,7 @@ class OptimizerHooks:
         if not (goes_on and self._replayed.holds_some):
             self._replayed.stop()
 
-    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An optimizer is about to step; gives other arguments, or None."""
         return self._before(optimizer, args, kwargs)
 
@@ -100,7 +100,7 @@ class OptimizerHooks:
         else:
             self._guarded_replayed(optimizer)
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
         if not self._is_recording():
             return self._later.before_optimizer(optimizer, args, kwargs)
@@ -116,7 +116,7 @@ class OptimizerHooks:
             return (args[0], self._passes.around_closure(args[1]), *args[2:]), kwargs
         return None
 
-    def _behind(self, optimizer: Optimizer, *_: Any) -> None:
+    def _behind(self, optimizer: Optimizer, *_: object) -> None:
         if is_capturing():
             self._replayed.captured(optimizer)
             return
@@ -143,7 +143,7 @@ class OptimizerHooks:
         self._num_steps += 1
         self._stepped(optimizer, False)
 
-    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
         _become_last(self._handles[:1])
         self._num_steps += 1
         if self._passes.optimizer_ends(optimizer):

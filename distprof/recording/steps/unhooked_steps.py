@@ -56,15 +56,15 @@ class ReplayedSteps:
             self._replaced.append((name, own, ours))
             setattr(torch.cuda.CUDAGraph, name, ours)
 
-    def _capturing(self, own: Any) -> Any:
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+    def _capturing(self, own: Callable[..., Any]) -> Any:
+        def capture_begin(graph: torch.cuda.CUDAGraph, *args: Any, **kwargs: Any) -> Any:
             self._newest = ref(graph)
             return own(graph, *args, **kwargs)
 
         return capture_begin
 
-    def _replaying(self, own: Any) -> Any:
-        def replay(graph: Any) -> Any:
+    def _replaying(self, own: Callable[..., Any]) -> Any:
+        def replay(graph: torch.cuda.CUDAGraph) -> Any:
             result = own(graph)
             found = self._holds.get(graph)
             optimizer = None if found is None else found()
@@ -94,7 +94,7 @@ class SkippedSteps:
         """Puts a function in front of the scaler's."""
         own = self._own = GradScaler.step
 
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(scaler: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = self._num_steps()
             result = own(scaler, optimizer, *args, **kwargs)
             if self._num_steps() == before and isinstance(optimizer, Optimizer):

@@ -52,7 +52,7 @@ class ForeignProfiler:
         prepare, leave = kind._prepare_trace, kind.__exit__
 
         @wraps(prepare)
-        def prepare_theirs(session: Any) -> Any:
+        def prepare_theirs(session: object) -> Any:
             if _ours:
                 self._own.add(session)
             else:
@@ -61,7 +61,7 @@ class ForeignProfiler:
             return prepare(session)
 
         @wraps(leave)
-        def leave_theirs(session: Any, *error: Any) -> Any:
+        def leave_theirs(session: object, *error: Any) -> Any:
             try:
                 return leave(session, *error)
             finally:

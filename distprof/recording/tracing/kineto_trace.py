@@ -122,7 +122,7 @@ def _row(event: KinetoEvent, base_ns: int, thread_names: dict[tuple[int | str, i
     }
 
 
-def _int64(value: Any) -> int | None:
+def _int64(value: object) -> int | None:
     return value if type(value) is int and -2**63 <= value < 2**63 else None
 
 

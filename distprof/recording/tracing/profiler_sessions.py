@@ -152,13 +152,13 @@ class ProfilerSessions:
             profile.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
         return ended
 
-    def has_ended(self, profile: Any) -> bool:
+    def has_ended(self, profile: object) -> bool:
         """Whether the session is over and its events are there."""
         if self._ending is profile and self._is_of_this_thread() and self.works.are_over(PATIENCE_S):
             self._end()
         return self._ending is not profile
 
-    def _thread_ends(self, profile: Any) -> None:
+    def _thread_ends(self, profile: object) -> None:
         """A thread that ends in a session would take the process with it."""
         if self._ended() is profile or not self._is_of_this_thread():
             return

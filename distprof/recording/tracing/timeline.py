@@ -105,7 +105,7 @@ class Timeline:
         path = frame.site.path or "model"
         frame.data[self] = _slice(recorded_name(f"{path} [{frame.site.class_name}]"))
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
+    def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
         """Closes it."""
         for scope in (frame.data.get(self), frame.data.get(EVALUATION_SLICE)):
             if scope is not None:

@@ -146,7 +146,7 @@ class RankWatch:
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
-    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An optimizer is about to step; gives other arguments where it has a closure."""
         if not self.is_on or is_compiling() or is_traced() is not None:
             return None

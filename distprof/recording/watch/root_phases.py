@@ -44,11 +44,11 @@ class _Leave:
     def __init__(self, left: Callable[[nn.Module], None] | None = None) -> None:
         self._left = left
 
-    def __call__(self, module: nn.Module, *_: Any) -> None:
+    def __call__(self, module: nn.Module, *_: object) -> None:
         if self._left is not None and not is_compiling():
             self._left(module)
 
-    def __deepcopy__(self, _memo: Any) -> _Leave:
+    def __deepcopy__(self, _memo: object) -> _Leave:
         return _Leave()
 
     def __reduce__(self) -> Any:
@@ -134,7 +134,7 @@ class RootPhases:
     def _disarm(self) -> None:
         nn_module._global_forward_pre_hooks.pop(self._number, None)
 
-    def _on_enter(self, module: nn.Module, _args: Any) -> None:
+    def _on_enter(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if is_compiling() or get_ident() != self._thread or is_traced() is not None or is_generated(module):
             return
         hooks = vars(module).get("_forward_hooks")
@@ -182,7 +182,7 @@ class RootPhases:
             hooks.pop(self._number, None)
             module._forward_hooks_always_called.pop(self._number, None)
 
-    def _enter_compiled(self, module: nn.Module, _args: Any) -> None:
+    def _enter_compiled(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if self._is_on and get_ident() == self._thread and self._inside is None and not in_backward():
             self._in_backward = False
             self._root_begins(module)
@@ -190,12 +190,12 @@ class RootPhases:
                 self._disarm()
                 self._begin_root(module)
 
-    def _leave_compiled(self, module: nn.Module, *_: Any) -> None:
+    def _leave_compiled(self, module: nn.Module, *_: object) -> None:
         self._on_leave(module)
 
     # --- optimizers ------------------------------------------------------------------------------------------------
 
-    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An optimizer begins; gives other arguments where a closure has to be watched: it is no part of it."""
         if get_ident() != self._thread or not self._nesting.optimizer_begins(optimizer):
             return None

@@ -208,7 +208,7 @@ class Windows:
             if one is not None:
                 one.evaluates(more)
 
-    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As of `Later`."""
         if self._running is not None and self._running.recording:
             return self._running.optimizers.before(optimizer, args, kwargs)

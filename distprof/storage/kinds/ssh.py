@@ -15,17 +15,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distprof.storage.backend import LISTING_BYTES, Backend, Entry
 from distprof.storage.retrying import awaited, persistently
 from distprof.storage.tally import Tally
 
+if TYPE_CHECKING:
+    from asyncssh import SFTPClient
+
 SIDE_BY_SIDE = 16
 """Folders at a time: the server holds each of them open."""
 
 
-async def listed(sftp: Any, root: str, tally: Tally) -> dict[str, Entry]:
+async def listed(sftp: SFTPClient, root: str, tally: Tally) -> dict[str, Entry]:
     """All files at and below a path, by what follows it; "" is the file itself. Nothing where nothing is."""
     from asyncssh import SFTPNoSuchFile
 
@@ -44,7 +47,7 @@ async def listed(sftp: Any, root: str, tally: Tally) -> dict[str, Entry]:
     return found
 
 
-async def _folder(sftp: Any, root: str, inside: str, seen: set[str],
+async def _folder(sftp: SFTPClient, root: str, inside: str, seen: set[str],
                   tally: Tally) -> tuple[dict[str, Entry], Sequence[str]]:
     """Files and folders of one."""
     from asyncssh import SFTPNoSuchFile
@@ -70,7 +73,7 @@ async def _folder(sftp: Any, root: str, inside: str, seen: set[str],
     return files, folders
 
 
-async def _target(sftp: Any, link: str, seen: set[str]) -> Any:
+async def _target(sftp: SFTPClient, link: str, seen: set[str]) -> Any:
     """What a link leads to; None for nothing, and for a folder where another link has led: they may go in circles."""
     from asyncssh import SFTPError
 
@@ -132,20 +135,20 @@ class Ssh(Backend):
         return found
 
     def info(self, url: str) -> Entry:
-        async def ask(sftp: Any) -> Entry:
+        async def ask(sftp: SFTPClient) -> Entry:
             return entry_of(await sftp.stat(self.key(url)))
 
         found: Entry = persistently(url, lambda: self._done(ask))
         return found
 
     def put_whole(self, url: str, file: Path) -> None:
-        async def write(sftp: Any, there: str) -> None:
+        async def write(sftp: SFTPClient, there: str) -> None:
             await sftp.put(os.fspath(file), there)
 
         persistently(url, lambda: self._done(self._placed, self.key(url), write), num_bytes=file.stat().st_size)
 
     def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:
-        async def read(sftp: Any) -> bytes:
+        async def read(sftp: SFTPClient) -> bytes:
             async with sftp.open(key, "rb") as file:
                 content: bytes = await file.read(end - start, start)
             return content
@@ -153,13 +156,13 @@ class Ssh(Backend):
         return self._done(read)
 
     def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
-        async def write(sftp: Any, there: str) -> None:
+        async def write(sftp: SFTPClient, there: str) -> None:
             async with sftp.open(there, "wb") as file:
                 await file.write(content)
 
         return bool(self._done(self._placed, key, write, only_new=only_new))
 
-    async def _placed(self, sftp: Any, key: str, write: Callable[..., Any], *, only_new: bool = False) -> bool:
+    async def _placed(self, sftp: SFTPClient, key: str, write: Callable[..., Any], *, only_new: bool = False) -> bool:
         """Writes beside a name, then takes the name; False where that is to be new and is not."""
         folder, name = posixpath.split(key)
         beside = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
@@ -172,7 +175,7 @@ class Ssh(Backend):
             raise
 
     def _remove(self, key: str) -> None:
-        async def remove(sftp: Any) -> None:
+        async def remove(sftp: SFTPClient) -> None:
             from asyncssh import SFTPNoSuchFile
 
             with suppress(SFTPNoSuchFile):
@@ -190,7 +193,7 @@ class Ssh(Backend):
         return awaited(filesystem.loop, call)
 
 
-async def _with_folder(sftp: Any, folder: str, write: Callable[[], Any]) -> None:
+async def _with_folder(sftp: SFTPClient, folder: str, write: Callable[[], Any]) -> None:
     """Writes, and makes the folder for it where there is none."""
     from asyncssh import SFTPNoSuchFile
 
@@ -201,7 +204,7 @@ async def _with_folder(sftp: Any, folder: str, write: Callable[[], Any]) -> None
         await write()
 
 
-async def _renamed(sftp: Any, old: str, new: str, *, only_new: bool) -> bool:
+async def _renamed(sftp: SFTPClient, old: str, new: str, *, only_new: bool) -> bool:
     """Whether the name was taken; the server sees to it that two do not take a new one."""
     from asyncssh import SFTPFailure, SFTPFileAlreadyExists, SFTPOpUnsupported
 

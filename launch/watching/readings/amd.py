@@ -45,7 +45,7 @@ class _Gpu:
         if not self._questions:
             raise OSError("the GPU answers nothing")
 
-    def _put(self, into: Values, name: str, value: Any) -> None:
+    def _put(self, into: Values, name: str, value: object) -> None:
         # "N/A" is how the library says that it does not know
         put(into, named(name, self._number), float(value) if isinstance(value, int | float) else None)
 

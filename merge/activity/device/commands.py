@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 
@@ -32,21 +32,21 @@ GRAPHS = ("cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch")
 class Calls:
     """Calls of the runtime, by start; times in int64 ns."""
 
-    name: Any
+    name: Integers
     """A number of `names`."""
     names: list[str]
-    start_ns: Any
-    end_ns: Any
-    thread: Any
+    start_ns: Integers
+    end_ns: Integers
+    thread: Integers
     """A number for each thread."""
-    synchronises: Any
+    synchronises: Flags
     """True for those that return when the device is so far."""
-    orders: Any
+    orders: Flags
     """True for those that make a stream wait for an event."""
-    sends_graph: Any
+    sends_graph: Flags
     """True for those that send a whole graph."""
 
-    def at(self, times: Any, rows: Any) -> Any:
+    def at(self, times: Integers, rows: Integers) -> Integers:
         """Of these values of calls those of some rows; 0 where there is no such row."""
         return np.append(times, 0)[rows]  # -1 is the last
 
@@ -55,33 +55,33 @@ class Calls:
 class Commands:
     """Kernels, copies and fills, by start, then by when they were asked for; times in int64 ns."""
 
-    start_ns: Any
-    end_ns: Any
-    kind: Any
-    device: Any
+    start_ns: Integers
+    end_ns: Integers
+    kind: Integers
+    device: Integers
     """A number for each device of `devices`."""
-    stream: Any
+    stream: Integers
     """A number for each stream of `streams`."""
-    call: Any
+    call: Integers
     """The row of `calls` that sent it; -1 where the timeline has no such call."""
     calls: Calls
     devices: list[str]
     streams: list[str]
     """Their names, as the profiler gives them."""
 
-    def where(self, held: Any) -> Commands:
+    def where(self, held: Array) -> Commands:
         """Those for which `held` is true."""
         arrays = ("start_ns", "end_ns", "kind", "device", "stream", "call")
         return Commands(**{one.name: getattr(self, one.name)[held] if one.name in arrays else getattr(self, one.name)
                            for one in fields(self)})
 
     @property
-    def sent_ns(self) -> Any:
+    def sent_ns(self) -> Integers:
         """When the call that sent each one began; 0 where that is not known."""
         return self.calls.at(self.calls.start_ns, self.call)
 
     @property
-    def asked_ns(self) -> Any:
+    def asked_ns(self) -> Integers:
         """When the call that sent each one had returned; 0 where that is not known."""
         return self.calls.at(self.calls.end_ns, self.call)
 
@@ -123,7 +123,7 @@ def in_order(commands: Commands) -> Commands:
     return commands.where(np.lexsort((commands.asked_ns, commands.start_ns)))
 
 
-def calls_of(names: pl.Series, start_ns: Any, duration_ns: Any, thread: Any) -> Calls:
+def calls_of(names: pl.Series, start_ns: Integers, duration_ns: Integers, thread: Integers) -> Calls:
     """Calls from their names and times, by start."""
     synchronises, orders, sends_graph = (names.is_in(list(some)).fill_null(value=False).to_numpy()
                                          for some in (SYNCHRONISES, ORDERS, GRAPHS))
@@ -132,14 +132,14 @@ def calls_of(names: pl.Series, start_ns: Any, duration_ns: Any, thread: Any) -> 
                  synchronises=synchronises, orders=orders, sends_graph=sends_graph)
 
 
-def kinds_of(names: pl.Series, is_kernel: Any) -> Any:
+def kinds_of(names: pl.Series, is_kernel: Flags) -> Integers:
     """Kinds of commands from their names; `is_kernel` is false for copies and fills."""
     exchanging = [name for name in names.filter(pl.Series(is_kernel)).unique().to_list() if communicates(name or "")]
     is_communication = names.is_in(exchanging).fill_null(value=False).to_numpy()
     return np.where(~is_kernel, COPY, np.where(is_communication, COMMUNICATION, COMPUTE))
 
 
-def numbered(texts: pl.Series) -> tuple[Any, list[str]]:
+def numbered(texts: pl.Series) -> tuple[Integers, list[str]]:
     """A number for each text, and the texts by number."""
     filled = texts.cast(pl.String).fill_null("")
     known = filled.unique(maintain_order=True)

@@ -9,10 +9,10 @@ the profiler did not note, other processes on the device, or functions of the ho
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.activity.device.commands import COPY, Commands
 from distprof.merge.activity.intervals import NOTHING, Intervals
 
@@ -38,7 +38,7 @@ class Idleness:
     in_graph: Intervals
     """The part of unshown that commands of graphs end, of which the profiler may not note all."""
 
-    def within(self, starts: Any, ends: Any) -> dict[str, Any]:
+    def within(self, starts: Integers, ends: Integers) -> dict[str, Integers]:
         """How long each cause holds in each interval, by column."""
         found = {f"{name}_idle_ns": times.within(starts, ends) for name, times in self.causes.items()}
         return {**found, "after_sync_ns": self.after_sync.within(starts, ends),
@@ -49,11 +49,11 @@ class Idleness:
 class Pauses:
     """Each array has a value a pause."""
 
-    starts: Any
-    ends: Any
-    before: Any
+    starts: Integers
+    ends: Integers
+    before: Integers
     """The command that ended last before it."""
-    behind: Any
+    behind: Integers
     """The one that ends it; of several that had been asked for first."""
 
 
@@ -110,7 +110,7 @@ def pauses_of(commands: Commands) -> Pauses:
     return Pauses(starts=reach[behind - 1], ends=commands.start_ns[behind], before=furthest[behind - 1], behind=behind)
 
 
-def asked_of(commands: Commands, pauses: Pauses) -> tuple[Any, Any]:
+def asked_of(commands: Commands, pauses: Pauses) -> tuple[Integers, Flags]:
     """When what ends each pause had been asked for, and whether that is known."""
     known = commands.call[pauses.behind] >= 0
     return np.where(known, commands.asked_ns[pauses.behind], pauses.starts), known

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.activity.activities import Activity, ActivityLane
 from distprof.merge.activity.device.commands import COMMUNICATION, COMPUTE, COPY, Commands
 from distprof.merge.activity.device.idleness import (
@@ -39,7 +40,7 @@ STREAMS = {"rank": pl.Int64, "device": pl.String, "stream": pl.String, "step": p
 """What is left of a step lies before the first command of the stream or behind its last."""
 
 
-def streams_of(commands: Commands, step: Any, spans: list[Span]) -> list[dict[str, Any]]:
+def streams_of(commands: Commands, step: Integers, spans: list[Span]) -> list[dict[str, Any]]:
     """A row for each stream and step with commands of the stream in the timeline.
 
     Args:
@@ -81,7 +82,7 @@ def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict
     return sets
 
 
-def _awaited(every: Commands, since: Any, until: Any) -> Any:
+def _awaited(every: Commands, since: Integers, until: Integers) -> Integers:
     """The command that ended last in each of these times, just before their end; -1 for none."""
     order = np.argsort(every.end_ns, kind="stable")
     place = np.searchsorted(every.end_ns[order], until, "right") - 1
@@ -194,7 +195,7 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
                           for name, schema in FRAMES.items()})
 
 
-def _steps(commands: Commands, step: Any, spans: Sequence[Span], idleness: Idleness, host: OnHost) -> (
+def _steps(commands: Commands, step: Integers, spans: Sequence[Span], idleness: Idleness, host: OnHost) -> (
         Iterator[dict[str, Any]]):
     parts = {name: values.tolist() for name, values in parts_of_spans(
         commands, idleness, list(spans), host.waits, host.messages).items()}
@@ -204,7 +205,7 @@ def _steps(commands: Commands, step: Any, spans: Sequence[Span], idleness: Idlen
                **{name: values[place] for name, values in parts.items()}}
 
 
-def _outside(commands: Commands, step: Any) -> dict[str, int]:
+def _outside(commands: Commands, step: Integers) -> dict[str, int]:
     took, unsent = commands.end_ns - commands.start_ns, commands.call < 0
     outside = ~unsent & (step < 0)
     return {"unsent": int(unsent.sum()), "unsent_ns": int(took[unsent].sum()), "outside": int(outside.sum()),

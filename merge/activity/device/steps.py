@@ -5,11 +5,10 @@ A command belongs to the step in which the host sent it, whenever it runs.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.activity.device.commands import COMMUNICATION, COMPUTE, COPY, Commands
 from distprof.merge.activity.device.idleness import CAUSES, Idleness
 from distprof.merge.activity.intervals import NOTHING, Intervals
@@ -36,7 +35,7 @@ OUTSIDE = {"rank": pl.Int64, "device": pl.String, "unsent": pl.Int64, "unsent_ns
 sent outside of all steps."""
 
 
-def step_of_commands(commands: Commands, windows: pl.DataFrame) -> Any:
+def step_of_commands(commands: Commands, windows: pl.DataFrame) -> Integers:
     """The step in which each command was sent; -1 for those that were not sent in any.
 
     Args:
@@ -52,7 +51,7 @@ def step_of_commands(commands: Commands, windows: pl.DataFrame) -> Any:
     return np.where(inside, numbers[np.maximum(place, 0)], -1)
 
 
-def spans_of(commands: Commands, step: Any, windows: pl.DataFrame) -> list[Span]:
+def spans_of(commands: Commands, step: Integers, windows: pl.DataFrame) -> list[Span]:
     """The steps of a device.
 
     Args:
@@ -77,7 +76,7 @@ def spans_of(commands: Commands, step: Any, windows: pl.DataFrame) -> list[Span]
 
 
 def parts_of_spans(commands: Commands, idleness: Idleness, spans: list[Span], waits: Intervals,
-                   messages: Intervals = NOTHING) -> dict[str, Any]:
+                   messages: Intervals = NOTHING) -> dict[str, Integers]:
     """How long each part of each span takes, by column.
 
     Args:

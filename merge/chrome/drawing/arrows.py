@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.clock.model import Clock
 
 SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
@@ -57,7 +58,7 @@ def _last_to_come(shown: pl.DataFrame) -> Any:
     return found[collectives]
 
 
-def _worth_it(waiting: pl.DataFrame, steps: Mapping[int, Mapping[int, int]]) -> Any:
+def _worth_it(waiting: pl.DataFrame, steps: Mapping[int, Mapping[int, int]]) -> Integers:
     """int64 a row: waits of so many ns are shown."""
     keys = waiting.select("rank", "step").unique()
     limits = [LONG_NS if (took := steps[rank].get(step)) is None else min(LONG_NS, int(np.ceil(SHARE * took)))
@@ -67,7 +68,7 @@ def _worth_it(waiting: pl.DataFrame, steps: Mapping[int, Mapping[int, int]]) -> 
                         maintain_order="left")["limit"].to_numpy()
 
 
-def _unsure(ranks: Any, others: Any, clock: Clock) -> Any:
+def _unsure(ranks: Integers, others: Integers, clock: Clock) -> Integers:
     """int64 a row: waits have to be so long, for all that is known of the clocks of the two."""
     pairs, which = np.unique(np.stack([np.minimum(ranks, others), np.maximum(ranks, others)]), axis=1,
                              return_inverse=True)
@@ -76,7 +77,8 @@ def _unsure(ranks: Any, others: Any, clock: Clock) -> Any:
                     np.int64)[which.reshape(-1)]
 
 
-def _numbered(shown: pl.DataFrame, targets: Any, late: Any, starts: Any, first_number: int) -> pl.DataFrame:
+def _numbered(shown: pl.DataFrame, targets: Integers, late: Integers, starts: Integers,
+              first_number: int) -> pl.DataFrame:
     order = np.argsort(shown["row"].to_numpy()[targets])
     at = np.append(late[order], targets[order])
     number = len(targets)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing.drawn import CounterValue
 from distprof.merge.spill import Parts
@@ -22,15 +22,15 @@ class JobCounter:
     state: str
     changes: Parts
     """`at_ns`, on the common clock, and `change`, in any order; a part is earlier than the next one."""
-    edges: Any
+    edges: Integers
     """int64, ascending: where the parts begin, but for the first."""
 
-    def add(self, at_ns: Any, changes: Any) -> None:
+    def add(self, at_ns: Integers, changes: Integers) -> None:
         """Adds changes, int64."""
         self.changes.add(pl.DataFrame({"at_ns": at_ns, "change": changes}),
                          np.searchsorted(self.edges, at_ns, side="right"))
 
-    def add_spans(self, starts: Any, ends: Any, amounts: Any) -> None:
+    def add_spans(self, starts: Integers, ends: Integers, amounts: Integers) -> None:
         """Adds amounts, each from a start to an end in ns."""
         self.add(np.append(starts, ends), np.append(amounts, -amounts))
 
@@ -45,7 +45,7 @@ class JobCounter:
                 yield CounterValue(self.what, self.state, at_ns, value)
 
 
-def add_waits(counter: JobCounter, starts: Any, ends: Any) -> None:
+def add_waits(counter: JobCounter, starts: Integers, ends: Integers) -> None:
     """Adds the waits of a rank, int64 ns: one that waits in several collectives at once is one."""
     every = Intervals.of(starts, ends)
     counter.add_spans(every.starts, every.ends, np.ones(len(every.starts), np.int64))

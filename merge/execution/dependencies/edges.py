@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from distprof.arrays import Integers
 
 
 class EdgeList:
@@ -21,7 +22,7 @@ class EdgeList:
         self._later.append(later)
         self._earlier.append(earlier)
 
-    def arrays(self) -> tuple[Any, Any]:
+    def arrays(self) -> tuple[Integers, Integers]:
         """Both sides."""
         return np.array(self._later, np.int64), np.array(self._earlier, np.int64)
 
@@ -30,9 +31,9 @@ class EdgeList:
 class Edges:
     """Dependencies by place."""
 
-    begin: Any
+    begin: Integers
     """Where those of a place begin in `earlier`; one value more than places."""
-    earlier: Any
+    earlier: Integers
     """Places that are needed, ascending, each once."""
 
     def of(self, place: int) -> list[int]:
@@ -41,7 +42,7 @@ class Edges:
         return found
 
 
-def edges(num_places: int, parts: Iterable[tuple[Any, Any]]) -> Edges:
+def edges(num_places: int, parts: Iterable[tuple[Integers, Integers]]) -> Edges:
     """Puts dependencies together: only on what comes before, so that nothing can need itself by way of others."""
     later, earlier = (np.concatenate([np.empty(0, np.int64), *side]) for side in zip(*parts, strict=True))
     keep = (earlier >= 0) & (earlier < later)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.collective_ops import COLLECTIVE_OPS
 from distprof.contract.tables import WAIT_SLICE
 from distprof.errors import DataError
@@ -37,7 +38,7 @@ class FirstUses:
 
     ops: list[str]
     """Name of the operation."""
-    call: Any
+    call: Integers
     """Number in `calls` of the first that uses its tensors, `UNUSED` or `UNKNOWN`."""
     calls: list[str]
     """Operators that the timeline shows, in the order in which they began."""
@@ -91,7 +92,7 @@ def _users(graph: RankGraph, found: Communication) -> tuple[Places, Places]:
     return using, writing
 
 
-def _apart(graph: RankGraph, found: Communication) -> Any:
+def _apart(graph: RankGraph, found: Communication) -> Flags:
     """True for calls that are no uses: communication, waits and wrappers.
 
     What runs in a wait completes the communication, as when a backend copies from a buffer of its own, and moves with

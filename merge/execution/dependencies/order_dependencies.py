@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.execution.dependencies.stream_waits import Awaited, awaited
 from distprof.merge.execution.rank_graph import RankGraph
@@ -37,7 +38,7 @@ def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
         yield first[first >= 0], kernel[first >= 0]
 
 
-def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
+def _in_turn(graph: RankGraph) -> tuple[Integers, Integers]:
     """Each call after the one before it on its thread, each kernel after the one before it on its stream.
 
     Operators of a backend's own, which run while it communicates, do not wait for that; what comes behind them does.
@@ -58,7 +59,7 @@ def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
     return np.append(later, more[:, 0]), np.append(before, more[:, 1])
 
 
-def _first_of_threads(graph: RankGraph) -> tuple[Any, Any]:
+def _first_of_threads(graph: RankGraph) -> tuple[Integers, Integers]:
     """The first call of a thread, and of each backward, after the last one that was over on the main thread.
 
     The work of a backend comes after what issued it, and after nothing else on other threads.
@@ -105,12 +106,12 @@ def backwards(graph: RankGraph) -> list[tuple[int, int]]:
     return found
 
 
-def named(graph: RankGraph, prefixes: Sequence[str]) -> Any:
+def named(graph: RankGraph, prefixes: Sequence[str]) -> Flags:
     """By number of a name, whether it begins so."""
     return np.array([name.startswith(tuple(prefixes)) for name in graph.names] or [False], bool)
 
 
-def _backward(graph: RankGraph) -> tuple[Any, Any]:
+def _backward(graph: RankGraph) -> tuple[Integers, Integers]:
     """A function of autograd after the forward call that made it."""
     if graph.table is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -127,7 +128,7 @@ def _awaited(graph: RankGraph) -> Awaited | None:
     return awaited(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else None
 
 
-def _places(graph: RankGraph) -> Any:
+def _places(graph: RankGraph) -> Integers:
     """Place of each slice; -1 for what has none, and for no slice."""
     assert graph.timeline is not None
     place = np.full(len(graph.timeline.name) + 1, -1, np.int64)
@@ -136,7 +137,7 @@ def _places(graph: RankGraph) -> Any:
     return place
 
 
-def waits_for_devices(graph: RankGraph) -> tuple[Any, Any]:
+def waits_for_devices(graph: RankGraph) -> tuple[Integers, Integers]:
     """Slices in which a thread waits for a device, and the kernel that each waits for.
 
     That is the one that an event marks, else the one that ended last meanwhile.
@@ -160,7 +161,7 @@ def waits_for_devices(graph: RankGraph) -> tuple[Any, Any]:
     return np.concatenate((found[0], known.call[some])), np.concatenate((found[1], marked[some]))
 
 
-def next_of_thread(graph: RankGraph, thread: Any, at_ns: Any) -> Any:
+def next_of_thread(graph: RankGraph, thread: Integers, at_ns: Integers) -> Integers:
     """Place of the first call that each of these threads begins at a time or later; -1 for none."""
     found = np.full(len(at_ns), -1, np.int64)
     for one in np.unique(thread):

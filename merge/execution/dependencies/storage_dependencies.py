@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.execution.dependencies.edges import EdgeList
 from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.rank_graph import RankGraph
@@ -25,7 +26,7 @@ class _Open(NamedTuple):
     written: list[int]
 
 
-def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) -> tuple[Any, Any]:
+def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) -> tuple[Integers, Integers]:
     """Goes through the calls in the order in which they began.
 
     A call needs the last call that wrote what it uses and had ended when it began, as a whole: all that lies in it.
@@ -90,7 +91,7 @@ class _State:
         self._threads.setdefault(int(graph.thread[place]), []).append(_Open(place, end_ns, read, written))
 
 
-def _kernels(graph: RankGraph) -> tuple[Any, Any]:
+def _kernels(graph: RankGraph) -> tuple[Integers, Integers]:
     """First and last kernel of each call and of what lies in it; -1 for none."""
     first, last = np.full(len(graph.name), -1, np.int64), np.full(len(graph.name), -1, np.int64)
     device = np.flatnonzero(graph.on_device)
@@ -103,7 +104,7 @@ def _kernels(graph: RankGraph) -> tuple[Any, Any]:
     return first, last
 
 
-def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Any, Any], pair: tuple[int, int], *,
+def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Integers, Integers], pair: tuple[int, int], *,
          on_device: bool) -> None:
     place, writer = pair
     first, last = kernels

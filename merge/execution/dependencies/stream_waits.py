@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.execution.linking import STREAM
 from distprof.merge.operators.timeline.device_times import joined
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
@@ -31,16 +32,16 @@ COLUMNS = ("correlation", STREAM, DEVICE, RECORDED, RECORDED_ON)
 class StreamWaits:
     """Each array has a value a wait."""
 
-    of_stream: Any
+    of_stream: Flags
     """True where a stream waits, False where a thread does."""
-    correlation: Any
+    correlation: Integers
     """Of the call that made it wait."""
-    stream: Any
+    stream: Integers
     """The one that waits."""
-    device: Any
-    recorded: Any
+    device: Integers
+    recorded: Integers
     """Correlation of the call that recorded the event."""
-    recorded_on: Any
+    recorded_on: Integers
     """The stream on which it did."""
 
 
@@ -81,13 +82,13 @@ class StreamWaitEvents:
 class Awaited:
     """Rows of a timeline: a kernel that was waited for, and who waited."""
 
-    kernel: Any
+    kernel: Integers
     """The last one that was launched on the stream of the event before that was recorded; -1 for none."""
-    call: Any
+    call: Integers
     """The call that waited, or made a stream wait."""
-    of_thread: Any
+    of_thread: Flags
     """True where a thread waited."""
-    waiting: Any
+    waiting: Integers
     """The first kernel of the stream that waits which was launched behind the call; -1 for a thread, and for none."""
 
 
@@ -110,7 +111,7 @@ def awaited(timeline: RankTimeline, waits: StreamWaits) -> Awaited:
     return Awaited(kernel=kernel, call=call, waiting=first, of_thread=~waits.of_stream[some])
 
 
-def _calls_of(timeline: RankTimeline, calls: Any, correlation: Any) -> Any:
+def _calls_of(timeline: RankTimeline, calls: Integers, correlation: Integers) -> Integers:
     """The call with each of these correlations; -1 for none."""
     ordered = calls[np.argsort(timeline.correlation[calls], kind="stable")]
     place = np.searchsorted(timeline.correlation[ordered], correlation)
@@ -118,7 +119,7 @@ def _calls_of(timeline: RankTimeline, calls: Any, correlation: Any) -> Any:
     return np.where((hit >= 0) & (timeline.correlation[hit] == correlation), hit, -1)
 
 
-def _launched(timeline: RankTimeline, calls: Any) -> Iterator[tuple[tuple[int, int], tuple[Any, Any]]]:
+def _launched(timeline: RankTimeline, calls: Integers) -> Iterator[tuple[tuple[int, int], tuple[Any, Any]]]:
     """By device and stream, its kernels in the order of their launches, and when they were launched."""
     kernels = np.flatnonzero(timeline.type >= NUM_HOST)
     launch = joined(timeline.correlation, kernels, calls)

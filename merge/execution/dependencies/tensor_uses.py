@@ -53,7 +53,7 @@ def uses_of(node: Node) -> list[TensorUse]:
     return list(found.values())
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     """Tensors in nested lists of values."""
     if type(value) is not list:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import (
     COMM_TYPES,
@@ -68,8 +69,8 @@ class ExportContext:
     """Number of the collective -> its bytes, the same on all ranks."""
 
 
-def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Any, written: Written) -> (
-        Iterator[ChakraNode]):
+def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Callable[[Integers], Integers],
+                 written: Written) -> (Iterator[ChakraNode]):
     """The nodes of a rank, in the order in which they began; notes what was written."""
     graph, found = execution.graph, execution.communication
     yield _groups_node(context.groups)
@@ -102,7 +103,7 @@ def _node(execution: RankExecution, place: int, context: ExportContext,
                     *_recorded(recorded)])
 
 
-def _start_us(graph: RankGraph, to_common: Any) -> Any:
+def _start_us(graph: RankGraph, to_common: Callable[[Integers], Integers]) -> Any:
     """Since the epoch, on the clock of all ranks; 0 where there is no timeline."""
     if graph.timeline is None:
         return np.zeros(len(graph.name), np.int64)
@@ -195,8 +196,8 @@ def _values(recorded: RecordedValues) -> Values:
 BUFFER_BYTES = 1 << 20
 
 
-def write_chakra(path: Path, execution: RankExecution, context: ExportContext, to_common: Any,
-                 tags: Mapping[str, str]) -> Written:
+def write_chakra(path: Path, execution: RankExecution, context: ExportContext,
+                 to_common: Callable[[Integers], Integers], tags: Mapping[str, str]) -> Written:
     """Writes the file of a rank.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
 from distprof.merge.execution.formats.chakra_nodes import (
@@ -72,7 +73,7 @@ def read_around(name: str) -> str | None:
     return next((op for op in AROUND if op in name), None)
 
 
-def read_bytes(values: Any, types: Any) -> int | None:
+def read_bytes(values: object, types: object) -> int | None:
     """The bytes that the converter reads from inputs; None where they end it with an error."""
     if not isinstance(values, list) or not isinstance(types, list):
         return None
@@ -93,7 +94,8 @@ Before each call an id is free, for a node around it."""
 ROOT = Node(id=ROOT_ID, name="[pytorch|profiler|execution_trace|thread]", scope=7)
 
 
-def write_linked(path: Path, execution: RankExecution, context: ExportContext, to_common: Any) -> Written:
+def write_linked(path: Path, execution: RankExecution, context: ExportContext,
+                 to_common: Callable[[Integers], Integers]) -> Written:
     """Writes the file of a rank; which dependencies there are the converter finds out.
 
     Raises:
@@ -133,7 +135,7 @@ class _Linked:
     context: ExportContext
     communication: Mapping[int, _Call]
     """By place."""
-    start: Any
+    start: Integers
 
     def nodes(self) -> Iterator[bytes]:
         """The texts of all nodes, in the order in which they began."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from distprof.arrays import Integers
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
 
-def launchers(timeline: RankTimeline, nesting: Nesting) -> Any:
+def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
     """Row of the operator that launched each slice of a device; -1 for others, and where unknown.
 
     A kernel has the correlation of the call that launched it, and that call lies in an operator; where it lies in none,
@@ -28,7 +27,7 @@ def launchers(timeline: RankTimeline, nesting: Nesting) -> Any:
     return found
 
 
-def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Any:
+def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
     """Row of the innermost operator that each slice is or lies in; -1 for none."""
     found = np.where(timeline.type == OPERATOR, np.arange(len(timeline.type)), -1)
     for rows, parents in nesting.downwards():
@@ -36,7 +35,7 @@ def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Any:
     return found
 
 
-def joined(key: Any, rows: Any, others: Any) -> Any:
+def joined(key: Integers, rows: Integers, others: Integers) -> Integers:
     """The row among the others that has the key of each row; -1 where none does. Of several the last counts."""
     if not len(others):
         return np.full(len(rows), -1, np.int64)

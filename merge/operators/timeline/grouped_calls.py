@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.device.commands import GRAPHS
 from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.one_key import one_key, sorted_places
@@ -32,8 +32,6 @@ from distprof.merge.operators.timeline.rank_timeline import (
 )
 from distprof.merge.scan.thread_ids import thread_of
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 COSTS = ("flops", "bytes")
 MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
 """Bytes of memory, where the timeline has them."""
@@ -43,7 +41,7 @@ MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_
 class GroupedCalls:
     """A row a group, in the order of their first calls."""
 
-    columns: Mapping[str, Any]
+    columns: Mapping[str, Integers]
     """Numbers by column; `UNKNOWN` where there is none."""
     words: Mapping[str, Sequence[str | None]]
     """Texts that the numbers of some columns stand for."""
@@ -98,7 +96,7 @@ def _streams(timeline: RankTimeline) -> list[str]:
             for device, stream in names]
 
 
-def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Any, Any]:
+def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Integers | None, Integers | None]:
     """FLOPs and bytes of each slice, by its shapes and, of copies and fills, by what they moved; None: all unknown."""
     moved = np.flatnonzero(np.isin(timeline.type, (MEMCPY, MEMSET)) & (timeline.copied >= 0))
     if costs is None and not len(moved):
@@ -109,7 +107,7 @@ def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Any, Any
     return flops, num_bytes
 
 
-def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | None], Any]:
+def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | None], Integers]:
     """Stacks, and the number of that of each slice; -1 where they are not asked for."""
     if not num_frames:
         return [], np.full(len(timeline.name), UNKNOWN)
@@ -118,8 +116,8 @@ def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | Non
     return PythonStacks(timeline).innermost(num_frames)
 
 
-def _sums(rows: Integers, keys: Mapping[str, Any], times: Mapping[str, Any], amounts: Mapping[str, Any]) -> (
-        dict[str, Any]):
+def _sums(rows: Integers, keys: Mapping[str, Integers], times: Mapping[str, Integers],
+          amounts: Mapping[str, Integers | None]) -> (dict[str, Integers]):
     """Of these rows: the keys of each group, how many rows it has, and what they add up to."""
     key = one_key([*keys.values(), *(values == UNKNOWN for values in amounts.values() if values is not None)])[rows]
     order = sorted_places(key)
@@ -128,7 +126,7 @@ def _sums(rows: Integers, keys: Mapping[str, Any], times: Mapping[str, Any], amo
     turn = np.argsort(first)
     order, sizes = rows[order], np.diff(begins, append=len(rows))
 
-    def added(values: Any, how: Any = np.add) -> Any:
+    def added(values: Array, how: np.ufunc = np.add) -> Array:
         return how.reduceat(values[order], begins)[turn] if len(begins) else values[:0]
 
     duration = times["duration_ns"]
@@ -142,7 +140,7 @@ def _sums(rows: Integers, keys: Mapping[str, Any], times: Mapping[str, Any], amo
 
 
 def _keys(timeline: RankTimeline, places: Places, launcher: Integers,
-          windows: Sequence[tuple[int, int, int]] | None) -> dict[str, Any]:
+          windows: Sequence[tuple[int, int, int]] | None) -> dict[str, Integers]:
     by_operator = _by_operator(timeline, launcher)
     return {
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
@@ -169,7 +167,7 @@ def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | Non
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
 
-def _of_launcher(values: npt.NDArray[Any], launcher: Integers) -> npt.NDArray[Any]:
+def _of_launcher(values: Array, launcher: Integers) -> Array:
     """Each slice's value; of slices of a device that of what launched them, if that is known."""
     return np.where(launcher >= 0, values[launcher], values)
 
@@ -180,7 +178,7 @@ def slice_costs(timeline: RankTimeline, nesting: Nesting) -> ShapeCosts | None:
     return shape_costs(timeline, nesting, alike, _passed_on(timeline, nesting, alike))
 
 
-def _alike(timeline: RankTimeline) -> Any:
+def _alike(timeline: RankTimeline) -> Integers:
     """Equal for slices with the same name and tensors."""
     numbers, found = dict[str, int](), np.full(len(timeline.texts) + 1, -1, np.int64)
     for text in _shapes(timeline):
@@ -204,7 +202,7 @@ def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Integers) -> Fla
     return found
 
 
-def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_on: Flags) -> dict[str, Any]:
+def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_on: Flags) -> dict[str, Integers]:
     host = timeline.type < NUM_HOST
     on_host = np.where(host, timeline.duration_ns, 0)
     on_device = np.where(host, 0, timeline.duration_ns)
@@ -241,7 +239,7 @@ def _of_backward(timeline: RankTimeline, launched: Integers) -> Integers:
 
 
 def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | None, passed_on: Flags) -> (
-        dict[str, Any]):
+        dict[str, Integers]):
     found = None if changes is None else changes_within(timeline, nesting, changes)
     return {} if found is None else {
         **{name: nesting.lifted(values, passed_on) for name, values in found.items()},

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RankTimeline
 from distprof.merge.scan.engine import Scanner
@@ -21,13 +22,13 @@ HOSTS, META = (0, 2, 5), 14
 class MemoryChanges:
     """What changed the memory, and allocations that failed; a value each."""
 
-    time_ns: Any
+    time_ns: Integers
     """On the clock of the timeline."""
-    thread: Any
-    num_bytes: Any
+    thread: Integers
+    num_bytes: Integers
     """Below zero where it was freed."""
-    device_type: Any
-    is_change: Any
+    device_type: Integers
+    is_change: Flags
     """False where an allocation failed."""
 
 
@@ -59,7 +60,7 @@ class ChangesRead:
                              is_change=is_change.astype(bool))
 
 
-def changes_within(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges) -> dict[str, Any] | None:
+def changes_within(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges) -> dict[str, Integers] | None:
     """Bytes that were allocated and freed directly in each slice: of devices where any has memory, else of hosts.
 
     Returns:
@@ -79,7 +80,7 @@ def changes_within(timeline: RankTimeline, nesting: Nesting, changes: MemoryChan
     return found
 
 
-def innermost(timeline: RankTimeline, nesting: Nesting, thread: Any, time_ns: Any) -> Any:
+def innermost(timeline: RankTimeline, nesting: Nesting, thread: Integers, time_ns: Integers) -> Integers:
     """The innermost slice of a thread that runs at each time; -1 where none does."""
     found = np.full(len(time_ns), -1, np.int64)
     held = np.flatnonzero(timeline.type < NUM_HOST)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.operators.one_key import sorted_places
 
 
@@ -17,7 +18,7 @@ class Nesting:
     torch.profiler nests them. One that sticks out of another does not lie in it, and ends it.
     """
 
-    def __init__(self, thread: Any, start: Any, end: Any, held: Any) -> None:
+    def __init__(self, thread: Integers, start: Integers, end: Integers, held: Flags) -> None:
         """Nests slices that are sorted by thread, start, and longest first.
 
         Args:
@@ -38,14 +39,14 @@ class Nesting:
         for rows in self._levels:
             yield rows, self.parent[rows]
 
-    def with_inner(self, values: Any) -> Any:
+    def with_inner(self, values: Integers) -> Integers:
         """Each slice's value and those of all that lie in it, added up."""
         found = values.copy()
         for rows in reversed(self._levels[1:]):
             np.add.at(found, self.parent[rows], found[rows])
         return found
 
-    def lifted(self, values: Any, rows: Any) -> Any:
+    def lifted(self, values: Integers, rows: Flags) -> Integers:
         """The values, where those of `rows` count for the slices around them."""
         found = values.copy()
         for level in reversed(self._levels[1:]):
@@ -53,7 +54,7 @@ class Nesting:
             np.add.at(found, self.parent[some], found[some])
         return found
 
-    def without_inner(self, values: Any) -> Any:
+    def without_inner(self, values: Integers) -> Integers:
         """Each slice's value without those of the slices that lie directly in it."""
         inside = np.flatnonzero(self.parent >= 0)
         found = values.copy()
@@ -61,7 +62,7 @@ class Nesting:
         return found
 
 
-def _levels(parent: Any) -> Iterator[Any]:
+def _levels(parent: Integers) -> Iterator[Any]:
     """Rows whose parents are all in the levels before."""
     level = np.full(len(parent), -1, np.int64)
     rows = np.flatnonzero(parent < 0)
@@ -74,7 +75,7 @@ def _levels(parent: Any) -> Iterator[Any]:
         rows = waiting[level[parent[waiting]] == number - 1]
 
 
-def _parents(thread: Any, start: Any, end: Any) -> Any:
+def _parents(thread: Integers, start: Integers, end: Integers) -> Integers:
     if not len(start):
         return np.empty(0, np.int64)
     span = int(end.max() - start.min()) + 1
@@ -96,7 +97,7 @@ def _parents(thread: Any, start: Any, end: Any) -> Any:
     return parent
 
 
-def _if_nested(start: Any, end: Any) -> Any:
+def _if_nested(start: Integers, end: Integers) -> Integers:
     """Parents where no slice sticks out of another; one that does has a parent that ends before it."""
     rows = np.arange(len(start))
     depth = rows - np.searchsorted(np.sort(end), start, "right")
@@ -113,7 +114,7 @@ def _if_nested(start: Any, end: Any) -> Any:
     return parent
 
 
-def by_number(numbers: Any) -> list[Any]:
+def by_number(numbers: Integers) -> list[Integers]:
     """Rows with each number from 0 on, ascending."""
     if not len(numbers):
         return []
@@ -121,7 +122,7 @@ def by_number(numbers: Any) -> list[Any]:
     return np.split(sorted_places(numbers), np.cumsum(np.bincount(numbers, minlength=most + 1))[:-1])
 
 
-def in_order(thread: Any, start: Any, duration: Any) -> Any:
+def in_order(thread: Integers, start: Integers, duration: Integers) -> Integers:
     """Order of slices by thread, start, and longest first; traces have nearly all of them in the order of time."""
     order = np.argsort(start, kind="stable")
     order = order[sorted_places(thread[order])]
@@ -133,7 +134,7 @@ def in_order(thread: Any, start: Any, duration: Any) -> Any:
     return order
 
 
-def _one_by_one(start: list[int], end: list[int]) -> Any:
+def _one_by_one(start: list[int], end: list[int]) -> Integers:
     found, stack = np.full(len(start), -1, np.int64), list[int]()
     for row, (begins, ends) in enumerate(zip(start, end, strict=True)):
         while stack and (begins >= end[stack[-1]] or ends > end[stack[-1]]):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.problems import TraceDamaged
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 from distprof.merge.operators.timeline.nesting import in_order
@@ -44,24 +45,24 @@ TEXTS = {"shapes": "Input Dims", "dtypes": "Input type"}
 class RankTimeline:
     """Slices of a rank, sorted by thread, start, and longest first. Each array has a value a slice."""
 
-    name: Any
+    name: Integers
     """Number of `names`."""
-    type: Any
+    type: Integers
     """Number of `TYPES`."""
-    thread: Any
+    thread: Integers
     """A number for each thread or stream; see `threads`."""
-    start_ns: Any
+    start_ns: Integers
     """The rank's clock; ns since the epoch."""
-    duration_ns: Any
-    external: Any
+    duration_ns: Integers
+    external: Integers
     """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next two."""
-    correlation: Any
-    sequence: Any
-    copied: Any
+    correlation: Integers
+    sequence: Integers
+    copied: Integers
     """Bytes that a copy or a fill moves; `NONE` likewise."""
-    shapes: Any
+    shapes: Integers
     """Number of `texts`, -1 without."""
-    dtypes: Any
+    dtypes: Integers
     names: Sequence[str]
     texts: Sequence[str]
     """JSON, or what is left of it."""
@@ -69,9 +70,9 @@ class RankTimeline:
     """What was added to the times of the file."""
     num_bad: int
     """Slices that were left out: their duration is negative or no number."""
-    more: Mapping[str, Any]
+    more: Mapping[str, Integers]
     """What `Wanted` asked for, by its key: integers, or numbers of `texts`."""
-    place: Any
+    place: Integers
     """Which slice of the file each one was."""
     metadata: Mapping[str, Any]
     """Keys beside the events."""
@@ -81,10 +82,10 @@ class RankTimeline:
     """What is lost of the file."""
 
     @property
-    def end_ns(self) -> Any:
+    def end_ns(self) -> Integers:
         return self.start_ns + self.duration_ns
 
-    def where(self, held: Any) -> RankTimeline:
+    def where(self, held: Flags) -> RankTimeline:
         """The slices for which `held` is true."""
         arrays = {name: getattr(self, name)[held] for name in ARRAYS}
         return replace(self, more={key: values[held] for key, values in self.more.items()}, **arrays)
@@ -186,7 +187,7 @@ class TimelineParts:
             self.num_overlong = len(cut)
         place = in_order(*columns[2:5])
         names = ("name", "type", "thread", "start_ns", "duration_ns", *self._integers, *self._texts)
-        found = {name: column[place] for name, column in zip(names, columns, strict=True)}
+        found: dict[str, Any] = {name: column[place] for name, column in zip(names, columns, strict=True)}
         found["start_ns"] += base_ns
         more = {key: found.pop(key) for key in self._more}
         return RankTimeline(
@@ -197,7 +198,7 @@ class TimelineParts:
 
 
 def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str], texts: Sequence[str]) -> (
-        tuple[list[Any], int]):
+        tuple[list[Integers], int]):
     """Columns of the slices of the last scan that have one of the types, and how many had no duration."""
     types = np.array([kinds.get(text.decode("utf-8", "replace").lower(), -1)
                       for text in scanner.categories.texts()] + [-1], np.int64)

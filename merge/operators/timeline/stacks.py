@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Flags, Integers
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, PYTHON, RankTimeline
@@ -48,7 +48,7 @@ class PythonStacks:
             if turn == 0:
                 made = self._makers(timeline, nesting, is_node)
 
-    def innermost(self, num_frames: int) -> tuple[list[str | None], Any]:
+    def innermost(self, num_frames: int) -> tuple[list[str | None], Integers]:
         """Stacks of so many functions, and the number of the one of each slice; None for the empty one."""
         texts = dict[str | None, int]()
         short = []
@@ -60,7 +60,7 @@ class PythonStacks:
             short.append(texts.setdefault(FROM.join(found) or None, len(texts)))
         return list(texts), np.array(short, np.int64)[self.number]
 
-    def _within(self, name: Any, around: Any, is_frame: Any) -> Any:
+    def _within(self, name: Integers, around: Integers, is_frame: Flags) -> Integers:
         """The stacks in which the slices of these names are, or what they call if they are functions."""
         found, rows = around.copy(), np.flatnonzero(is_frame)
         kinds, kind = np.unique(np.stack([name[rows], around[rows]], axis=1), axis=0, return_inverse=True)
@@ -72,7 +72,7 @@ class PythonStacks:
         found[rows] = numbers[kind.reshape(-1)]
         return found
 
-    def _makers(self, timeline: RankTimeline, nesting: Nesting, is_node: Any) -> Any:
+    def _makers(self, timeline: RankTimeline, nesting: Nesting, is_node: Flags) -> Integers:
         """The stack of what made the node that a slice runs; -1 for other slices, and where it is not known."""
         inside = is_node.copy()
         for rows, parents in nesting.downwards():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.arrays import Array, Integers
 from distprof.contract.group_ranks import text_of
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
@@ -91,7 +92,7 @@ class _Together:
             "peer": np.where(peers == NO_INTEGER, calls["peer"][call], peers), "rank": np.full(len(call), rank),
             "step": cells["step"][cell].astype(np.int64)})
 
-    def _numbered(self, name: str, texts: Sequence[str]) -> Any:
+    def _numbered(self, name: str, texts: Sequence[str]) -> Integers:
         """Numbers of texts among those of all ranks; the last is for null."""
         known = self._texts[name]
         return np.array([*(known.setdefault(text, len(known)) for text in texts), -1], np.int64)
@@ -107,7 +108,7 @@ class _Together:
             (pl.col(name) if name in series else pl.lit(sizes.get(name), kind).alias(name)).cast(kind)
             for name, kind in _SCHEMA.items())
 
-    def _column(self, name: str, values: Any) -> pl.Series:
+    def _column(self, name: str, values: Array) -> pl.Series:
         if name in self._texts:
             return pl.Series([*self._texts[name], None], dtype=pl.String).gather(
                 np.where(values < 0, len(self._texts[name]), values)).alias(name)
@@ -116,11 +117,11 @@ class _Together:
         return pl.select(pl.when(pl.Series(~unknown)).then(series).alias(name)).to_series() if unknown.any() else series
 
 
-def _arrays(columns: Mapping[str, bytes], kinds: Mapping[str, str]) -> dict[str, Any]:
+def _arrays(columns: Mapping[str, bytes], kinds: Mapping[str, str]) -> dict[str, Array]:
     return {name: np.frombuffer(columns[name], kind) for name, kind in kinds.items()}
 
 
-def _times(found: Arrivals, base: Any) -> dict[str, Any]:
+def _times(found: Arrivals, base: Integers) -> dict[str, Integers]:
     since = {name: np.frombuffer(found.times[name], "<i4").astype(np.int64) for name in TIMES}
     since = {name: np.where(values == NO_OFFSET, NO_INTEGER, values * found.unit_ns) for name, values in since.items()}
     called = base + since["enqueue_ns"]
@@ -130,7 +131,7 @@ def _times(found: Arrivals, base: Any) -> dict[str, Any]:
             "wait_end_ns": np.where(ended, times["end_ns"] + since["wait_end_ns"], times["wait_end_ns"])}
 
 
-def _numbers(found: Arrivals, name: str, order: Any, counted: Any) -> Any:
+def _numbers(found: Arrivals, name: str, order: Integers, counted: Integers) -> Integers:
     content = found.numbers.get(name, b"")
     if not content:
         return counted

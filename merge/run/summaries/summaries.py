@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.arrays import Array
 from distprof.contract.problems import Unreadable
 from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import (
@@ -48,9 +49,9 @@ JOINED: Mapping[str, tuple[Column, ...]] = {
 class Joined:
     """A table of all ranks."""
 
-    rank: Any
+    rank: Array
     """Of each row."""
-    columns: Mapping[str, Any]
+    columns: Mapping[str, Array]
     """Arrays; texts as numbers, -1 for null."""
     texts: Mapping[str, Sequence[str]]
     """Column of texts -> what its numbers stand for."""

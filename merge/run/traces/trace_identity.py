@@ -56,12 +56,12 @@ def identity_of(values: Mapping[str, Any]) -> TraceIdentity:
         sizes_source=str(ours.get("topology_source", "")))
 
 
-def _by_axis(value: Any) -> dict[str, int]:
+def _by_axis(value: object) -> dict[str, int]:
     numbers = {axis: _whole(number) for axis, number in _mapping(value).items()}
     return in_rank_order({axis: number for axis, number in numbers.items() if number is not None})
 
 
-def _group(config: Any) -> Group | None:
+def _group(config: object) -> Group | None:
     """None where not all ranks of the group are listed."""
     known = _mapping(config)
     ranks = [_whole(rank) for rank in _list(known.get("ranks"))]
@@ -79,19 +79,19 @@ def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, Any]:
     """An object, or the text of one: early versions wrote `distributedInfo` as a string."""
     found = _parsed(value)
     return found if isinstance(found, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     """A list, or the text of one: a daemon that asks for a trace gets `ranks` as a string."""
     found = _parsed(value)
     return found if isinstance(found, list) else []
 
 
-def _parsed(value: Any) -> Any:
+def _parsed(value: object) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -108,7 +108,7 @@ MOST_DIGITS = 20
 """Python refuses to read a number of thousands."""
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     if isinstance(value, str) and len(value) < MOST_DIGITS and value.strip().isdecimal():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS else None

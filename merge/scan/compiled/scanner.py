@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Array, Integers
 from distprof.compiled.library import INT32, INT64, POINTER, address, library
 from distprof.merge.scan.scanned_columns import ScannedColumns, Status, Text
 
@@ -105,7 +106,7 @@ class CompiledScanner(ScannedColumns):
         found = int(library().find_event(_place_of(text), at, end))
         return found if found >= 0 else None
 
-    def links(self, text: Text) -> Any:
+    def links(self, text: Text) -> Integers:
         """See `Scanner`."""
         self.columns_of(text)
         found = np.empty(self.num_rows, np.int64)
@@ -113,8 +114,8 @@ class CompiledScanner(ScannedColumns):
             raise MemoryError
         return found
 
-    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
-                first_id: int) -> memoryview:
+    def rewrite(self, text: Text, *, keep: Array, pid: Integers, tid: Integers, ts_ns: Integers, dur_ns: Integers,
+                links: Integers, first_id: int) -> memoryview:
         """See `Scanner`."""
         columns = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
                                   ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64), links=(links, np.int64))

@@ -6,7 +6,9 @@ import ctypes
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from distprof.arrays import Array
 from distprof.compiled.library import address, library
 from distprof.merge.scan.laid_slices import LATE, LaidSlices, lanes_of, part_of
 
@@ -24,7 +26,8 @@ class CompiledLanes:
         if handle:
             library().lanes_free(handle)
 
-    def add(self, row: Any, thread: Any, start: Any, duration: Any) -> LaidSlices:
+    def add(self, row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike,
+            duration: npt.ArrayLike) -> LaidSlices:
         """See `Lanes`."""
         columns = part_of(row, thread, start, duration)
         lane, cut = np.empty(len(columns[0]), np.int32), np.empty(len(columns[0]), np.int64)
@@ -32,7 +35,7 @@ class CompiledLanes:
             raise MemoryError
         return LaidSlices(lane, cut, self._late())
 
-    def _late(self) -> Any:
+    def _late(self) -> Array:
         count = int(library().lanes_num_late(self._handle))
         if not count:
             return np.empty(0, LATE)

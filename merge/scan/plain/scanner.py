@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
+from distprof.arrays import Array, Integers
 from distprof.merge.scan.damage import behind_damage, next_event
 from distprof.merge.scan.plain.event_text import (
     DamagedError,
@@ -141,7 +141,7 @@ class PlainScanner(ScannedColumns):
         self.check(text, at, end)
         return next_event(text, at, end)
 
-    def links(self, text: Text) -> Any:
+    def links(self, text: Text) -> Integers:
         """See `Scanner`."""
         self.columns_of(text)
         found = np.full(self.num_rows, NONE)
@@ -161,8 +161,8 @@ class PlainScanner(ScannedColumns):
         value = NONE if text.startswith(b"-") else integer(text)
         return value if NONE != value < IDS_FOR_SMALL else IDS_FOR_SMALL + self.ids.number(text)
 
-    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
-                first_id: int) -> memoryview:
+    def rewrite(self, text: Text, *, keep: Array, pid: Integers, tid: Integers, ts_ns: Integers, dur_ns: Integers,
+                links: Integers, first_id: int) -> memoryview:
         """See `Scanner`."""
         columns = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
                                   ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64), links=(links, np.int64))

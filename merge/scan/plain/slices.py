@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.merge.scan.laid_slices import AROUND, LATE, LaidSlices, lanes_of, part_of
 
@@ -37,7 +38,8 @@ class PlainLanes:
         self._waiting: list[tuple[int, int]] = []
         """Place and row of those that ask for the slice that follows."""
 
-    def add(self, row: Any, thread: Any, start: Any, duration: Any) -> LaidSlices:
+    def add(self, row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike,
+            duration: npt.ArrayLike) -> LaidSlices:
         """See `Lanes`."""
         columns = part_of(row, thread, start, duration)
         self._first = self._place

@@ -56,7 +56,7 @@ def _evidence(culprit: Mapping[str, Any]) -> dict[str, Any]:
             **cause["line"], **{name: _cut(cause["line"][name]) for name in ("file", "function")}}}}
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     """Lists of many ranks or hosts are cut."""
     return value[:MOST_STEPS] if isinstance(value, list) else value
 

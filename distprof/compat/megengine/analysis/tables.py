@@ -147,5 +147,5 @@ def _shapes(row: dict[str, Any], name: str, separator: str = "\n") -> str:
     return separator.join(each)
 
 
-def _numbers(form: str, numbers: Any) -> str:
+def _numbers(form: str, numbers: object) -> str:
     return form % (",".join(map(str, numbers)) if isinstance(numbers, list) else numbers)
