@@ -7,7 +7,7 @@ DDP and FSDP. Where nothing tells, all ranks are taken for data parallel, which 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from operator import attrgetter, methodcaller
@@ -24,8 +24,9 @@ DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
 FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup")
 MESH = ("torch.distributed.device_mesh", "DeviceMesh")
-ASKED = {STAGES: attrgetter("group_size", "group_rank"), DDP: attrgetter("process_group"),
-         FSDP1: attrgetter("process_group"), FSDP2: attrgetter("mesh_info"), MESH: methodcaller("get_coordinate")}
+ASKED: dict[tuple[str, str], Callable[[Any], object]] = {
+    STAGES: attrgetter("group_size", "group_rank"), DDP: attrgetter("process_group"),
+    FSDP1: attrgetter("process_group"), FSDP2: attrgetter("mesh_info"), MESH: methodcaller("get_coordinate")}
 """What each is asked for."""
 
 

@@ -161,7 +161,7 @@ def _uneven(known: list[LastRows], num_steps: int) -> Iterator[str]:
     longer = [one for one in known if one.last_step + 1 > num_steps]
     if longer and max(times) - min(times) > UNEVEN_NS:  # not only rows that a killed rank did not write
         last = max(one.last_step for one in longer)
-        yield f"only {len(longer)} of {len(known)} ranks took steps {num_steps:,} to {last:,}: these are not compared"
+        yield f"only {len(longer)} of {len(known)} ranks noted steps {num_steps:,} to {last:,}: these are not compared"
 
 
 def _finite(value: float) -> float | None:

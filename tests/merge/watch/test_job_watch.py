@@ -163,7 +163,7 @@ def test_steps_that_only_some_ranks_took_are_told_at_the_end() -> None:
     ranks = Ranks(play(Job(num_steps=400, step_ns=SLOW, stops=(2, 200))))
     pieces = {rank: ranks.new(rank, ranks.end_ns) for rank in range(4)}
     state = watched_pieces(pieces, dict.fromkeys(range(4), "a")).state(BEGAN_NS, run_id="x", running=False)
-    assert state.notes == ["only 3 of 4 ranks took steps 200 to 399: these are not compared"]
+    assert state.notes == ["only 3 of 4 ranks noted steps 200 to 399: these are not compared"]
     assert seen(num_steps=300).watch.state(BEGAN_NS, run_id="x", running=False).notes == []
 
 
