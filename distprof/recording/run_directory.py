@@ -93,7 +93,8 @@ def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None
         directory.mkdir(parents=True, exist_ok=True)
         rank_json.write(directory / RUN_JSON, launch)
     except OSError as error:
-        raise OutputError(f"cannot write the run directory {directory}: {error.strerror}", hint=hint_of(error)) from error
+        what = f"cannot write the run directory {directory}: {error.strerror}"
+        raise OutputError(what, hint=hint_of(error)) from error
 
 
 def refuse_file(directory: Path) -> None:
