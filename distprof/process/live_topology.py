@@ -7,9 +7,10 @@ DDP and FSDP. Where nothing tells, all ranks are taken for data parallel, which 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from distprof.contract.mesh import axes_of_dimensions, in_rank_order
@@ -22,6 +23,11 @@ STAGES = ("torch.distributed.pipelining.stage", "_PipelineStageBase")
 DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
 FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup")
+MESH = ("torch.distributed.device_mesh", "DeviceMesh")
+ASKED: dict[tuple[str, str], Callable[[Any], object]] = {
+    STAGES: attrgetter("group_size", "group_rank"), DDP: attrgetter("process_group"),
+    FSDP1: attrgetter("process_group"), FSDP2: attrgetter("mesh_info"), MESH: methodcaller("get_coordinate")}
+"""What each is asked for."""
 
 
 def detect(*, rank: int, world_size: int) -> Topology:
@@ -62,13 +68,25 @@ def _is_sharded_parameter(thing: Any) -> bool:
 
 
 def _live_objects() -> list[Any]:
-    return live_objects(lambda kind: str(kind.__module__).startswith(("torch.distributed", "torch.nn.parallel")))
+    """Without those that are still being made: a signal comes at any time, also in a long `DDP(model)`."""
+    found = live_objects(lambda kind: str(kind.__module__).startswith(("torch.distributed", "torch.nn.parallel")))
+    return [thing for thing in found if _is_made(thing)]
+
+
+def _is_made(thing: Any) -> bool:
+    try:
+        for kind, ask in ASKED.items():
+            if _is(thing, *kind):
+                ask(thing)
+    except (AttributeError, RecursionError):  # FSDP without a module looks for all names in its module
+        return False
+    return True
 
 
 def _is(thing: object, module: str, name: str) -> bool:
     home = sys.modules.get(module)
     # not isinstance(): some objects of torch answer that by running code and warning
-    return home is not None and getattr(home, name) in type(thing).__mro__
+    return home is not None and getattr(home, name, None) in type(thing).__mro__  # None: it is just being imported
 
 
 def _of_framework(*, rank: int, world_size: int) -> Topology | None:
@@ -84,7 +102,7 @@ def _of_framework(*, rank: int, world_size: int) -> Topology | None:
 
 def _of_meshes(live: Sequence[Any], unnamed: Sequence[str], *, world_size: int) -> Topology | None:
     """By the DeviceMesh that says most: most ranks, names, model-parallel ranks, axes."""
-    meshes = [thing for thing in live if _is(thing, "torch.distributed.device_mesh", "DeviceMesh")]
+    meshes = [thing for thing in live if _is(thing, *MESH)]
     found = [_from_mesh(mesh, unnamed) for mesh in meshes if mesh.get_coordinate() is not None]
     return max((one for one in found if world_size % prod(one.sizes.values()) == 0), default=None, key=_says)
 

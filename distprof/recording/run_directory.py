@@ -34,7 +34,7 @@ from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.contract.watch_state import WATCH as WATCH_FOLDER
 from distprof.contract.watch_state import WINDOWS
 from distprof.errors import OutputError
-from distprof.files import read_small, sync, told
+from distprof.files import hint_of, read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
 from distprof.process.identity import git_commit, versions
@@ -93,8 +93,8 @@ def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None
         directory.mkdir(parents=True, exist_ok=True)
         rank_json.write(directory / RUN_JSON, launch)
     except OSError as error:
-        raise OutputError(f"cannot write the run directory {directory}: {error.strerror}",
-                          hint="choose another --out, or free some space there") from error
+        what = f"cannot write the run directory {directory}: {error.strerror}"
+        raise OutputError(what, hint=hint_of(error)) from error
 
 
 def refuse_file(directory: Path) -> None:

@@ -18,6 +18,7 @@ from distprof.launch.watching.readings.processes import RankPids
 from distprof.merge.blame.standstill import Doing, Standstill, standstill
 from distprof.merge.text.communication.standstill import standstill_lines
 from distprof.merge.text.script_lines import file_name
+from distprof.merge.text.watch import sentence
 
 LEAST_LIMIT_S, STEPS = 15.0, 20
 """No step has ended for so long, and for so many usual steps: the job may hang."""
@@ -94,6 +95,7 @@ class HangSearch:
         if self.finding is not None and self.finding.until_step is None:
             self.finding.until_step = self.finding.onset_step
             self.finding.cost_ns = float(last_ns - self.finding.onset_ns)
+            self.finding.text, self.finding.why = sentence(self.finding), []  # where ranks stood is past
 
     def _seen(self, ranks: list[RankState], now_s: float) -> _Look:
         return _Look(at_s=now_s, doing={rank: activity(pid) for rank, pid in self._pids().items()},

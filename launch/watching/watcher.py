@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from distprof.contract.watch_state import OPEN_RUNS, WatchFinding, WatchState, certain_findings, logged_file
+from distprof.contract.watch_state import (
+    AT_ONCE,
+    OPEN_RUNS,
+    WatchFinding,
+    WatchState,
+    certain_findings,
+    logged_file,
+)
 from distprof.contract.written_state import read_state, write_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
@@ -273,6 +280,8 @@ class Watcher:
             self._alert("explained", finding)
         if has_ended and not self._ended.get(finding.id, False):
             self._alert("ended", finding)
+            if finding.kind in AT_ONCE and not is_new and self._num_said <= MOST_SAID:
+                tell("say", finding.text)  # who read that the job hangs waits for this
         self._ended[finding.id] = has_ended
 
     def _alert(self, event: Literal["new", "explained", "ended"], finding: WatchFinding) -> None:

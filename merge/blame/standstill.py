@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distprof.contract.stuck import StackFrame, Stuck
-from distprof.merge.blame.hang import Hangs, hangs
+from distprof.merge.blame.hang import LIBRARY, Hangs, hangs
 
 Doing = Literal["busy", "idle", "stopped", "gone", "unknown"]
 """What a process does: it computes, reads or writes; nothing; it was stopped by a signal; it ended; nobody sees it."""
@@ -73,6 +73,8 @@ def same_stacks(stuck: Mapping[int, Stuck]) -> list[tuple[list[int], list[StackF
     frames: dict[tuple[tuple[str, int, str], ...], list[StackFrame]] = {}
     for rank, one in sorted(stuck.items()):
         main = next((thread.frames for thread in one.threads if thread.main), [])
+        own = (place for place, frame in enumerate(main) if not any(part in frame.file for part in LIBRARY))
+        main = main[next(own, 0):]  # without those that started the script
         key = tuple((frame.file, frame.line, frame.function) for frame in main)
         found.setdefault(key, []).append(rank)
         frames[key] = main[-FRAMES:]

@@ -14,9 +14,9 @@ from distprof.units import percent, size
 
 _PHASES = {"data": "before the first forward call"}
 MOST_AT_END = 4
+"""Findings that are listed below an answer."""
 SHORT_NS = 20_000_000_000
 """Of a job that was watched for less, it is not said that nothing was found: there was too little to compare."""
-"""Findings that are listed below an answer."""
 SLOW = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
 """Findings about some ranks that hold up the others."""
 RARELY = 0.05
@@ -74,7 +74,8 @@ def is_slow_later(state: WatchState | None) -> bool:
 def sentence(one: WatchFinding) -> str:
     """`rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; `encoder.1` forward, train.py:33`."""
     what = _SENTENCES[one.kind](one)
-    why = [*_where(one), *(one.why if one.kind not in ("pauses", "memory_growth") else [])]
+    over = one.kind == "hang" and one.until_step is not None  # what ranks did then is of no more use
+    why = [*_where(one), *(one.why if one.kind not in ("pauses", "memory_growth") and not over else [])]
     return what + "".join(f"; {word}" for word in why)
 
 
@@ -178,12 +179,18 @@ def _pauses(one: WatchFinding) -> str:
 
 
 def _stopped(one: WatchFinding) -> str:
+    if one.until_step is not None:
+        return f"{_who(one)} silent for a while, from step {one.onset_step:,} on, while others went on"
     return f"{_who(one)} silent since step {one.onset_step:,} while others go on"
 
 
 def _hang(one: WatchFinding) -> str:
+    who = _who(one)
+    if one.until_step is not None:
+        time = "a while" if one.cost_ns is None else long_time(one.cost_ns)
+        return f"{who} stood still in step {one.onset_step:,} for {time}, then the job went on"
     return f"no rank goes on since step {one.onset_step:,}" if not one.ranks else (
-        f"{_who(one)} {'hangs' if len(one.ranks) == 1 else 'hang'} since step {one.onset_step:,}")
+        f"{who} {'hangs' if len(one.ranks) == 1 else 'hang'} since step {one.onset_step:,}")
 
 
 _SENTENCES: dict[str, Callable[[WatchFinding], str]] = {

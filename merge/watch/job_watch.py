@@ -26,6 +26,8 @@ from distprof.merge.watch.view import View
 
 STOPPED_NS = 20_000_000_000
 """A rank that is silent for longer than that, and than three of its longest steps, while others go on, has stopped."""
+UNEVEN_NS = 2_000_000_000
+"""Ranks whose steps took by that much longer than those of others went on without them."""
 SELDOM = 400
 """Blocks, for each of which a look waits for another time that one became full: in a long job a look costs more."""
 AT_ONCE = 4096
@@ -47,6 +49,7 @@ class JobWatch:
         self._register = Register()
         self._own_work: dict[int, OwnWork] = {}
         self._unseen = 0
+        self._looked_ns = 0
         for rank, host in sorted(hosts.items()):
             self.add_rank(rank, host)
 
@@ -115,16 +118,18 @@ class JobWatch:
         if running:
             self._register.update([*_living(findings), *self._stopped(now_ns)], now_ns, self._grid.frontier(), 1e9)
         known = [one for one in self._last.values() if one.first is not None]
+        num_steps = min((one.last_step + 1 for one in known), default=0)
         ratio, place = waiting(self._sampled), {rank: number for number, rank in enumerate(self._grid.ranks)}
         ranks = [state for rank, one in sorted(self._last.items())
                  if (state := one.state(_finite(ratio[place[rank]]))) is not None]
         view = View(self._grid, self._sampled, self._hosts)
         return WatchState(
             format=FORMAT, run_id=run_id, time_ns=now_ns, running=running, world_size=len(self._last),
-            num_steps=min((one.last_step + 1 for one in known), default=0),
+            num_steps=num_steps,
             first_watched=min((one.first for one in known if one.first is not None), default=None),
-            elapsed_ns=max((one.end_ns - one.began_ns for one in known if one.began_ns is not None), default=None),
-            step_ns=self._step_ns(view), ranks=ranks, findings=list(self._register.findings))
+            elapsed_ns=max((one.elapsed_ns for one in known if one.last_step + 1 == num_steps), default=None),
+            step_ns=self._step_ns(view), ranks=ranks, findings=list(self._register.findings),
+            notes=[] if running else list(_uneven(known, num_steps)))
 
     def _step_ns(self, view: View) -> float | None:
         """Median over the watched job; before a block is full that of the rows."""
@@ -133,16 +138,30 @@ class JobWatch:
         return _finite(float(np.nanmedian(self._grid.rows[:, :, 0]))) if self._grid.rows.size else None
 
     def _stopped(self, now_ns: int) -> Iterator[WatchFinding]:
-        newest = max((one.end_ns for one in self._last.values()), default=0)
+        """By when rows came, as ranks may have clocks that are set apart."""
+        anew = not 0 <= now_ns - self._looked_ns <= STOPPED_NS / 2  # the clock was set, or nobody looked
+        self._looked_ns = now_ns
+        for one in self._last.values():
+            one.look(now_ns, anew=anew)
+        newest = max((one.came_ns for one in self._last.values()), default=0)
         for rank, one in self._last.items():
             patience = max(STOPPED_NS, 3 * one.longest_ns)
-            if one.first is not None and not one.ended and one.end_ns + patience < min(newest, now_ns):
+            if one.first is not None and not one.ended and one.came_ns + patience < newest:
                 yield WatchFinding(id="", kind="stopped", ranks=[rank], hosts=[self._hosts[rank]],
                                    onset_step=one.last_step + 1, onset_ns=one.end_ns)
 
 
 def _living(findings: list[WatchFinding]) -> list[WatchFinding]:
     return [one for one in findings if one.until_step is None and one.kind != "stopped"]
+
+
+def _uneven(known: list[LastRows], num_steps: int) -> Iterator[str]:
+    """That some ranks went on without the others."""
+    times = [one.elapsed_ns for one in known]
+    longer = [one for one in known if one.last_step + 1 > num_steps]
+    if longer and max(times) - min(times) > UNEVEN_NS:  # not only rows that a killed rank did not write
+        last = max(one.last_step for one in longer)
+        yield f"only {len(longer)} of {len(known)} ranks noted steps {num_steps:,} to {last:,}: these are not compared"
 
 
 def _finite(value: float) -> float | None:

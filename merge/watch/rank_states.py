@@ -28,10 +28,14 @@ class LastRows:
         """It said so itself."""
         self.steps = 0
         self.first: int | None = None
-        self.began_ns: int | None = None
+        self.elapsed_ns = 0
+        """Of its steps, by their lengths: its clock may be set while it runs."""
         self.end_ns = 0
         self.last_step = -1
+        self.came_ns = 0
+        """When its last row was seen first, by the clock of who looks."""
         self.longest_ns = 0.0
+        self._seen_step = -1
         self._rows: deque[dict[str, int]] = deque(maxlen=512)
 
     def add(self, columns: Columns, notes: list[Note]) -> None:
@@ -42,8 +46,9 @@ class LastRows:
             return
         if self.first is None:
             self.first = int(columns["first_step"][0])
-            self.began_ns = int(columns["end_ns"][0] - columns["span_ns"][0])
+            self.last_step = self.first - 1
         self.steps += int(columns["num_steps"].sum())
+        self.elapsed_ns += self._covered(columns)
         self.end_ns = int(columns["end_ns"][-1])
         self.last_step = int(columns["first_step"][-1] + columns["num_steps"][-1]) - 1
         for row in range(max(size - 512, 0), size):
@@ -51,6 +56,18 @@ class LastRows:
         while self._rows and self._rows[0]["end_ns"] < self.end_ns - MINUTE_NS:
             self._rows.popleft()
         self.longest_ns = max(row["longest_ns"] for row in self._rows)
+
+    def _covered(self, columns: Columns) -> int:
+        """Time of new rows, and of steps between them that were recorded and not noted."""
+        first, end, span = (columns[name] for name in ("first_step", "end_ns", "span_ns"))
+        after = np.append(self.last_step + 1, (first + columns["num_steps"])[:-1])
+        since = np.diff(end, prepend=self.end_ns)
+        return int(np.where(first == after, span, np.maximum(span, since)).sum())
+
+    def look(self, now_ns: int, *, anew: bool) -> None:
+        """Remembers when its last row came; `anew`: as if all had come now."""
+        if anew or self.last_step != self._seen_step:
+            self.came_ns, self._seen_step = now_ns, self.last_step
 
     def state(self, waiting_ratio: float | None) -> RankState | None:
         """None before its first row."""

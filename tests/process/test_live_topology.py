@@ -49,3 +49,30 @@ def test_fsdp2_on_a_mesh(names, shape, used, sizes, coordinates, shards):
     stored = sum(len(range(rows)[place * -(-rows // shards):(place + 1) * -(-rows // shards)]) * columns
                  for rows, columns in widths)
     assert found[3:] == [whole, stored]
+
+
+BEING_MADE = """
+import json
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.pipelining.stage import PipelineStage
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from distprof.process.live_topology import detect
+
+dist.init_process_group("fake", rank=3, world_size=8, store=FakeStore())
+begun = [kind.__new__(kind) for kind in (DistributedDataParallel, FullyShardedDataParallel, DeviceMesh, PipelineStage)]
+for each in begun:
+    each.is_begun = True  # the first attribute makes it known to the garbage collector
+found = detect(rank=3, world_size=8)
+print(json.dumps([found.sizes, found.coordinates, found.basis]))
+"""
+
+
+@pytest.mark.long
+def test_wrappers_and_meshes_that_are_still_being_made_are_not_asked():
+    done = forked.run([sys.executable, "-c", BEING_MADE], capture_output=True, text=True, timeout=PATIENCE_S,
+                      env=clean_environ(), check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"dp": 8}, {"dp": 3}, "assumed"]

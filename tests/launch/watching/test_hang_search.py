@@ -82,6 +82,8 @@ def test_a_hang_is_found_in_time_and_ends(job):
     assert finding.cost_ns == 40 * SECOND
     assert job.until(42, step=31, last_ns=LAST_NS + 41 * SECOND).until_step == 31
     assert finding.cost_ns == 41 * SECOND
+    assert finding.text == "rank 1 stood still in step 31 for 41 s, then the job went on; train.py:57"
+    assert finding.why == []
 
 
 def test_who_computes_is_asked_again_less_and_less_often(job):

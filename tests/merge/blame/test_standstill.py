@@ -106,3 +106,9 @@ def test_ranks_that_call_different_things_hang_whatever_they_do():
 def test_stacks_that_are_the_same_are_shown_once():
     told = of(rank(0, frames=(USER,)), rank(1, frames=(USER, TORCH)), rank(2, frames=(USER, TORCH)))
     assert same_stacks(told) == [([1, 2], [USER, TORCH]), ([0], [USER])]
+
+
+def test_what_started_the_script_is_not_where_a_rank_is():
+    started = StackFrame(file="/usr/lib/python3.11/site-packages/distprof/launch/worker.py", line=62, function="run")
+    told = of(rank(0, frames=(started, USER, TORCH)), rank(1, frames=(TORCH,)))
+    assert same_stacks(told) == [([0], [USER, TORCH]), ([1], [TORCH])]  # a stack without the user's files is whole

@@ -44,6 +44,12 @@ SENTENCES = [
     (finding("pauses", ranks=[], why=["evaluation"], period_steps=500.0, cost_ns=4000 * S),
      "evaluation every 500 steps, first in step 6,204: 66 min 40 s in all"),
     (finding("stopped"), "rank 1 silent since step 6,204 while others go on"),
+    (finding("stopped", until_step=7000), "rank 1 silent for a while, from step 6,204 on, while others went on"),
+    (finding("hang", why=["rank 1: main (a.py:3)"]), "rank 1 hangs since step 6,204; rank 1: main (a.py:3)"),
+    (finding("hang", until_step=6204, cost_ns=90 * S, why=["rank 1: main (a.py:3)"], line="a.py:3"),
+     "rank 1 stood still in step 6,204 for 90 s, then the job went on; a.py:3"),
+    (finding("hang", ranks=[], until_step=6204),
+     "all ranks stood still in step 6,204 for a while, then the job went on"),
 ]
 
 

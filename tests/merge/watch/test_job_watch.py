@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -125,15 +129,51 @@ def test_memory_that_begins_to_grow_late() -> None:
     assert found.bytes_per_hour == pytest.approx(1e6 * 3600e9 / SLOW, rel=0.1)
 
 
+def looked_at(job: Job, clocks: Callable[[int, Any], Any] = lambda rank, end_ns: end_ns) -> WatchState:
+    """The last state of a job that is looked at every 4 s, whose ranks write down times of their own clocks."""
+    ranks, watch, now = Ranks(play(job)), JobWatch(job.hosts), 0.0
+    while now < ranks.end_ns:
+        now = min(now + 4e9, ranks.end_ns)
+        for rank in range(job.world):
+            piece = ranks.new(rank, now)
+            watch.add(rank, replace(piece, columns={**piece.columns, "end_ns": clocks(rank, piece.columns["end_ns"])}))
+        state = watch.state(int(BEGAN_NS + now), run_id="x", running=True)
+    return state
+
+
 def test_a_rank_that_is_silent_has_stopped_while_the_job_runs() -> None:
-    ranks = Ranks(play(Job(num_steps=400, step_ns=SLOW, stops=(2, 200))))
-    job = JobWatch(dict.fromkeys(range(4), "a"))
-    for rank in range(4):
-        job.add(rank, ranks.new(rank, ranks.end_ns))
-    now = int(BEGAN_NS + ranks.end_ns)
-    state = job.state(now, run_id="x", running=True)
+    state = looked_at(Job(num_steps=400, step_ns=SLOW, stops=(2, 200)))
     assert [(one.kind, one.ranks, one.onset_step) for one in state.findings] == [("stopped", [2], 200)]
     assert state.num_steps == 200
+    assert state.elapsed_ns == pytest.approx(200 * SLOW, rel=0.05)  # the steps that are counted
+
+
+@pytest.mark.parametrize("set_by_s", [-3600, -60, 60, 3600])
+@pytest.mark.parametrize("at_s", [0, 80])
+def test_a_clock_that_is_set_is_no_silence_and_takes_no_time(set_by_s: int, at_s: int) -> None:
+    def clocks(rank: int, end_ns: Any) -> Any:
+        return np.where((rank == 2) & (end_ns >= BEGAN_NS + at_s * 10**9), end_ns + set_by_s * 10**9, end_ns)
+
+    state = looked_at(Job(num_steps=400, step_ns=SLOW), clocks)
+    assert state.findings == []
+    assert state.elapsed_ns == pytest.approx(400 * SLOW, rel=0.05)
+
+
+def test_steps_that_only_some_ranks_took_are_told_at_the_end() -> None:
+    ranks = Ranks(play(Job(num_steps=400, step_ns=SLOW, stops=(2, 200))))
+    pieces = {rank: ranks.new(rank, ranks.end_ns) for rank in range(4)}
+    state = watched_pieces(pieces, dict.fromkeys(range(4), "a")).state(BEGAN_NS, run_id="x", running=False)
+    assert state.notes == ["only 3 of 4 ranks noted steps 200 to 399: these are not compared"]
+    assert seen(num_steps=300).watch.state(BEGAN_NS, run_id="x", running=False).notes == []
+
+
+def test_where_nobody_looked_for_a_while_all_ranks_have_time_again() -> None:
+    ranks = Ranks(play(Job(num_steps=400, step_ns=SLOW)))
+    watch = JobWatch(dict.fromkeys(range(4), "a"))
+    for now_s, of in ((4, range(4)), (124, range(2)), (128, range(2, 4))):
+        for rank in of:
+            watch.add(rank, ranks.new(rank, now_s * 1e9))
+        assert watch.state(int(BEGAN_NS + now_s * 1e9), run_id="x", running=True).findings == []
 
 
 def test_live_and_afterwards_say_the_same() -> None:

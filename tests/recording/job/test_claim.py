@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from distprof.errors import OutputError
 from distprof.process.identity import local_rank, rank_and_size
 from distprof.recording.job import claim as module
 from distprof.recording.job.claim import LOCK, claim, join_or_make
-from distprof.recording.run_directory import RankFolder, this_launch
+from distprof.recording.run_directory import RankFolder, make_run_directory, this_launch
 
 TIMES = 20
 
@@ -121,3 +123,15 @@ def test_a_lock_of_a_killed_process_is_not_waited_for_for_ever(tmp_path, monkeyp
 def test_variables_of_launchers(environ, expected):
     """The local rank is that of rank 3, or of the rank that a process group knows."""
     assert (rank_and_size(environ), local_rank(environ, 3)) == expected
+
+
+@pytest.mark.parametrize(("number", "hint"), [(errno.EROFS, "choose a writable place with --out DIR"),
+                                              (errno.ENOSPC, "free some space there, or choose another")])
+def test_where_no_run_can_be_made_the_hint_fits_the_reason(tmp_path, monkeypatch, number, hint):
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(OutputError, match="cannot write the run directory") as raised:
+        make_run_directory(tmp_path / "a", launch("new"), force=False)
+    assert hint in raised.value.hint

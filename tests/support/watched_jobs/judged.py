@@ -10,7 +10,7 @@ from distprof.contract.watch_state import WatchFinding
 from distprof.merge.watch.job_watch import JobWatch
 
 from .job import Job, S
-from .pieces import Ranks
+from .pieces import BEGAN_NS, Ranks
 from .play import play
 
 BLAMES = ("slow_rank", "slow_host", "intermittent", "data_stall")
@@ -39,6 +39,8 @@ def watch_live(job: Job, every_s: float = 6.0) -> Watched:
         now = min(now + every_s * S, ranks.end_ns)
         for rank in range(job.world):
             watch.add(rank, ranks.new(rank, now))
+        if job.stops is not None:  # that a rank is silent is seen by who looks again
+            watch.state(int(BEGAN_NS + now), run_id="x", running=True)
         for one in watch.findings():
             found.first.setdefault(one.id, (now, one))
     found.findings = watch.findings()
