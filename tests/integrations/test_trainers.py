@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -27,6 +28,13 @@ WIDTH, DEPTH, LENGTH, LATE_RANK = 32, 3, 8, 2
 LATE_MS = 20
 LAYER = WIDTH * 4 * WIDTH
 PARAMS = DEPTH * (2 * LAYER + 5 * WIDTH) + WIDTH + 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trainers_are_loaded() -> Iterator[None]:
+    """Once for all ranks."""
+    with forked.server_that_loads("torchvision_operators", "transformers.trainer", "lightning"):
+        yield
 
 
 def needs(name: str) -> pytest.MarkDecorator:

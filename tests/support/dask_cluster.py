@@ -25,6 +25,25 @@ if missing("distributed"):  # for all who import this
 PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE_S}s"}
 """For a client whose workers come back: on a busy machine that takes longer than the 30 s of dask."""
 QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(ROOT)}
+IDLE = {"DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s", "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "1s",
+        "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+        "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "fork"}
+"""For processes of a cluster that waits: they look at themselves less often, and nothing is imported once more."""
+APART = """
+import ctypes, os, runpy, sys
+
+folder, sys.argv[:] = sys.argv[1], sys.argv[2:]
+libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+assert libc.unshare(0x10020000) == 0, ctypes.get_errno()  # of users and of mounts
+for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0, ctypes.get_errno()  # of this process alone from here on
+assert libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, None) == 0, ctypes.get_errno()
+if sys.argv:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""A Python that sees nothing of what is in a folder, and runs a module."""
 
 
 class DaskCluster:
@@ -61,7 +80,7 @@ class DaskCluster:
         self.address = json.loads(file.read_text())["address"]
         self._port = int(self.address.rpartition(":")[2])
 
-    def add_worker(self, *words: object, number: int = 1, comes_back: bool = False, before: Sequence[object] = (),
+    def add_worker(self, *words: object, number: int = 1, comes_back: bool = False, apart: Path | None = None,
                    **environ: str) -> None:
         """Workers of one thread each, once the scheduler knows them.
 
@@ -70,7 +89,7 @@ class DaskCluster:
             number: How many.
             comes_back: Whether a process watches each, which starts it again and ends it where it takes too much
                 memory; without one there are fewer Pythons to start.
-            before: In front of the command.
+            apart: A folder that each sees empty (`apart_from`).
             environ: Variables.
         """
         logs = []
@@ -78,19 +97,20 @@ class DaskCluster:
             logs.append(self._folder / f"worker{next(self._numbers)}.log")
             self._workers.append(self._start(logs[-1], [
                 "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
-                self._folder, *(() if comes_back else ("--no-nanny",)), *words], before, **environ))
+                self._folder, *(() if comes_back else ("--no-nanny",)), *words], apart, **environ))
         wait_for(lambda: all(b" Registered to:" in log.read_bytes() for log in logs))
 
-    def _start(self, log: Path, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
+    def _start(self, log: Path, words: Sequence[object], apart: Path | None = None, **environ: str) -> (
             subprocess.Popen[bytes]):
+        begin = ("-m",) if apart is None else ("-c", APART, apart)
         with log.open("ab") as written:
-            return forked.popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=written,
-                                stderr=written, start_new_session=True, env=clean_environ() | QUIET | environ)
+            return forked.popen([sys.executable, *map(str, (*begin, *words))], stdout=written, stderr=written,
+                                start_new_session=True, env=clean_environ() | QUIET | IDLE | environ)
 
     def processes(self) -> list[int]:
         """The processes that do the work now, of workers that come back."""
         return [child for watch in self._workers for child in _children(watch.pid)
-                if b"spawn_main" in _line(child)]
+                if b"resource_tracker" not in _line(child)]
 
     @property
     def scheduler_pid(self) -> int:
@@ -111,14 +131,12 @@ class DaskCluster:
         self.kill_scheduler()
 
 
-def apart_from(folder: Path) -> tuple[object, ...]:
-    """In front of a command that is to see nothing of what is in a folder."""
+def apart_from(folder: Path) -> Path:
+    """A folder of which a worker can be told to see nothing of what is in it, for `add_worker`."""
     folder.mkdir(exist_ok=True)
-    apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-             f'mount -t tmpfs none "{folder}" && exec "$@"', "--")
-    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+    if forked.run([sys.executable, "-c", APART, folder], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("this user may not make mount namespaces")
-    return apart
+    return folder
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -291,6 +291,21 @@ def load() -> None:
     gc.freeze()
 
 
+def _load_more(names: list[str], scripts: str) -> None:
+    """Imports frameworks, as far as they are installed, and has the launcher of Lightning fork as well."""
+    from support import forked
+
+    sys.path.insert(0, scripts)
+    for name in names:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    sys.path.remove(scripts)
+    if launcher := sys.modules.get("lightning.pytorch.strategies.launchers.subprocess_script"):
+        launcher.subprocess = types.SimpleNamespace(Popen=forked.popen)
+    gc.collect()
+    gc.freeze()
+
+
 def _let_gloo_rest() -> None:
     """Has ranks wait a moment before they end a process group.
 
@@ -350,16 +365,21 @@ def _fork_what_is_spawned() -> None:
 
 
 def main() -> None:
-    """`main()` in a Python whose arguments are the path of a socket that is to be made, and a pipe of the owner."""
+    """`main()` in a Python whose arguments are the path of a socket that is to be made, a pipe of the owner, the
+    folder of tests, and, in one that a server forked, what else is to be loaded.
+    """
     from support import forked
 
-    address, owner = sys.argv[1], int(sys.argv[2])
+    address, owner, tests, *more = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path.pop(0)
-    load()
+    if more:
+        _load_more(more, f"{tests}/scripts")
+    else:
+        load()
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    forked.use(forked.Server(address, dict(os.environ)))
+    forked.use_first(forked.Server(address, dict(os.environ)))
     subprocess_handler.Popen = forked.popen
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)

@@ -26,6 +26,7 @@ READ_LATER = (
     "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 """Those that a forked process reads as one that starts does: what launchers, inductor and other libraries set."""
 TESTS = str(Path(__file__).parents[1])
+BEGIN = "import sys; sys.path.insert(0, sys.argv[3]); from support.fork_server import main; main()"
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize",
          "pass_fds"}
 """Arguments of `subprocess.Popen` that a forked process can have."""
@@ -141,6 +142,11 @@ def use(server: Server) -> None:
     _USED.append(server)
 
 
+def use_first(server: Server) -> None:
+    """The same, whatever it asked before."""
+    _USED.insert(0, server)
+
+
 def server() -> Server:
     """The server of this process: the one that forked it, or one that is started now and ends with it."""
     if not _USED:
@@ -151,8 +157,28 @@ def server() -> Server:
 @contextmanager
 def server_with(environ: Mapping[str, str]) -> Iterator[None]:
     """What is forked inside has been started with more variables."""
-    own = _started(clean_environ() | environ)
-    _USED.insert(0, own)
+    with _used(_started(clean_environ() | environ)):
+        yield
+
+
+@contextmanager
+def server_that_loads(*names: str) -> Iterator[None]:
+    """What is forked inside has more modules loaded, of those that are installed: frameworks, which take longer than
+    their jobs.
+    """
+    address, environ = f"{tempfile.mkdtemp()}/fork", clean_environ()
+    process = popen([sys.executable, "-c", BEGIN, address, "0", TESTS, *names], env=environ, stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    with _used(_answers(process, Server(address, server().environ, process, os.dup(process.stdin.fileno())))):
+        process.stdin.close()
+        process.stdin = None
+        yield
+
+
+@contextmanager
+def _used(own: Server) -> Iterator[None]:
+    use_first(own)
     try:
         yield
     finally:
@@ -193,11 +219,14 @@ def _end(server: Server) -> None:
 
 def _started(environ: Mapping[str, str]) -> Server:
     address = f"{tempfile.mkdtemp()}/fork"
-    begin = "import sys; sys.path.insert(0, sys.argv[3]); from support.fork_server import main; main()"
     read, write = os.pipe()
     process = Popen(
-        [sys.executable, "-c", begin, address, str(read), TESTS], env=environ, pass_fds=[read],
+        [sys.executable, "-c", BEGIN, address, str(read), TESTS], env=environ, pass_fds=[read],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     os.close(read)
+    return _answers(process, Server(address, environ, process, write))
+
+
+def _answers(process: Popen, server: Server) -> Server:
     assert process.stdout is not None and process.stdout.readline() == b"\n", "the fork server did not start"
-    return Server(address, environ, process, write)
+    return server

@@ -219,14 +219,14 @@ def test_another_version(run, tmp_path, own_cluster):
 
 
 def test_a_worker_that_does_not_see_the_run(run, tmp_path, own_cluster):
-    own_cluster.add_worker(before=apart_from(run))
+    own_cluster.add_worker(apart=apart_from(run))
     found = refused(run, tmp_path / "merged", own_cluster.address, **LATER)
     assert "does not see the files of the client" in found and "No such file or directory" in found
 
 
 @pytest.mark.parametrize("options", [(), ("--operators",)])
 def test_what_workers_write_comes_to_a_client_whose_folder_they_do_not_see(run, tmp_path, own_cluster, options):
-    own_cluster.add_worker(before=apart_from(tmp_path / "out"))
+    own_cluster.add_worker(apart=apart_from(tmp_path / "out"))
     own_cluster.add_worker()
     expected = tmp_path / "expected"
     assert distprof("merge", run, "--out", expected, *options).returncode == 0
@@ -238,7 +238,7 @@ def test_what_workers_write_comes_to_a_client_whose_folder_they_do_not_see(run, 
 
 
 def test_what_a_worker_had_for_the_client_is_made_again_where_it_is_killed(run, expected, tmp_path, own_cluster):
-    own_cluster.add_worker(number=2, comes_back=True, before=apart_from(tmp_path / "out"))
+    own_cluster.add_worker(number=2, comes_back=True, apart=apart_from(tmp_path / "out"))
     merge = caught(SURVEYED, run, tmp_path / "out" / "merged", "--scheduler", own_cluster.address)
     killed = kill_at_random(own_cluster, merge, 2, 1, at_once=True)
     _, err = merge.communicate()

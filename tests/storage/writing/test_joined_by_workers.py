@@ -107,8 +107,8 @@ def test_members_do_not_pass_through_the_client(many: Path, expected_of_many: di
                                                 proxy: FaultyProxy, is_apart: bool) -> None:
     """Whether or not workers see its folder."""
     expected = expected_of_many
-    apart = apart_from(tmp_path / "temporary") if is_apart else ()
-    cluster.add_worker(number=2, before=apart, **server.environ())
+    apart = apart_from(tmp_path / "temporary") if is_apart else None
+    cluster.add_worker(number=2, apart=apart, **server.environ())
     merge = _start(many, f"{bucket}/m", cluster, tmp_path, **server.environ(proxy.address))
     out, err = merge.communicate()
     assert (merge.returncode, err) == (0, "")
@@ -158,7 +158,7 @@ def test_workers_are_killed_at_20_moments(run: Path, expected: dict[str, bytes],
                                           server: S3Server, cluster: DaskCluster, proxy: FaultyProxy) -> None:
     proxy.add(waits(0.2), method="PUT", path=PART)
     apart = apart_from(tmp_path / "temporary")
-    cluster.add_worker(number=2, comes_back=True, before=apart, **server.environ(proxy.address))
+    cluster.add_worker(number=2, comes_back=True, apart=apart, **server.environ(proxy.address))
     chance, killed = random.Random(2), 0
     while killed < 20:
         merge = _start(run, f"{bucket}/m", cluster, tmp_path, "--force", **server.environ())
