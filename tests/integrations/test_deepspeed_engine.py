@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from distprof.contract.tables import COLLECTIVES
+from support import forked
 from support.jobs import SCRIPTS, called, distprof, record_run
 
 PLAN = ("--steps", "wait=2,count=1,time=1,trace=2,arrivals=0")
@@ -21,7 +22,8 @@ WIDTH, SAMPLES, RANKS = 16, 8, 2
                                    pytest.param(1, marks=pytest.mark.stress)])
 def test_the_engine_is_recorded_right(tmp_path, stage):
     out = tmp_path / "run"
-    record_run(out, RANKS, SCRIPTS / "deepspeed_engine.py", tmp_path, stage, flags=PLAN)
+    with forked.server_that_loads("deepspeed"):
+        record_run(out, RANKS, SCRIPTS / "deepspeed_engine.py", tmp_path, stage, flags=PLAN)
     found = json.loads(distprof("stats", "--json", out).stdout)
     assert not found["problems"] and found["topology"] == {"dp": RANKS}
     layer = WIDTH * 4 * WIDTH

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from support import forked
 from support.jobs import SCRIPTS, distprof, record_run
 
 SHORT = ("--steps", "wait=1,count=1,time=0,trace=1,arrivals=0")
@@ -40,7 +41,8 @@ def test_megatron_says_its_sizes(tmp_path):
 
 @needs("deepspeed")
 def test_deepspeed_says_how_experts_are_divided(tmp_path):
-    record_run(tmp_path / "run", 4, SCRIPTS / "deepspeed_experts.py", flags=SHORT)
+    with forked.server_that_loads("deepspeed"):
+        record_run(tmp_path / "run", 4, SCRIPTS / "deepspeed_experts.py", flags=SHORT)
     found = summary(tmp_path / "run")
     assert above_one(found) == {"dp": 2, "ep": 2} and found["topology_source"] == "DeepSpeed process groups"
     first, gate, expert = 8 * 8 + 8, 8 * 4, 8 * 8 + 8

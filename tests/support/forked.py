@@ -228,5 +228,5 @@ def _started(environ: Mapping[str, str]) -> Server:
 
 
 def _answers(process: Popen, server: Server) -> Server:
-    assert process.stdout is not None and process.stdout.readline() == b"\n", "the fork server did not start"
+    assert process.stdout is not None and b"\n" in iter(process.stdout.readline, b""), "the fork server did not start"
     return server
