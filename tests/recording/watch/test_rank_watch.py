@@ -164,8 +164,9 @@ def test_phases_are_those_of_the_script(tmp_path, short_rows):
             optimizer.step()
     columns = noted(tmp_path / "run").columns
     for name, pauses in (("data_ns", 4), ("forward_ns", 1), ("backward_ns", 3), ("optimizer_ns", 2)):
-        # what comes late on a busy machine lasts longer, never shorter
-        assert PAUSE_S * 1e3 * pauses <= per_step(columns, name) < PAUSE_S * 1e3 * (pauses + 0.9) + 2, name
+        # what comes late on a busy machine lasts longer, never shorter: of nine steps one does not
+        least_ms = (columns[name] / columns["num_steps"]).min() / 1e6
+        assert PAUSE_S * 1e3 * pauses <= least_ms < PAUSE_S * 1e3 * (pauses + 0.9) + 2, name
     parts = sum(columns[name] for name in ("data_ns", "forward_ns", "backward_ns", "optimizer_ns"))
     assert (abs(parts - columns["span_ns"]) < 10_000).all()
     assert (columns["cpu_ns"] < columns["span_ns"] / 2).all() and (columns["cpu_ns"] > 0).all()
