@@ -88,6 +88,7 @@ def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
             found = found[step[found] > each[0]]
         each, place = np.unique(step[found], return_inverse=True)
         ranks, of_rank = np.unique(rank[found], return_inverse=True)
+        # pairs of a step and a rank, each once: steps that all ranks took have as many as there are ranks
         known = np.unique(place * len(ranks) + of_rank) // max(len(ranks), 1)
         parts.append(found[(np.bincount(known, minlength=len(each)) == len(ranks))[place]])
     return steps[np.concatenate(parts)]

@@ -153,7 +153,7 @@ def note_of(conditions: Conditions) -> str | None:
     number = sum(map(len, _connections(conditions).values()))
     if number <= MOST_COLUMNS:
         return None
-    return f"slow links are not looked for: hosts have {number} connections with each other, more than {MOST_COLUMNS}"
+    return f"slow links are not searched for: {number:,} connections between hosts, more than {MOST_COLUMNS:,}"
 
 
 def _link(sides: tuple[tuple[HostConditions, tuple[str, ...]], ...]) -> Link | None:

@@ -74,7 +74,7 @@ async def _tools(run: Path) -> dict[str, Any]:
 
 
 def tools(run: Path) -> dict[str, Any]:
-    """What an agent that starts the server of a run is told of the tools."""
+    """What the server of a run says about its tools, to an agent that starts it."""
     return anyio.run(_tools, run)
 
 
