@@ -68,6 +68,7 @@ def cheap(imported, monkeypatch):
         monkeypatch.setattr(module, "timed", timed)
     monkeypatch.setattr(subprocess, "Popen", forked.popen)  # of what is started beside a measured command
     monkeypatch.setattr(processes, "apart", lambda work, *arguments: work(*arguments))
+    monkeypatch.setenv("DISTPROF_DEBUG", "1")  # a command that fails shows where
 
 
 @pytest.mark.job

@@ -13,7 +13,7 @@ from pathlib import Path
 
 SAMPLE_S = 0.01
 """Between two looks at the memory of a process."""
-MAX_TAIL = 300
+MAX_TAIL = 3000
 """Characters of its last words that a program which failed is quoted with."""
 
 

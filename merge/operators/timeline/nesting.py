@@ -78,16 +78,16 @@ def _levels(parent: Integers) -> Iterator[Any]:
 def _parents(thread: Integers, start: Integers, end: Integers) -> Integers:
     if not len(start):
         return np.empty(0, np.int64)
-    span = int(end.max() - start.min()) + 1
+    span = int(end.max()) - int(start.min()) + 1
     _, number = np.unique(thread, return_inverse=True)
-    if (int(number[-1]) + 1) * span >= 1 << 62:  # times that are years apart: thread by thread
+    if number[-1] and (int(number[-1]) + 1) * span >= 1 << 62:  # times that are years apart: thread by thread
         parent = np.full(len(start), -1, np.int64)
         for one in range(int(number[-1]) + 1):
             rows = np.flatnonzero(number == one)
             inside = _parents(np.zeros(len(rows), np.int64), start[rows], end[rows])
             parent[rows] = np.where(inside >= 0, rows[inside], -1)
         return parent
-    shift = number * span - start.min()
+    shift = number * span - start.min() if number[-1] else 0
     parent = _if_nested(start + shift, end + shift)
     torn = np.flatnonzero((parent >= 0) & (end > end[parent]))
     for one in np.unique(number[torn]):

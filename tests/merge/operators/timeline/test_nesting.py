@@ -27,10 +27,11 @@ def by_stack(slices: list[tuple[int, int, int, bool]]) -> list[int]:
     return found
 
 
-@given(SLICES, st.sampled_from([1, 10**17]))
-def test_parents_are_those_of_a_stack(slices, apart):
-    """Threads of which one began years later, too."""
-    slices = [(thread, start + thread * apart, duration, held) for thread, start, duration, held in slices]
+@given(SLICES, st.sampled_from([1, 10**17]), st.sampled_from([0, 1 << 61, 1 << 62]))
+def test_parents_are_those_of_a_stack(slices, apart, far):
+    """Threads of which one began years later, too, and times of one thread that are centuries apart."""
+    slices = [(thread, start + thread * apart + (far if start > 20 else -far), duration, held)
+              for thread, start, duration, held in slices]
     slices.sort(key=lambda one: (one[0], one[1], -one[2]))
     thread, start, duration, held = (np.array(column, np.int64) for column in zip(*slices, strict=True)) \
         if slices else (np.empty(0, np.int64),) * 4
