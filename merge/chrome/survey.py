@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from distprof.arrays import Integers
-from distprof.merge.chrome.device_processes import DeviceProcesses
+from distprof.merge.chrome.numbering import DeviceProcesses
 from distprof.merge.chrome.work_folder import Attempt, StillWanted
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.finder import LayoutFinder
