@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distprof.merge.scan.engine import Scanner
-from distprof.merge.scan.scanned_columns import Text
-from distprof.merge.scan.thread_ids import thread_of
+from distprof.merge.scan.scanned_columns import Text, thread_of
 
 NUMBERS_PER_RANK = 1 << 14
 """pids and tids of a rank come out of one row of numbers: no two things of a merged trace share one. So many, where no

@@ -17,8 +17,7 @@ from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.chrome.rank_surveys import RankSurvey
 from distprof.merge.chrome.survey import Survey
 from distprof.merge.clock.model import RankClock
-from distprof.merge.layout.event_selection import EventSelection
-from distprof.merge.layout.windows import Windows
+from distprof.merge.layout.event_selection import EventSelection, Windows
 from distprof.units import size
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnCollective
 from distprof.merge.chrome.drawing.rank_drawing import RankDrawing, RankRows, Row
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.collective_pieces import CollectivePieces
-from distprof.merge.layout.windows import Windows
+from distprof.merge.layout.event_selection import Windows
 from distprof.merge.spill import Parts
 
 TEXTS = tuple(name for name in Row._fields if name not in ("title", "lane"))
