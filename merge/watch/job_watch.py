@@ -15,7 +15,7 @@ from distprof.merge.watch.job_growth import job_growths
 from distprof.merge.watch.late_ranks import TOGETHER_NS
 from distprof.merge.watch.long_steps import LongSteps
 from distprof.merge.watch.memory import growing
-from distprof.merge.watch.now_and_then import intermittent, long_steps, split
+from distprof.merge.watch.now_and_then import now_and_then, split
 from distprof.merge.watch.own_work import OwnWork
 from distprof.merge.watch.pieces import Piece, RankReader
 from distprof.merge.watch.rank_states import LastRows, waiting
@@ -93,12 +93,9 @@ class JobWatch:
     def look(self) -> None:
         """Searches now; `findings` does it now and then."""
         view = View(self._grid, self._sampled, self._hosts)
-        found = slow_ranks(view)
-        for one in found:
-            split(view, one)
+        found = split(view, slow_ranks(view))
         found += job_growths(view, found)
-        found += long_steps(view, self._long)
-        found += intermittent(view, found)
+        found += now_and_then(view, found, self._long)
         found += _memory(view)
         self._note(found, view.typical_ns)
 

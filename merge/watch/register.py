@@ -45,6 +45,13 @@ class Register:
                 self._replace(known, one, now_ns)
             taken.add(one.id)
             self._seen_ns[one.id] = now_ns
+        for old in [old for old in self.findings if old.id not in taken and old.kind in LATE_KINDS]:
+            one = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
+                        and _same(old, one, near_steps)), None)
+            if one is not None:  # it seemed to be two troubles before enough steps were there
+                one.module, one.line, one.window = (
+                    one.module or old.module, one.line or old.line, one.window or old.window)
+                self.findings.remove(old)
         for place, old in enumerate(self.findings):
             if old.id not in taken and old.until_step is None and now_ns - self._seen_ns[old.id] > GONE_NS:
                 self.findings[place] = msgspec.structs.replace(old, until_step=last_step)
