@@ -235,8 +235,8 @@ def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         A row per `BY_GROUP` (members sorted first by their number, most first): `num_collectives`; of these `matched`
-        are whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how many
-        have a `mismatch`.
+        are whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how
+        many have a `mismatch`.
     """
     each = rows.group_by("collective").agg(pl.col(*BY_GROUP, "complete", "num_ranks", "mismatch").first())
     is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
