@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from distprof.arrays import Integers
 from distprof.contract.problems import ClockReason
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Align = Literal["auto", "samples", "collectives", "none"]
 """`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
@@ -230,6 +232,8 @@ def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
 
 def on_common_clock(clock: Clock, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """The rows with these columns, each of its rank's clock, on the common clock; null stays null."""
+    import polars as pl  # takes its time, and a merge of traces shifts no tables
+
     ranks = frame["rank"].to_numpy()
     return frame.with_columns(
         pl.when(pl.col(name).is_not_null()).then(
