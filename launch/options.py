@@ -97,7 +97,7 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
 
 def _on_one_host(context: click.Context, _: click.Parameter, value: object) -> None:
     if value:
-        from distprof.merge.clock.recorded_clock import on_one_host
+        from distprof.merge.clock.choose import on_one_host
 
         context.with_resource(on_one_host())
 
@@ -170,7 +170,7 @@ def given_runs(runs: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     return of_attempt(runs, attempt)
 

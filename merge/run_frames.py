@@ -14,7 +14,7 @@ import polars as pl
 from distprof.contract.paths import MERGED, RUN_JSON
 from distprof.contract.tables import COMPILATIONS, EVENTS, STEPS
 from distprof.errors import DataError
-from distprof.merge.clock.common_times import on_common_clock
+from distprof.merge.clock.model import on_common_clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.merged_operators import Opened, run_of_merge

@@ -55,7 +55,7 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     """
     runs = given_runs(runs, attempt)
     from distprof.merge.cost.choice import Choice
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.timelines import reading_in
 
     with reading_in(given_workers(workers, scheduler)):
         show(comms_text(*runs, choice=Choice(op=op, group=group, step=step), slowest=slowest, timeline=timeline,

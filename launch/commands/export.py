@@ -15,7 +15,7 @@ from distprof.terminal import show
 
 if TYPE_CHECKING:
     from distprof.contract.problems import Remark
-    from distprof.merge.execution.formats.chakra_nodes import Target
+    from distprof.merge.execution.process_groups import Target
 
 
 @click.command()

@@ -71,7 +71,7 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
                          hint=f"distprof report --{form} RUN > FILE")
     runs = given_runs(runs, attempt)
     from distprof.merge.report.sources import Given
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.timelines import reading_in
 
     given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
     with reading_in(given_workers(workers, scheduler)):
