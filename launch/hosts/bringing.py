@@ -36,8 +36,8 @@ REFUSED_S = 5.0
 """Before what was refused is tried again: a rank may have another number in the next attempt."""
 BULK_BYTES_S = 16e6
 """A second, of what no watch reads, while the job runs: the network is the job's."""
-HINT = ("hint: may this host connect to that port? `--hosts PORT` chooses one, `--hosts off` brings nothing; or give "
-        "all hosts a common --out")
+HINT = ("hint: can this host connect to that port? `--hosts PORT` sets it, `--hosts off` copies nothing; or use a "
+        "shared --out")
 
 
 class Bringing:
@@ -115,7 +115,7 @@ class Bringing:
         if not self._has_said and self._to is not None and not is_common(self._run):
             self._has_said = True
             where = f"{self._to.host} ({', '.join(self._to.addresses)}; port {self._to.port})"
-            self._say(f"cannot bring what this host records to {where}: {self._why}; it stays in {self._run}  {HINT}")
+            self._say(f"cannot copy files to {where}: {self._why}; they stay in {self._run}  {HINT}")
 
     def _talk(self, connection: Connection, to: Announcement) -> None:
         """Until the end of the job.

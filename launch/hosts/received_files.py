@@ -120,9 +120,9 @@ class ReceivedFiles:
         self._files.add(place.path)
         if (said.offset + len(said.content) > MOST_FILE_BYTES or self._num_bytes > MOST_HOST_BYTES
                 or len(self._files) > MOST_HOST_FILES):
-            raise DataError("that is more than a host may bring")
+            raise DataError("this is more than a host may send")
         if shutil.disk_usage(self._run).free - len(said.content) < FREE_BYTES:
-            raise DataError("there is no room there")
+            raise DataError("the disk there is full")
 
     def _make(self, folder: Path) -> None:
         """Makes a folder in the run directory, which is not made again where it was removed.

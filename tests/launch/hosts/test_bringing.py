@@ -350,7 +350,7 @@ def test_a_first_host_that_is_not_there_is_said_once_and_the_files_stay(tmp_path
     bringer.finish(End(exit_code=0))
     assert bringer.state == "kept"
     line, = said
-    assert "cannot bring what this host records to host-a" in line and "Connection refused" in line and "hint:" in line
+    assert "cannot copy files to host-a" in line and "Connection refused" in line and "hint:" in line
 
 
 def test_flags_are_checked_before_the_job(certificate: Path, tmp_path: Path) -> None:
