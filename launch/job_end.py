@@ -132,11 +132,11 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
     try:
         merges = claimed(target)
     except (DistprofError, OSError, msgspec.MsgspecError) as error:
-        merges, why = False, f"cannot see whether all ranks are there: {error.args[0] if error.args else error}"
+        merges, why = False, f"cannot check whether all ranks are there: {error.args[0] if error.args else error}"
     else:
         why = "ranks of other hosts are not there yet, or another launcher merges"
     if not merges:
-        say(f"not merged here: {why}. Should no other launcher do it:", f"    distprof merge {quoted(target)}")
+        say(f"not merged here: {why}. If no other launcher does it:", f"    distprof merge {quoted(target)}")
         return
     say("all ranks of all hosts are there. Merging (skip with --no-merge)")
     try:
@@ -198,7 +198,7 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
     try:
         answer = final_merge(directory)
     except Exception as error:  # noqa: BLE001 (the exit code stays that of the script)
-        say(f"no merge: {error}", *_indented(job_lines))
+        say(f"cannot merge: {error}", *_indented(job_lines))
         return
     if answer is None:
         say("not merged. Next:", *_indented([f"distprof merge {quoted(directory)}"]))

@@ -121,7 +121,7 @@ class Bringing:
         """Until the end of the job.
 
         Raises:
-            OSError, DataError: The connection broke, or another host is the first one now.
+            OSError, DataError: The connection broke, or another host is now the first one.
         """
         answer = connection.ask(Hello(host=self._host, stem=self._stem, node=self._node,
                                       directory_id=directory_id_of(self._run)))
@@ -139,7 +139,7 @@ class Bringing:
             self._hear(connection, is_shared=is_shared)
             if self._changed.wait(EVERY_S):
                 self._changed.clear()
-        raise DataError("another host is the first one now")
+        raise DataError("another host is now the first one")
 
     def _bring(self, connection: Connection, *, at_end: bool) -> list[str]:
         """Brings all changes; why some were refused."""

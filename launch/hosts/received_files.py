@@ -85,7 +85,7 @@ class ReceivedFiles:
     def _move(self, said: Move) -> Answer:
         old, new = received_folder(said.path), received_folder(said.to)
         if self._owners.get(old.owned) != self._directory_id:
-            raise DataError(f"{said.path} is not of that host")
+            raise DataError(f"{said.path} does not belong to that host")
         if new.owned != old.owned and not (self._run / new.path).is_dir():
             self._claimed(new)
         self._make((self._run / new.path).parent)
@@ -109,7 +109,7 @@ class ReceivedFiles:
                 raise DataError(f"{place.owned} is recorded on this host")
             self._owners[place.owned] = self._directory_id
         elif holder != self._directory_id:
-            raise DataError(f"{place.owned} is of another host")
+            raise DataError(f"{place.owned} belongs to another host")
         return place
 
     def _is_there(self, place: ReceivedFile) -> bool:
