@@ -99,7 +99,7 @@ def test_many_hosts_have_one_answer_within_half_a_minute(tmp_path, num_hosts):
         took_s = time.monotonic() - over_s
     assert not any(job.returncode for job in jobs), (first, others)
     assert f"{num_hosts} of {num_hosts} ranks recorded. Merging" in first, first
-    assert all("Brought to host-a:" in text for text in others), others
+    assert all("Copied to host-a:" in text for text in others), others
     assert same_files(tmp_path, hosts)
     assert took_s < 30, took_s
     print(f"{num_hosts} hosts: answer {took_s:.1f} s after the last other host")
@@ -121,7 +121,7 @@ def test_a_host_that_loses_power_is_named_and_the_others_are_answered(tmp_path):
         took_s = time.monotonic() - over_s
     assert "without host-c: its files did not all arrive" in first, first
     assert "Merging" in first and "3 ranks = dp 3" in first, first
-    assert "Brought to host-a:" in second, second
+    assert "Copied to host-a:" in second, second
     assert took_s < 60, took_s
     print(f"answer {took_s:.1f} s after the job was ended")
 
