@@ -24,7 +24,6 @@ from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
-from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.hosts.hosts_process import HostsProcess
 from distprof.launch.hosts.hosts_process import asked as asked_hosts
 from distprof.launch.job_arguments import (
@@ -38,6 +37,7 @@ from distprof.launch.job_arguments import (
     world_size,
 )
 from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
+from distprof.launch.job_progress import progress_shown
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.process import flight_recorder

@@ -130,7 +130,7 @@ PAST = {
     "launch/guarded.py": "hands on what a child printed through the edge",
     "launch/hosts/bringer.py": "tells its launcher, by a pipe",
     "launch/hosts/hosts_process.py": "takes what the bringer tells, and hands it on through the edge",
-    "launch/upload/uploader.py": "hands its outcome to the launcher, by a pipe",
+    "launch/upload/job_upload.py": "hands its outcome to the launcher, by a pipe",
     "launch/watching/explained.py": "takes what a command of ours prints, and prints none of it",
     "launch/watching/live.py": "asks whether standard output is a terminal, and draws the screen of `distprof watch`",
     "launch/watching/readings/activity.py": "takes what py-spy prints, and prints none of it",

@@ -11,8 +11,7 @@ import pytest
 from distprof.contract.watch_state import WatchFinding, certain_findings, window_folder
 from distprof.errors import OutputError, UsageError
 from distprof.launch.watching import closer_look
-from distprof.launch.watching.closer_look import CloserLooks
-from distprof.launch.watching.explained import Explanation
+from distprof.launch.watching.explanations import CloserLooks, Explanation
 from distprof.launch.watching.requests import RequestPolicy
 from distprof.launch.watching.watcher_protocol import every_s
 
