@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.contract.problems import Problem, Remark, from_json
-from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.cost.collective_sums import bandwidths
 from distprof.merge.report.about import SIZES, about
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.blame import blame, hang
