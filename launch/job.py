@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distprof.contract import rank_json
-from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.passes import EXECUTION
 from distprof.contract.paths import RANK_JSON
-from distprof.contract.rank_json import RankJson
+from distprof.contract.rank_json import RankJson, first_failure, is_victim
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section

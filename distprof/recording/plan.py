@@ -9,8 +9,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, USUAL, WAIT
-from distprof.contract.topics import needing, parse_topics, steps_of
+from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, USUAL, WAIT, needing, parse_topics, steps_of
 from distprof.errors import UsageError
 
 EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in USUAL)

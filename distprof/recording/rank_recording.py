@@ -14,8 +14,7 @@ from msgspec.structs import replace as replace_fields
 from distprof.contract import rank_json
 from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
-from distprof.contract.rank_json import RankFailure, RankJson, Status
-from distprof.contract.steps_found import StepsFound
+from distprof.contract.rank_json import RankFailure, RankJson, Status, StepsFound
 from distprof.contract.tables import COLLECTIVES, COMPILATIONS, LINES, MODULES, PARAMETERS, STEPS, TableRow
 from distprof.errors import UsageError
 from distprof.helper import Helper

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from distprof.arrays import Flags, Integers
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of
 from distprof.contract.rank_summary import NO_INTEGER, RankGroup
 from distprof.summaries.packing import denials, flags, hash_of, integers, text_numbers
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distprof.contract.merged import SUMMARY_KEYS
 from distprof.contract.problems import Problem, from_json
-from distprof.contract.summary import SUMMARY_KEYS
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge

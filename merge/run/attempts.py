@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from distprof.contract.first_failure import first_failure
 from distprof.contract.paths import RANK_JSON, attempt_folder
 from distprof.contract.problems import EarlierAttempts, Problem
-from distprof.contract.rank_json import RankJson, read
+from distprof.contract.rank_json import RankJson, first_failure, read
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.rank_folders import rank_folders
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.merged_tables import MERGED_MODULES
+from distprof.contract.merged import CLOCK_KEYS, MERGED_MODULES, STEP_KEYS, SUMMARY_KEYS
 from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
-from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.errors import DataError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.merged import joined_with

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.problems import RankFailed
-from distprof.contract.rank_json import RankJson
+from distprof.contract.rank_json import RankJson, first_failure, is_victim
 from distprof.merge.run.launches import Launch
 
 

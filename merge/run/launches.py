@@ -10,7 +10,8 @@ from pathlib import Path
 
 from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.problems import Problem, Unreadable
-from distprof.contract.rank_json import RanksDirectory, RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.errors import DataError
 from distprof.files import read_small
 from distprof.storage.places import place, real

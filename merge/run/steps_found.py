@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from distprof.contract.problems import StepsUnsure
-from distprof.contract.rank_json import RankJson
-from distprof.contract.steps_found import StepRule, StepsFound
+from distprof.contract.rank_json import RankJson, StepRule, StepsFound
 
 LEFT: dict[StepRule, Literal["late", "explicit"]] = {"forward": "late", "explicit": "explicit"}
 """What it means that optimizers stepped otherwise than found."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.files import told
 from distprof.recording.run_directory import LOCK, make_run_directory, refuse_file, run_id_in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_fields
 
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WINDOWS, window_folder
 from distprof.process.identity import Identity, in_process_group, local_rank, number
 from distprof.recording.job.attempts import attempt_of, note_world_size, set_aside

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch.optim import Optimizer
 
-from distprof.contract.steps_found import OptimizerSteps, StepRule, StepsFound
+from distprof.contract.rank_json import OptimizerSteps, StepRule, StepsFound
 from distprof.model.modules import ModuleMap, Site
 from distprof.recording.steps.every import StepEvery
 from distprof.recording.steps.optimizers import KnownOptimizer, Optimizers, name_all

@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from distprof.contract.watch_series import EVERY_S, SHARE, SUFFIXES, by_step
-from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState, certain_findings, logged_file
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState, certain_findings, logged_file, read_state
 from distprof.recording.watch.open_runs import PREFIX, VARIABLE, OpenRun, open_run
 from distprof.threads import UnseenThread, is_scarce, stay_unseen
 

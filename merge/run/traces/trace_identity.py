@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from distprof.contract.mesh import in_rank_order
-from distprof.contract.rank_json import MOST_RANKS
+from distprof.contract.run_json import MOST_RANKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

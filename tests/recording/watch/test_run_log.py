@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract.written_state import write_state
+from distprof.contract.watch_state import write_state
 from distprof.recording.watch import run_log as module
 from distprof.recording.watch.open_runs import VARIABLE, MlflowRun, WandbRun
 from distprof.recording.watch.run_log import RunLog, points, run_log
