@@ -14,7 +14,7 @@ from distprof.contract.watch_state import OPEN_RUNS
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import OFF, default_plan
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.pattern import StepEvery
 from distprof.storage.places import place
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")

@@ -1,11 +1,9 @@
-"""The tables that a merge writes, column by column: meaning, unit and source."""
+"""What a merge writes: its tables, column by column (meaning, unit and source), and the keys of `summary.json`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
-
-import msgspec
 
 from distprof.contract.tables import (
     COLLECTIVES,
@@ -189,7 +187,8 @@ COPIED = (WAITS, COMPILATIONS)
 """Tables of the ranks that a merge has as they are, in one file, where a rank has one."""
 
 
-class PeakUsed(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakUsed:
     """A dense peak that MFU rests on; only its rate is known where it was given by --peak."""
 
     flops_per_second: float
@@ -199,7 +198,8 @@ class PeakUsed(msgspec.Struct, frozen=True, kw_only=True):
     year: int | None = None
 
 
-class MfuBasis(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MfuBasis:
     """What MFU rests on, or why there is none."""
 
     code: Literal["published", "given", "no_step", "no_device", "no_dtype", "no_peak", "uncounted"]

@@ -5,7 +5,6 @@ Topics say what is to be recorded in MegEngine's words; here are the passes that
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from enum import IntFlag
@@ -111,6 +110,8 @@ def parse_topics(text: str) -> Topic:
     found = Topic(0)
     for word in filter(None, re.split(r"[,|\s]+", text.lower())):
         if word not in (*TOPIC_NAMES, "all"):
+            import difflib  # only where the user has mistyped it
+
             near = difflib.get_close_matches(word, (*TOPIC_NAMES, "all"), n=1)
             raise UsageError(f"unknown topic {word!r} in --topics; choose from {', '.join(TOPIC_NAMES)} or all",
                              hint=f"did you mean {near[0]!r}?" if near else TOPICS_EXAMPLE)

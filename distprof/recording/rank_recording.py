@@ -37,8 +37,7 @@ from distprof.recording.compile_log import CompileLog
 from distprof.recording.job.membership import GivenPlace, JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
-from distprof.recording.plan import StepPlan
-from distprof.recording.plan_progress import PlanProgress
+from distprof.recording.plan import PlanProgress, StepPlan
 from distprof.recording.run_directory import RankFolder
 from distprof.terminal import say
 from distprof.threads import UnseenThread, is_scarce
