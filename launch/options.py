@@ -93,14 +93,14 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
 
 def _on_one_host(context: click.Context, _: click.Parameter, value: object) -> None:
     if value:
-        from distprof.merge.clock.recorded_clock import on_one_host
+        from distprof.merge.clock.choose import on_one_host
 
         context.with_resource(on_one_host())
 
 
 SAME_HOST = click.option("--same-host", is_flag=True, expose_value=False, callback=_on_one_host,
                          help="All ranks of these foreign traces ran on one host: compare their times directly. For "
-                              "traces without host names, or with those of containers.")
+                              "traces whose host names are missing or are those of containers.")
 
 
 def worker_options(command: Callable[..., None]) -> Any:

@@ -233,7 +233,8 @@ def _of_rank(rows: Sequence[Document], rank: int | None) -> Sequence[Document]:
         return rows
     found = [row for row in rows if row["rank"] == rank]
     if rows and not found:
-        raise UsageError(f"nothing is known of rank {rank}", hint=f"ranks are 0 to {max(row['rank'] for row in rows)}")
+        raise UsageError(f"nothing is known about rank {rank}", hint="ranks are 0 to "
+                                                                     f"{max(row['rank'] for row in rows)}")
     return found
 
 

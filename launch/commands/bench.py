@@ -1,4 +1,4 @@
-"""`distprof bench`: record two ways to run a job in turns, and compare them."""
+"""`distprof bench`: record two ways to run a job in turn, and compare them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TwoJobs(click.Command):
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
               help="Exit with 1 if a change exceeds a limit; see distprof diff.")
 def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[str, ...]) -> None:
-    """Record two ways to run a job in turns, and compare them.
+    """Record two ways to run a job in turn, and compare them.
 
     A and B are the arguments of `distprof run`, each in quotes. Because they take turns, a machine that slows down
     makes neither of them look slower. distprof diff can compare the runs again later.

@@ -45,7 +45,7 @@ def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]
     if len(one.ops) > 1:
         parts.append("called differently: " + _differences(one.ops, "called"))
     elif one.is_mismatch:
-        parts.append("inputs differ: " + _differences(one.shapes, "brought"))
+        parts.append("inputs differ: " + _differences(one.shapes, "passed"))
     if one.absent:
         parts.append(f"{rank_list(one.absent)} never entered: {_places(one.absent, standing, waits)}")
     if one.over:
