@@ -57,10 +57,10 @@ def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[
         if code:
             say(f"{name} ended with exit code {code}: nothing is compared")
             sys.exit(code if code > 0 else 128 - code)
-    from distprof.merge.commands.diff import DiffView, diff
+    from distprof.launch.commands.diff import compared
 
     runs = {name: [folder / f"{name}{number}" for number in range(1, rounds + 1)] for name in sides}
-    answer = diff(runs["base"], runs["new"], DiffView(fail_if=fail_if))
+    answer = compared(runs["base"], runs["new"], fail_if=fail_if)
     show(answer.text)
     if answer.error is not None:
         raise answer.error

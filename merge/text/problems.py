@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from string import Formatter
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 from distprof.contract import problems as codes
 from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.problems import Problem, Remark
+from distprof.errors import IncompleteError
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
 from distprof.units import counted, duration, numbered, si, size, spans
@@ -220,6 +221,13 @@ def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
         yield from sentences(few)
         if len(few) < len(some):
             yield f"the same for {rank_list(sorted({msgspec.structs.asdict(one)['rank'] for one in some[NAMED:]}))}"
+
+
+def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
+    """`--strict`: raises IncompleteError where something is missing and that matters."""
+    if strict and problems:
+        raise IncompleteError(f"incomplete: {'; '.join(problem_lines(problems))}",
+                              hint="without --strict, this exits with 0")
 
 
 def _kind(one: Problem) -> Any:
