@@ -1,6 +1,8 @@
-"""Kernels that ROCm records as lasting far into those behind them, which one stream runs one after the other.
+"""Slices of devices with times that cannot be.
 
-AMD-AGI/TraceLens issue 669 has a kernel of 1.6 s on a stream of 2 ms.
+ROCm records kernels as lasting far into those behind them, which one stream runs one after the other: TraceLens
+issue 669 has a kernel of 1.6 s on a stream of 2 ms. CUPTI may note 0 as the start and the end of a kernel that it has
+no times of (pytorch/kineto issue 109), or an end before the start.
 """
 
 from __future__ import annotations
@@ -10,11 +12,25 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from distprof.arrays import Array, Integers
+from distprof.arrays import Array, Flags, Integers
 
 _OF_HIP = re.compile(r"hip[A-Z]")
 ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
 """Categories of what a stream does, in lower case."""
+
+
+DAY_NS = 86_400_000_000_000
+"""So much earlier than most others, nothing runs in one recording."""
+
+
+def untimed(start: Integers, duration: Integers) -> Flags:
+    """Which slices of devices have no times: they end before they begin, or begin in another age.
+
+    Args:
+        start: When each began, int64 ns.
+        duration: How long it took, in ns.
+    """
+    return (duration < 0) | (start < (np.median(start) if len(start) else 0) - DAY_NS)
 
 
 def has_overlong(calls: Iterable[str]) -> bool:
