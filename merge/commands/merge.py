@@ -15,6 +15,7 @@ from distprof.errors import DataError, Ended
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
+from distprof.merge.chrome.work_folder import removed_if_killed
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.each_rank import reading_in
@@ -26,7 +27,6 @@ from distprof.merge.scan.anonymous import Anonymiser
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import described, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
-from distprof.merge.workers.leftovers import removed_if_killed
 from distprof.storage.places import remote
 from distprof.terminal import say
 

@@ -14,10 +14,10 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.errors import DataError
 from distprof.files import write_json
-from distprof.merge.chrome.drawing.chosen import Chain
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import SENTENCES
+from distprof.merge.chrome.rank_plans import Chain
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run

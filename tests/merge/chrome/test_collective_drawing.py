@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.contract.tables import EVENTS
-from distprof.merge.chrome.chrome_json import FIRST_ARROW
+from distprof.merge.chrome.chrome_rank import FIRST_ARROW
 from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
 from distprof.merge.chrome.drawing.drawn import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
 from distprof.merge.chrome.rank_events import IDS_PER_RANK
