@@ -17,8 +17,7 @@ from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.activity.device.commands import COPIES, KERNEL, RUNTIME
 from distprof.merge.activity.markers import GLOO, STEP, TORCH_MODULE
-from distprof.merge.clock.common_times import on_common_clock
-from distprof.merge.clock.model import Clock, RankClock
+from distprof.merge.clock.model import Clock, RankClock, on_common_clock
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import DAMAGE, TYPES, empty, unreadable, wanted_rows
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong, untimed

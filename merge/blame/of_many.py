@@ -25,8 +25,8 @@ from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.second_look import looked_again
 from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.blame.slow_groups import MOVED, SlowGroup, slow_groups_of
-from distprof.merge.clock.recorded_clock import hosts_of
-from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.clock.choose import hosts_of
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.levels.level_run import LevelRun
 from distprof.merge.levels.meeting_rows import meeting_rows
 from distprof.merge.match.matching import match

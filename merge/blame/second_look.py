@@ -11,8 +11,8 @@ from distprof.errors import DataError
 from distprof.merge.blame.analysis import VAGUE, analyse
 from distprof.merge.blame.culprits import Cause, Culprit
 from distprof.merge.blame.first_cut import FirstCut
-from distprof.merge.clock.recorded_clock import hosts_of
-from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.clock.choose import hosts_of
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.levels.level_run import LevelRun
 from distprof.merge.levels.representatives import has_folder
 from distprof.merge.match.matched_run import match_run

@@ -16,6 +16,9 @@ NUMBERS_PER_RANK = 1 << 14
 rank needs more."""
 PSEUDO = ("Spans", "Traces", "", "-1")
 """Processes that Kineto invents; their threads go to the rank's CPU process."""
+KERNELS = (b"kernel", b"gpu_memcpy", b"gpu_memset")
+"""Categories of what runs on a device."""
+DEVICE = re.compile(rb'"device"\s*:\s*"?(\d{1,4})')
 
 
 @dataclass(slots=True)
@@ -167,11 +170,6 @@ def _meta(pid: int, name: str, args: dict[str, object], tid: int | None = None) 
 
 def _ascii(text: str) -> str:
     return text.encode("ascii", "replace").decode()
-
-
-KERNELS = (b"kernel", b"gpu_memcpy", b"gpu_memset")
-"""Categories of what runs on a device."""
-DEVICE = re.compile(rb'"device"\s*:\s*"?(\d{1,4})')
 
 
 class DeviceProcesses:

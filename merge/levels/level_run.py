@@ -11,8 +11,8 @@ import polars as pl
 
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.freed_memory import give_back
+from distprof.merge.clock.choose import hosts_of, recorded_clock
 from distprof.merge.clock.model import Check, Clock
-from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
 from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.run.run_model import Run

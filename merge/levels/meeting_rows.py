@@ -10,10 +10,10 @@ import polars as pl
 from distprof.arrays import Integers
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import text_of
-from distprof.merge.clock.recorded_clock import hosts_of
+from distprof.merge.clock.choose import hosts_of
 from distprof.merge.cost.choice import group_key
-from distprof.merge.cost.collectives import measured_collectives
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import per_collective
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.levels.joined_arrivals import Meeting
 from distprof.merge.levels.level_run import LevelRun
 from distprof.merge.match.matching import match

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.contract.problems import Problem, Remark, from_json
-from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.cost.collective_sums import bandwidths
 from distprof.merge.report.about import SIZES, about
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.blame import blame, hang
@@ -101,7 +101,7 @@ def _kinds(sources: Sources) -> list[dict[str, Any]]:
 
 def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
     if sources.many is not None:
-        raise AbsentError("bandwidths by size are not shown of so many ranks: the table of operations has bandwidths")
+        raise AbsentError("bandwidths by size are not shown for so many ranks: see the table of operations")
     if sources.comms.rows.is_empty():
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return bandwidths(sources.comms.rows).to_dicts()

@@ -26,6 +26,9 @@ MOST_EVENT_BYTES = 64 << 20
 MOST_RECOVERED_BYTES = 1 << 20
 """Longer damage is passed over as it comes."""
 SHOWN_KEYS = 4
+_OF_HIP = re.compile(r"hip[A-Z]")
+ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
+"""Categories of what a stream does, in lower case."""
 
 
 @dataclass(slots=True)
@@ -217,11 +220,6 @@ def base_ns_of(metadata: Mapping[str, Any]) -> int:
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if abs(number) < LATEST_NS else 0
-
-
-_OF_HIP = re.compile(r"hip[A-Z]")
-ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
-"""Categories of what a stream does, in lower case."""
 
 
 DAY_NS = 86_400_000_000_000

@@ -130,8 +130,8 @@ def clock_line(clock: Mapping[str, Any]) -> str:
 
 def left_together(ends_apart_ns: int) -> str:
     """What lateness rests on where clocks were estimated from the ends of collectives."""
-    return ("lateness is judged as if ranks left a collective together: on clocks estimated from that, they do so "
-            f"within {duration(ends_apart_ns)}")
+    return ("lateness is judged as if all ranks left a collective at the same time; on the clocks estimated from "
+            f"that, they leave within {duration(ends_apart_ns)}")
 
 
 def _basis(clock: Mapping[str, Any]) -> str:

@@ -47,9 +47,9 @@ def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
     if found is None:
         return None
     calls = "forward call" if found["calls"] == 1 else "forward calls"
-    parts = [f"{found['calls']:.3g} {calls} a step"] if found["calls"] is not None else []
+    parts = [f"{found['calls']:.3g} {calls} per step"] if found["calls"] is not None else []
     parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
-    parts += [f"{duration(found['time_ns'])} a step"] if found["time_ns"] is not None else []
+    parts += [f"{duration(found['time_ns'])} per step"] if found["time_ns"] is not None else []
     return f"evaluation (in no total), per GPU: {', '.join(parts)}"
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem
-from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.communication.device_steps import show_idleness
 from distprof.merge.text.communication.queues import show_queues
@@ -35,23 +34,13 @@ class WaitsShown:
 
     run: Run
     found: RunWaits
-    rows: pl.DataFrame
-    """Those that were chosen."""
-    steps: pl.DataFrame
-    """Likewise."""
-    compilations: pl.DataFrame
-    """Likewise."""
-    queue_rows: pl.DataFrame | None
-    """Likewise; None without timelines."""
-    devices: DeviceSteps
-    """Likewise."""
+    """What was chosen of it."""
     table: pl.DataFrame
     """`grouped`."""
     lines: pl.DataFrame
     """`script_lines`."""
     by: Sequence[str]
     """Each once."""
-    ranks: Sequence[int]
     top: int | None
     queues: bool
     """They were asked for."""
@@ -71,11 +60,11 @@ def render(shown: WaitsShown, page: Page) -> str:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
     _foot(shown, page)
     _lines(shown, page)
-    show_compilations(shown.compilations, page, top=shown.top)
-    show_queues(shown.queue_rows, shown.ranks, page, asked=shown.queues)
+    show_compilations(shown.found.compilations, page, top=shown.top)
+    show_queues(shown.found.queues, shown.found.ranks, page, asked=shown.queues)
     page.line()
-    if not shown.devices.steps.is_empty():
-        show_idleness(shown.devices, page)
+    if not shown.found.devices.steps.is_empty():
+        show_idleness(shown.found.devices, page)
     if shown.run.remarks or shown.problems:
         show_problems(shown.run.remarks, shown.problems, page)
         page.line()
@@ -84,18 +73,18 @@ def render(shown: WaitsShown, page: Page) -> str:
 
 
 def _head(shown: WaitsShown, page: Page) -> None:
-    steps = sorted({*shown.steps["step"].to_list(), *shown.rows["step"].to_list()})
+    steps = sorted({*shown.found.steps["step"].to_list(), *shown.found.rows["step"].to_list()})
     of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
-    where = f"{counted(len(shown.ranks), 'rank')}{of_steps}"
-    blocked, total = int(shown.rows["blocked_ns"].sum()), int(shown.steps["duration_ns"].sum())
+    where = f"{counted(len(shown.found.ranks), 'rank')}{of_steps}"
+    blocked, total = int(shown.found.rows["blocked_ns"].sum()), int(shown.found.steps["duration_ns"].sum())
     recorded = shown.run.kind == "distprof"
     if shown.found.source is None:
         remedy = "; record lines with --steps sync=2" if recorded else ""
         page.line(f"{where}: neither waiting lines nor a timeline were recorded{remedy}")
-    elif shown.rows.is_empty():
+    elif shown.found.rows.is_empty():
         page.line(f"{where}: no waits")
     else:
-        share = f", {percent(_of_steps(shown.rows) / total)} of these steps" if total else ""
+        share = f", {percent(_of_steps(shown.found.rows) / total)} of these steps" if total else ""
         page.line(f"{where}: {duration(blocked)} blocked{share}")
     if shown.found.source == "timeline":
         remedy = "; record a run with lines using --steps sync=2" if recorded else ""
@@ -108,7 +97,7 @@ def _lines(shown: WaitsShown, page: Page) -> None:
     if rows.is_empty():
         return
     files = short_names(rows["file"].unique().to_list())
-    several = len(shown.ranks) > 1
+    several = len(shown.found.ranks) > 1
     page.line()
     page.table(["line of the script", "per step", "of steps", *(["slowest rank"] if several else [])], [
         [cut(f"{files[row['file']]}:{row['line']} {row['function']}"), duration(row["mean_ns"]), percent(row["ratio"]),
@@ -122,7 +111,7 @@ def _of_steps(rows: pl.DataFrame) -> int:
 
 
 def _foot(shown: WaitsShown, page: Page) -> None:
-    idle = int(shown.rows.filter(~pl.col("blocking"))["calls"].sum())
+    idle = int(shown.found.rows.filter(~pl.col("blocking"))["calls"].sum())
     if idle:
         page.line()
         page.line("-: no wait here, because the tensors are on the host; on a device the host would wait "
@@ -132,7 +121,7 @@ def _foot(shown: WaitsShown, page: Page) -> None:
 def _table(shown: WaitsShown, rows: pl.DataFrame, page: Page) -> None:
     files = short_names(rows["file"].drop_nulls().unique().to_list())
     by = [one for one in shown.by if one != "line" or files or len(shown.by) == 1]
-    several = len(shown.ranks) > 1 and "rank" not in by
+    several = len(shown.found.ranks) > 1 and "rank" not in by
     with_share = rows["step_ratio"].null_count() < len(rows)
     header = [*by, "calls", "blocked", *(["of steps"] if with_share else []), "mean", "longest",
               *(["slowest rank"] if several else [])]

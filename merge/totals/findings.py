@@ -15,10 +15,8 @@ from distprof.merge.blame.analysis import Analysis, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
-from distprof.merge.cost.coverage import Coverage, coverage
-from distprof.merge.cost.kinds import NEEDED, CollectiveKind, kinds
+from distprof.merge.cost.collective_sums import NEEDED, CollectiveKind, Coverage, coverage, kinds, per_collective
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.run_model import Run

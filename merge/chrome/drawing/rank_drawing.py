@@ -20,6 +20,9 @@ from distprof.merge.spill import Parts
 
 NO_ENDS = pl.DataFrame(schema={"place": pl.UInt32, "number": pl.Int64, "at_ns": pl.Int64, "is_start": pl.Boolean})
 """No arrow begins or ends."""
+KEY = ("group", "group_description")
+ORDER = ("rank", "arrival_ns", "collective", "row")
+"""Of the rows in a part."""
 
 
 class Row(NamedTuple):
@@ -130,11 +133,6 @@ def _args(row: Row) -> dict[str, Any]:
         "end": "not known" if row.end_ns is None else None,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-KEY = ("group", "group_description")
-ORDER = ("rank", "arrival_ns", "collective", "row")
-"""Of the rows in a part."""
 
 
 class RankRows:

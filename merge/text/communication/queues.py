@@ -32,18 +32,18 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
                                              "they are called, so nothing is queued")
         return
     page.line()
-    page.line("device queues: from the end of the call that sends a command until the command starts")
+    page.line("device queues: from the end of the call that launches a command until the command starts")
     page.line()
     page.table(HEADER, [
         [str(row["rank"]), str(row["commands"]), percent(row["short"] / row["commands"] if row["commands"] else None),
          duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
          f"{row['mean_depth'] or 0:.1f}", str(row["deepest"])]
         for row in found.iter_rows(named=True)])
-    page.line("short: commands that run for less time than the call that sends them takes, which the profiler slows; "
-              "these alone cannot keep a device busy")
+    page.line("short: commands that run for less time than the call that launches them takes (the profiler slows down "
+              "that call); these alone cannot keep a device busy")
     for row in found.filter(pl.col("full_ns") > 0).iter_rows(named=True):
         page.line(f"rank {row['rank']}: streams had {FULL:,} commands in their queue for {duration(row['full_ns'])} in "
-                  "all: that is as many as they take, and a call that sends another one waits")
+                  "all: the queue was full, and a call that launches another command waits")
     unsent = int(found["unsent"].sum())
     if unsent:
         page.line(f"not counted: {counted(unsent, 'command')} whose launch is unknown")

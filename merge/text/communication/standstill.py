@@ -13,7 +13,7 @@ from distprof.merge.text.script_lines import file_name
 
 SHOWN_GROUPS = 4
 WITHOUT_REPORT: dict[Doing, str] = {
-    "gone": "ended", "stopped": "was stopped by a signal", "idle": "does nothing", "busy": "is busy",
+    "gone": "ended", "stopped": "was stopped by a signal", "idle": "is idle", "busy": "is busy",
     "unknown": "left no report"}
 
 

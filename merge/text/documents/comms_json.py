@@ -11,8 +11,7 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.merge.activity.breakdown import mean_steps
 from distprof.merge.blame.culprits import Culprit
-from distprof.merge.cost.bandwidth import bandwidths
-from distprof.merge.cost.coverage import group_coverage
+from distprof.merge.cost.collective_sums import bandwidths, group_coverage
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.text.communication.culprits import at_step_time
 from distprof.merge.text.documents.devices_json import devices_data

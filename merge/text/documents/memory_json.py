@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -10,6 +11,7 @@ from distprof.contract.paths import FORMAT
 from distprof.contract.problems import MemoryEndedEarly
 from distprof.merge.memory.run_memory import Peak, RunMemory
 from distprof.merge.run.run_model import Run
+from distprof.merge.snapshot.run_snapshots import OneDevice, RunSnapshots
 from distprof.merge.text.memory import TENSORS_SHOWN
 
 OF_A_TENSOR = ("size_bytes", "category", "op", "shapes", "module_path", "class_name", "phase", "name", "shape", "dtype",
@@ -40,3 +42,21 @@ def _peak(peak: Peak, top: int) -> dict[str, Any]:
             "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes, "unused_bytes": peak.unused_bytes,
             "reserved_bytes": peak.reserved_bytes, "num_tensors": len(peak.alive),
             "tensors": peak.alive.select(OF_A_TENSOR).head(top).to_dicts()}
+
+
+def snapshots_data(found: RunSnapshots, top: int | None) -> dict[str, Any]:
+    """The same of snapshots of torch.cuda.memory; `top` groups, or all."""
+    return {"format": FORMAT, "kind": "memory_snapshot",
+            "ranks": sorted({one.memory.rank for one in found.devices}),
+            "devices": [_device(one) for one in found.devices],
+            "groups": found.groups.head(top or len(found.groups)).to_dicts()}
+
+
+def _device(one: OneDevice) -> dict[str, Any]:
+    memory = one.memory
+    plain = {name: getattr(memory, name) for name in (
+        "rank", "device", "peak_bytes", "peak_us", "peak_reserved_bytes", "before_bytes", "entries", "unseen")}
+    return {**plain, "num_tensors": one.num_alive, "now": asdict(memory.division),
+            "failures": [asdict(failure) for failure in memory.failures], "settings": one.settings,
+            "unknown_entries": one.num_other, "timeline": memory.timeline.to_dicts(),
+            "tensors": one.largest.drop("is_at_peak", "is_alive").to_dicts()}

@@ -142,7 +142,7 @@ def test_commands_without_times_are_left_out_and_said(tmp_path, broken):
     for command in ("comms", "waits"):
         found = json.loads(called(command, "--json", "--step", 0, run).stdout)["devices"]["by_step"]
         assert [(row["device_step_ns"], row["compute_ns"]) for row in found] == [(1_000_000, 150_000)]
-    assert "1 command of rank0.json left out: the profiler noted impossible times" in called("comms", run).stdout
+    assert "1 command of rank0.json left out: the profiler recorded impossible times" in called("comms", run).stdout
     rows = called("ops", "--type", "kernel", run).stdout
     assert "1 slice without usable times skipped" in rows and "230.00 us" in rows
 
@@ -159,7 +159,7 @@ def test_calls_that_the_host_is_in_while_it_is_late_are_told(tmp_path):
     assert [(one["name"], one["idle_ns"]) for one in found["calls_meanwhile"]] == [
         ("cudaMalloc", 100_000), ("cudaLaunchKernel", 2500)]  # mean of two steps
     text = called("comms", run).stdout
-    assert "calls of the runtime that its threads are in meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
+    assert "runtime calls in which its threads are meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
 
 
 def test_a_step_whose_next_one_was_not_recorded_does_not_last_until_one_far_behind(tmp_path):

@@ -155,7 +155,7 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
 
 
 def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
-    from distprof.merge.clock.common_times import on_common_clock
+    from distprof.merge.clock.model import on_common_clock
     from distprof.merge.run.tables import read_table, write
     from distprof.merge.totals.many_ranks import analysis_of_merge
     from distprof.merge.totals.summary import reduce
