@@ -15,10 +15,9 @@ import msgspec
 
 from distprof.contract.conditions import HOSTS
 from distprof.contract.paths import PARTIAL_SUFFIX
-from distprof.contract.rank_json import MOST_RANKS
 from distprof.contract.rank_summary import SUMMARIES
-from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.run_json import MOST_RANKS
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, write_unsynced
 from distprof.errors import DataError
 from distprof.files import read_small
 from distprof.launch.hosts.wire import Answer, Drop, Move, Put
