@@ -13,7 +13,7 @@ from distprof.merge.activity.activities import Activities, Activity, ActivityLan
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
 from distprof.merge.activity.waiting import RankCollectives
-from distprof.merge.match.backend_names import communicates
+from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 
 RESUMED_NS = 10_000_000
 """A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
@@ -155,8 +155,8 @@ def _place(before: str | None, behind: str | None, *, has_forward: bool) -> str:
 
 def _launched(kernels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Kernels by start, with `launched_ns`; null where that is not known."""
-    launches = events.filter(pl.col("category").str.to_lowercase().str.starts_with("cuda_"),
-                             pl.col("correlation").is_not_null()).select("correlation", launched_ns="start_ns")
+    launches = events.filter(pl.col("category").str.to_lowercase().is_in(RUNTIME_CATEGORIES),
+                             pl.col("correlation") > 0).select("correlation", launched_ns="start_ns")
     return kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
 
 

@@ -64,7 +64,7 @@ def _rows(rank: Rank) -> tuple[list[dict[str, Any]] | None, list[TraceDamaged]]:
     numbered = [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
                 for row in rows]
     return numbered, [*damages_of(rank.number, rank.trace, found.damage, found.losses, found.num_events,
-                                   found.num_overlong)]
+                                   found.num_overlong, found.num_untimed)]
 
 
 def _is_lane(row: Mapping[str, Any]) -> bool:
