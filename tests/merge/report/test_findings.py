@@ -8,8 +8,8 @@ from html import unescape
 import pytest
 
 from distprof.merge.report.document import document
-from distprof.merge.report.finding import Finding
 from distprof.merge.report.resource_findings import (
+    Finding,
     bandwidth,
     compilations,
     data_loading,
