@@ -15,13 +15,11 @@ from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.communication.comms import summarise
-from distprof.merge.text.communication.comms_tables import list_slowest, show_matrix
+from distprof.merge.text.communication.comms_tables import comms_data, list_slowest, show_matrix
 from distprof.merge.text.communication.timeline import draw_timeline
-from distprof.merge.text.documents.comms_json import comms_data
 from distprof.merge.text.problems import show_problems
 from distprof.merge.totals.description import problems_of
-from distprof.merge.totals.findings import Findings
-from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.totals.findings import Findings, findings_of
 from distprof.merge.watch.known_state import known_state
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all

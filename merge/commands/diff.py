@@ -16,11 +16,10 @@ from distprof.merge.cost.choice import Choice
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged, judged, limit_of
 from distprof.merge.difference.observed import Observed, observe
-from distprof.merge.text.difference.data import difference_data
+from distprof.merge.text.communication.comms_tables import comms_data
 from distprof.merge.text.difference.document import TOP, Document, document, limit_line, render
-from distprof.merge.text.difference.pages import html, markdown
-from distprof.merge.text.documents.comms_json import comms_data
-from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.text.difference.formats import difference_data, html, markdown
+from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.summary import communication
 from distprof.reporters.page import Page
 

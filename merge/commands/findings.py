@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.merge.report.document import document
 from distprof.merge.report.sources import MEASURED, Given
-from distprof.merge.text.documents.findings_json import findings_data
+from distprof.merge.text.findings import findings_data
 
 MARKS = {"bad": "!!", "warn": "! ", "note": "- ", "good": "ok"}
 COLUMNS = {"severity": pl.String(), "text": pl.String(), "detail": pl.String(), "rank": pl.Int64(), "step": pl.Int64(),

@@ -26,7 +26,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.scanned_tables import scan_table
 from distprof.merge.run.tables import read_table, readable
-from distprof.merge.totals.module_sums import read_modules
+from distprof.merge.totals.modules import read_modules
 from distprof.merge.waits.run_waits import run_waits
 from distprof.storage.places import place
 from distprof.terminal import quoted

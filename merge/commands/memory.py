@@ -25,8 +25,7 @@ from distprof.merge.snapshot.run_snapshots import (
     ranks_of,
     run_snapshots,
 )
-from distprof.merge.text.documents.memory_json import memory_data
-from distprof.merge.text.memory import MemoryShown, render
+from distprof.merge.text.memory import MemoryShown, memory_data, render
 from distprof.merge.text.snapshots import SnapshotsShown
 from distprof.merge.text.snapshots import render as render_snapshots
 from distprof.reporters.page import Page

@@ -21,8 +21,7 @@ from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.operators.selection import Selection, check, check_words
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.timelines import with_timelines
-from distprof.merge.text.documents.ops_json import ops_data
-from distprof.merge.text.ops import OperatorsShown, render
+from distprof.merge.text.ops import OperatorsShown, ops_data, render
 from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
 from distprof.merge.torch_table.averages import torch_averages
 from distprof.merge.torch_table.session import read_session

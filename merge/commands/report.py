@@ -44,7 +44,7 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
     if form == "json":
         return json.dumps(document(path, *more, given=given), separators=(",", ":"))
     if form == "markdown":
-        from distprof.merge.text.report_markdown import render
+        from distprof.merge.text.findings import render
 
         return render(document(path, *more, given=given))
     place = out if out is not None else place_of((path, *more))

@@ -86,7 +86,7 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
 
 
 def _modules(run: Run) -> pl.DataFrame:
-    from distprof.merge.totals.module_sums import read_modules
+    from distprof.merge.totals.modules import read_modules
 
     return read_modules(run).rows
 

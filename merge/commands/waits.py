@@ -19,7 +19,7 @@ from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.documents.devices_json import devices_data
+from distprof.merge.text.communication.device_steps import devices_data
 from distprof.merge.text.waits import WaitsShown, render
 from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.queues import summed_queues

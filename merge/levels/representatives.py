@@ -16,14 +16,20 @@ LOOKED_AT = 4
 """Replicas that are looked at for one whose folder is there."""
 MOST_OF_GROUPS = 1024
 """Ranks that stand for those of their place on all axes but the data-parallel ones."""
+Place = tuple[tuple[str, int], ...]
+"""Axes that divide the model, and the coordinates on them."""
+
+
+def place_of(rank: Rank) -> Place:
+    """Where a rank stands on the axes that divide the model."""
+    return tuple((axis, at) for axis, at in (rank.coordinates or {}).items() if axis not in DATA_PARALLEL)
 
 
 def of_places(run: Run) -> list[Rank]:
     """One rank of each place on the axes that divide the model, whose folder is there; the lowest."""
-    places = defaultdict[tuple[tuple[str, int], ...], list[Rank]](list)
+    places = defaultdict[Place, list[Rank]](list)
     for rank in run.ranks:
-        key = tuple((axis, at) for axis, at in (rank.coordinates or {}).items() if axis not in DATA_PARALLEL)
-        places[key].append(rank)
+        places[place_of(rank)].append(rank)
     found = (next((rank for rank in ranks[:LOOKED_AT] if has_folder(rank)), None) for ranks in places.values())
     return [rank for rank in found if rank is not None][:MOST_OF_GROUPS]
 

@@ -14,9 +14,9 @@ from distprof.merge.cost.bandwidth import bandwidths as by_size
 from distprof.merge.cost.choice import group_label
 from distprof.merge.report.section import AbsentError, Sample, columns_of, columns_of_rows, numbered
 from distprof.merge.report.sources import Sources
+from distprof.merge.text.communication.comms_tables import culprit_data
 from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of, unseen
 from distprof.merge.text.communication.hang import hang_lines
-from distprof.merge.text.documents.comms_json import culprit_data
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.watch import is_slow_later, watched_of
 from distprof.units import counted

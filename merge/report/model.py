@@ -17,7 +17,7 @@ from distprof.merge.memory.run_memory import Peak, RunMemory, grouped
 from distprof.merge.operators.grouping import grouped_sums
 from distprof.merge.report.section import AbsentError, Columns, Sample, columns_of, columns_of_rows
 from distprof.merge.report.sources import OPERATORS_BY, Sources
-from distprof.merge.text.documents.ops_json import ops_data
+from distprof.merge.text.ops import ops_data
 from distprof.merge.text.stats import mfu, peak_words
 from distprof.peaks.published import device_peaks
 from distprof.units import counted

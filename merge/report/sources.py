@@ -31,8 +31,8 @@ from distprof.merge.run.merged import is_merge, origin_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
-from distprof.merge.totals.findings import EVERYTHING, Findings, findings
-from distprof.merge.totals.many_ranks import ManyRanks, findings_of_many, many_ranks
+from distprof.merge.totals.findings import EVERYTHING, Findings, findings, findings_of_many
+from distprof.merge.totals.many_ranks import ManyRanks, many_ranks
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.merge.text.critical import ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.text.phrases import brief, work_name
-from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.deferral import Deferral
 from distprof.merge.whatif.prediction import Prediction

@@ -30,8 +30,7 @@ from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from distprof.merge.text.communication.culprits import culprit_lines
-from distprof.merge.totals.findings import EVERYTHING
-from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.totals.findings import EVERYTHING, findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 from support.jobs import ROOT

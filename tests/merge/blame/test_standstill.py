@@ -6,7 +6,7 @@ import pytest
 
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.blame.standstill import same_stacks, standstill
-from distprof.merge.text.communication.standstill import standstill_lines
+from distprof.merge.text.communication.hang import standstill_lines
 
 SECOND = 1_000_000_000
 USER = StackFrame(file="/home/me/train.py", line=57, function="load_batch")
