@@ -20,7 +20,7 @@ from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.merged_operators import Opened, run_of_merge
-from distprof.merge.operators.operator_rows import as_texts
+from distprof.merge.operators.rank_share import as_texts
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run

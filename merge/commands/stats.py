@@ -99,7 +99,7 @@ def _computed(paths: Sequence[Path], peak: float | None = None,
 def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
     # an earlier merge, where there is one, has all of it
     from distprof.merge.cost.measured_run import measured_run
-    from distprof.merge.levels.all_tables import tables_tell
+    from distprof.merge.levels.representatives import tables_tell
     from distprof.merge.totals.many_ranks import many_ranks
     from distprof.merge.totals.recorded_tables import read_tables
     from distprof.merge.totals.summary import reduce

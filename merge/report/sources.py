@@ -16,8 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
-from distprof.merge.levels.all_tables import tables_tell
-from distprof.merge.levels.representatives import has_folder, of_places, standing_out
+from distprof.merge.levels.representatives import has_folder, of_places, standing_out, tables_tell
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
 from distprof.merge.operators.rank_share import Asked

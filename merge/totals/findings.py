@@ -27,9 +27,8 @@ from distprof.merge.cost.coverage import Coverage, coverage
 from distprof.merge.cost.kinds import NEEDED, CollectiveKind, kinds
 from distprof.merge.cost.measured_run import MeasuredRun, differing, measured_run
 from distprof.merge.cost.per_collective import per_collective
-from distprof.merge.levels.all_tables import tables_tell
-from distprof.merge.levels.level_run import LevelRun, level_run
-from distprof.merge.levels.meeting_rows import meeting_rows, odd_rows
+from distprof.merge.levels.level_run import LevelRun, level_run, meeting_rows, odd_rows
+from distprof.merge.levels.representatives import tables_tell
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.group_ranks import with_lists

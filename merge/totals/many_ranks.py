@@ -9,9 +9,8 @@ from distprof.contract.tables import MODULES, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_many import analysis_of_many
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.levels.all_tables import are_few, tables_tell
 from distprof.merge.levels.level_run import LevelRun, level_run
-from distprof.merge.levels.representatives import of_places
+from distprof.merge.levels.representatives import are_few, of_places, tables_tell
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, read_table

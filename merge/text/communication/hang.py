@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from distprof.contract.stuck import StackFrame, Stuck
-from distprof.merge.blame.hang import LIBRARY, Hang, Hangs, Standing
-from distprof.merge.blame.standstill import Doing, Standstill, same_stacks
+from distprof.merge.blame.hang import LIBRARY, Doing, Hang, Hangs, Standing, Standstill, same_stacks
 from distprof.merge.text.phrases import brief, file_name, rank_list
 from distprof.units import counted
 

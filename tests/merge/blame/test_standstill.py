@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
-from distprof.merge.blame.standstill import same_stacks, standstill
+from distprof.merge.blame.hang import same_stacks, standstill
 from distprof.merge.text.communication.hang import standstill_lines
 
 SECOND = 1_000_000_000
