@@ -20,7 +20,7 @@ from distprof.merge.text.communication.timeline import draw_timeline
 from distprof.merge.text.problems import show_problems
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings, findings_of
-from distprof.merge.watch.known_state import known_state
+from distprof.merge.watch.job_watch import known_state
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 

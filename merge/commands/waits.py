@@ -21,10 +21,10 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.communication.device_steps import devices_data
 from distprof.merge.text.waits import WaitsShown, render
-from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.queues import summed_queues
 from distprof.merge.waits.run_waits import RunWaits, grouped, run_waits
 from distprof.merge.waits.script_lines import script_lines
+from distprof.merge.waits.traced_waits import compilation_totals, grouped_compilations
 from distprof.reporters.page import Page
 from distprof.units import spans
 

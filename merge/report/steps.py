@@ -10,18 +10,18 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.errors import DataError
 from distprof.merge.activity.breakdown import PARTS
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import counted_steps, host_meanwhile, mean_device_steps
 from distprof.merge.activity.device.rank_device import DeviceSteps
+from distprof.merge.activity.device.steps import CAUSES
 from distprof.merge.activity.device.steps import PARTS as DEVICE_PARTS
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
 from distprof.merge.report.section import AbsentError, Columns, Sample, columns_of, columns_of_rows
 from distprof.merge.report.sources import Sources
 from distprof.merge.totals.step_time import parts_of_step
 from distprof.merge.totals.totals import per_rank
-from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.run_waits import grouped
 from distprof.merge.waits.script_lines import script_lines as lines_of
+from distprof.merge.waits.traced_waits import compilation_totals, grouped_compilations
 from distprof.units import counted
 
 OF_TRACE = tuple(f"{part}_ns" for part in PARTS)

@@ -15,7 +15,7 @@ from distprof.merge.report.section import MOST_RANKS, AbsentError, Sample
 from distprof.merge.report.sources import Sources
 from distprof.merge.run.run_model import Rank
 from distprof.merge.text.watch import SLOW, job_line, sentence, watched_of
-from distprof.merge.watch.known_state import num_bytes
+from distprof.merge.watch.job_watch import num_bytes
 from distprof.merge.watch.points import PHASES, SERIES, Points, RankLine, points, rank_line, rows_of
 from distprof.merge.workers.pool import Pool, ProcessPool
 from distprof.units import counted, spans

@@ -15,9 +15,9 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.text.communication.device_steps import show_idleness
 from distprof.merge.text.phrases import cut, module_name, rank_list, short_names
 from distprof.merge.text.problems import show_problems
-from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.queues import FULL, summed_queues
 from distprof.merge.waits.run_waits import RunWaits
+from distprof.merge.waits.traced_waits import compilation_totals, grouped_compilations
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans

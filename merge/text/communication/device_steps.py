@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import (
     ENOUGH,
     OF_DEVICE,
@@ -19,7 +18,7 @@ from distprof.merge.activity.device.mean_steps import (
     mean_streams,
 )
 from distprof.merge.activity.device.rank_device import DeviceSteps
-from distprof.merge.activity.device.steps import PARTS
+from distprof.merge.activity.device.steps import CAUSES, PARTS
 from distprof.merge.text.phrases import cut, rank_list, short_names, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
