@@ -1,4 +1,4 @@
-"""`distprof ops` on one screen, as a table in Markdown, and as data for `--json` (docs/operators.md describes its keys)."""
+"""`distprof ops` on one screen, as a table in Markdown, and as data for `--json` (docs/operators.md has its keys)."""
 
 from __future__ import annotations
 
