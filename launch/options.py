@@ -93,7 +93,7 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
 
 def _on_one_host(context: click.Context, _: click.Parameter, value: object) -> None:
     if value:
-        from distprof.merge.clock.recorded_clock import on_one_host
+        from distprof.merge.clock.choose import on_one_host
 
         context.with_resource(on_one_host())
 

@@ -51,8 +51,8 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     from distprof.merge.commands.comms import View
     from distprof.merge.commands.comms import comms as comms_of
     from distprof.merge.cost.choice import Choice
-    from distprof.merge.run.attempts import of_attempt
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.rank_folders import of_attempt
+    from distprof.merge.run.timelines import reading_in
 
     view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
     with reading_in(given_workers(workers, scheduler)):

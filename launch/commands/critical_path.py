@@ -34,7 +34,7 @@ def critical_path(runs: tuple[Path, ...], *, steps: tuple[int, ...], top: int | 
 
     reuse_memory()
     from distprof.merge.commands.critical_path import CriticalView, critical_paths
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     view = CriticalView(steps=steps, top=top, as_json=as_json)
     show(critical_paths(*of_attempt(runs, attempt), view=view, strict=strict, sizes=given_sizes(sizes)))

@@ -37,7 +37,7 @@ def export(runs: tuple[Path, ...], *, out: Path, form: str, prefix: str | None, 
     reuse_memory()
     from distprof.merge.commands.export import ExportOptions
     from distprof.merge.commands.export import export as export_of
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     options = ExportOptions(out=out, form=form, prefix=prefix, ranks=ranks,
                             target="replay" if target == "replay" else "astra-sim")

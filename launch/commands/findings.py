@@ -28,6 +28,6 @@ def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, **si
     reuse_memory()
     from distprof.merge.commands.findings import findings as findings_of
     from distprof.merge.report.sources import Given
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     show(findings_of(*of_attempt(runs, attempt), as_json=as_json, given=Given(sizes=given_sizes(sizes))))

@@ -38,7 +38,7 @@ def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...
     reuse_memory()
     from distprof.merge.commands.memory import MemoryView
     from distprof.merge.commands.memory import memory as memory_of
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     view = MemoryView(by=by, ranks=ranks, top=top, form=form or "text", parquet=parquet,
                       lifetimes=lifetimes)

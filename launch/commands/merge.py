@@ -95,7 +95,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
     from distprof.merge.run.traces.ranking import Naming, read_rank_map
 
     runs = of_attempt(runs, attempt)

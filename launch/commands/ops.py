@@ -73,7 +73,7 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     if as_torch:
         others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
@@ -88,7 +88,7 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     from distprof.merge.commands.ops import OpsView
     from distprof.merge.commands.ops import ops as ops_of
     from distprof.merge.operators.selection import Selection
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.timelines import reading_in
 
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,

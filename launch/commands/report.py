@@ -60,8 +60,8 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
     reuse_memory()
     from distprof.merge.commands.report import report as report_of
     from distprof.merge.report.sources import Given
-    from distprof.merge.run.attempts import of_attempt
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.rank_folders import of_attempt
+    from distprof.merge.run.timelines import reading_in
 
     given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
     with reading_in(given_workers(workers, scheduler)):

@@ -39,7 +39,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     runs = of_attempt(runs, attempt)
     from distprof.merge.commands.stats import stats as stats_of

@@ -41,7 +41,7 @@ def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | 
     reuse_memory()
     from distprof.merge.commands.waits import WaitsView
     from distprof.merge.commands.waits import waits as waits_of
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
 
     view = WaitsView(by=by or ("line", "op"), sort=sort, top=top, ranks=ranks, steps=steps, queues=queues,
                      form=form or "text")

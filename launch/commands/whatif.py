@@ -47,7 +47,7 @@ def whatif(runs: tuple[Path, ...], *, scales: tuple[str, ...], no_stragglers: bo
     reuse_memory()
     from distprof.merge.commands.whatif import WhatIfView
     from distprof.merge.commands.whatif import whatif as whatif_of
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
     from distprof.merge.whatif.changes import Changes, factor_of, scale_of
 
     changes = Changes(scales=tuple(map(scale_of, scales)), no_stragglers=no_stragglers,

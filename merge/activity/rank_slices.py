@@ -17,18 +17,15 @@ from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.activity.device.commands import COPIES, KERNEL, RUNTIME
 from distprof.merge.activity.markers import GLOO, STEP, TORCH_MODULE
-from distprof.merge.clock.common_times import on_common_clock
-from distprof.merge.clock.model import Clock, RankClock
+from distprof.merge.clock.model import Clock, RankClock, on_common_clock
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import DAMAGE, TYPES, empty, unreadable, wanted_rows
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
-from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
-from distprof.merge.scan.overlong import cut_overlong, has_overlong
-from distprof.merge.scan.scanned_columns import NONE
+from distprof.merge.scan.scanned_columns import NONE, SLICE
 
 CATEGORIES = ("cpu_op", "user_annotation", KERNEL, *COPIES, *RUNTIME)
 """Categories, in lower case, of events that show what a rank is doing."""

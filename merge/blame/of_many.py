@@ -26,8 +26,8 @@ from distprof.merge.blame.excess import Excess, ShiftingLateness, excess_of
 from distprof.merge.blame.first_cut import FirstCut, Peers, first_cut
 from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.slow_groups import MOVED, SlowGroup, slow_groups_of
-from distprof.merge.clock.recorded_clock import hosts_of
-from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.clock.choose import hosts_of
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.levels.level_run import LevelRun, meeting_rows
 from distprof.merge.levels.representatives import has_folder
 from distprof.merge.match.matched_run import match_run

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from distprof.contract.problems import Problem, TraceDamaged
 from distprof.freed_memory import giving_back
-from distprof.merge.chrome.drawing.chosen import Chain
 from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plan import RankPlan
-from distprof.merge.chrome.rank_plans import plan_ranks
+from distprof.merge.chrome.rank_plans import Chain, plan_ranks
 from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.work_folder import remove_work_folder
@@ -29,7 +28,7 @@ from distprof.merge.run.timelines import losses_of
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.cost.collective_pieces import CollectivePieces
+    from distprof.merge.cost.measured_parts import CollectivePieces
     from distprof.storage.writing.by_workers import ByWorkers
 
 

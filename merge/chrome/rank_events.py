@@ -16,8 +16,7 @@ from distprof.merge.chrome.step_selection import Steps
 from distprof.merge.chrome.survey import NAMES_OF, timeless
 from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import Scanner
-from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
-from distprof.merge.scan.scanned_columns import NONE, Text
+from distprof.merge.scan.scanned_columns import BEGIN, FLOWS, META, NONE, PAIRED, SLICE, Text
 
 if TYPE_CHECKING:
     from distprof.storage.writing.joined import Parts

@@ -21,7 +21,7 @@ from distprof.merge.run.traces.rank_from_name import natural, place_in, rank_in,
 from distprof.merge.scan.chrome_file import ChromeFile
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE
-from distprof.merge.scan.thread_ids import thread_of
+from distprof.merge.scan.scanned_columns import thread_of
 from distprof.merge.scan.trace_file import TraceFile
 
 PREFIX = re.compile(r"\[([^\]]{1,64})\] ?")

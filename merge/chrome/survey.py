@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from distprof.arrays import Integers
-from distprof.merge.chrome.device_processes import DeviceProcesses
+from distprof.merge.chrome.numbering import DeviceProcesses
 from distprof.merge.chrome.work_folder import Attempt, StillWanted
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.finder import LayoutFinder
@@ -23,10 +23,9 @@ from distprof.merge.layout.layout import Layout
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
-from distprof.merge.scan.event_phases import META, SLICE
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.repair import repaired
-from distprof.merge.scan.scanned_columns import NONE, Text
+from distprof.merge.scan.scanned_columns import META, NONE, SLICE, Text
 from distprof.merge.scan.trace_file import TraceFile
 
 ALL = EventSelection()

@@ -9,8 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +22,17 @@ from distprof.merge.workers.carried import carried_in, carry
 WORK = ".work"
 LOOK_S = 1.0
 """Between two looks whether the folder is still there."""
+_WATCH = """
+import os, shutil, sys
+if sys.stdin.read() != "done":
+    gone = sys.argv[1] + ".gone"
+    try:
+        os.rename(sys.argv[1], gone)
+    except OSError:
+        pass
+    shutil.rmtree(gone, ignore_errors=True)
+"""
+"""Reads to the end of its input, which comes when the merge has ended, however that was."""
 
 
 def make_work_folder(folder: Path) -> Path:
@@ -85,3 +99,14 @@ class Attempt:
         if not self._is_kept:
             with suppress(OSError):
                 self._temporary.unlink()
+
+
+@contextmanager
+def removed_if_killed(folder: Path) -> Iterator[None]:
+    """Has a process of its own watch this one. Workers stop within seconds where the folder is gone."""
+    watch = subprocess.Popen([sys.executable, "-I", "-S", "-c", _WATCH, str(folder)], stdin=subprocess.PIPE, text=True,
+                             start_new_session=True)
+    try:
+        yield
+    finally:
+        watch.communicate("done")

@@ -18,19 +18,20 @@ from distprof.merge.clock.model import UNSHIFTED, Clock
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.execution.dependencies.stream_waits import num_blind
-from distprof.merge.execution.formats.chakra_nodes import (
-    ExportContext,
-    Target,
-    Written,
-    chakra_nodes,
-    sizes_of,
-    write_chakra,
-)
+from distprof.merge.execution.formats.chakra_nodes import chakra_nodes, write_chakra
 from distprof.merge.execution.formats.comm_replay import replay_input, write_replay
 from distprof.merge.execution.formats.drawing import write_graph
 from distprof.merge.execution.formats.linked_json import write_linked
 from distprof.merge.execution.pairing import observed_process, process_of
-from distprof.merge.execution.process_groups import ProcessGroups, groups_of, with_groups
+from distprof.merge.execution.process_groups import (
+    ExportContext,
+    ProcessGroups,
+    Target,
+    Written,
+    groups_of,
+    sizes_of,
+    with_groups,
+)
 from distprof.merge.execution.rank_execution import (
     RankExecution,
     Sources,

@@ -14,7 +14,7 @@ import polars as pl
 from distprof.contract.paths import MERGED, RUN_JSON
 from distprof.contract.tables import COMPILATIONS, EVENTS, STEPS
 from distprof.errors import DataError
-from distprof.merge.clock.common_times import on_common_clock
+from distprof.merge.clock.model import on_common_clock
 from distprof.merge.commands.findings import findings_frame
 from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run

@@ -15,18 +15,17 @@ from distprof.errors import DataError, Ended
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
+from distprof.merge.chrome.work_folder import removed_if_killed
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.merge_folder import beside, free, written_whole
-from distprof.merge.run.each_rank import reading_in
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.timelines import with_timelines
+from distprof.merge.run.timelines import reading_in, with_timelines
 from distprof.merge.run.traces.ranking import Naming
 from distprof.merge.scan.anonymous import Anonymiser
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import described, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
-from distprof.merge.workers.leftovers import removed_if_killed
 from distprof.storage.places import remote
 from distprof.terminal import say
 

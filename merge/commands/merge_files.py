@@ -14,10 +14,10 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.errors import DataError
 from distprof.files import write_json
-from distprof.merge.chrome.drawing.chosen import Chain
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import SENTENCES
+from distprof.merge.chrome.rank_plans import Chain
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
@@ -155,7 +155,7 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
 
 
 def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
-    from distprof.merge.clock.common_times import on_common_clock
+    from distprof.merge.clock.model import on_common_clock
     from distprof.merge.run.tables import read_table, write
     from distprof.merge.totals.many_ranks import analysis_of_merge
     from distprof.merge.totals.summary import reduce

@@ -13,7 +13,7 @@ from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import SUMMARY_KEYS
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
-from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
+from distprof.merge.run.merged import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text import stats as stats_text

@@ -13,7 +13,7 @@ from distprof.contract.problems import Problem, Remark
 from distprof.contract.tables import EXECUTION_COLLECTIVES, STEPS
 from distprof.errors import DataError
 from distprof.merge.execution.communication import Communication, communication
-from distprof.merge.execution.dependencies.edges import Edges
+from distprof.merge.execution.dependencies.storage_dependencies import Edges
 from distprof.merge.execution.dependencies.stream_waits import DEVICE, StreamWaitEvents
 from distprof.merge.execution.in_order import in_order
 from distprof.merge.execution.linking import FUNCTION, LEAST, STREAM, Links

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from distprof.arrays import Array, Flags, Integers
-from distprof.merge.scan.event_phases import FLOW_START
-from distprof.merge.scan.scanned_columns import NONE
+from distprof.merge.scan.scanned_columns import FLOW_START, NONE
 
 REUSED = 3 << 30
 """Numbers of arrows whose id an earlier arrow of the rank had; other ids are below."""

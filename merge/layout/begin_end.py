@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distprof.arrays import Array, Integers
-from distprof.merge.scan.event_phases import ASYNC_BEGIN, BEGIN, END
+from distprof.merge.scan.scanned_columns import ASYNC_BEGIN, BEGIN, END
 
 NO_NAME = -1
 ALL = -2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,25 @@ from distprof.merge.layout.begin_end import pair_halves
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.layout import Layout, by_row
 from distprof.merge.layout.nesting import END_BEFORE, END_WITHIN, ROWS, Nested, Pairs, nest
-from distprof.merge.layout.raw_threads import RawThreads
 from distprof.merge.layout.sorted_rows import ROOM, SortedRows
 from distprof.merge.layout.time_span import TimeSpan
-from distprof.merge.scan.engine import Scanner
-from distprof.merge.scan.event_phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
-from distprof.merge.scan.scanned_columns import ENCLOSING, FLOW_IN, FLOW_OUT, NONE, Text
+from distprof.merge.scan.engine import Interner, Scanner
+from distprof.merge.scan.scanned_columns import (
+    BEGIN,
+    ENCLOSING,
+    FLOW_END,
+    FLOW_IN,
+    FLOW_OUT,
+    FLOW_START,
+    FLOW_STEP,
+    FLOWS,
+    META,
+    NONE,
+    PAIRED,
+    SLICE,
+    Text,
+    thread_of,
+)
 
 ENDS = {"category": np.int32, "name": np.int32, "link": np.int64, "at_ns": np.int64, "row": np.int64,
         "number": np.int64, "phase": np.uint8, "is_slice": np.bool_}
@@ -195,3 +209,31 @@ def _moved(cut_rows: Integers, cut_ns: Integers, pairs: Pairs) -> tuple[Integers
     places = np.searchsorted(pairs.row, cut_rows)
     ends, end_ns = pairs.end[places], pairs.start_ns[places] + cut_ns
     return by_row([(ends[ends >= 0], end_ns[ends >= 0])])
+
+
+class RawThreads:
+    """Threads by the numbers that the scanner gives to them."""
+
+    def __init__(self, interner: Interner) -> None:
+        self._interner = interner
+        self.names: list[tuple[str, str]] = []
+        """Process and thread of each number."""
+        self._first: dict[tuple[str, str], int] = {}
+        self._numbers: Any = np.empty(0, np.int32)
+
+    def look(self) -> None:
+        """Takes in the threads that are new."""
+        known = len(self.names)
+        if len(self._interner) == known:
+            return
+        for text in self._interner.texts(known):
+            pid, tid = thread_of(text)
+            self.names.append((intern(pid), intern(tid)))
+        new = [self._first.setdefault(name, number) for number, name in enumerate(self.names[known:], known)]
+        if len(self.names) > len(self._numbers):
+            self._numbers = np.resize(self._numbers, 2 * len(self.names))
+        self._numbers[known:len(self.names)] = new
+
+    def same(self, numbers: Array) -> Array:
+        """The numbers of rows, with one for all spellings of a thread: 7 and "7" are written as the same."""
+        return numbers if len(self._first) == len(self.names) else self._numbers.take(numbers)

@@ -12,7 +12,7 @@ from distprof.merge.layout.begin_end import ambiguous_places, in_places
 from distprof.merge.layout.layout import by_row
 from distprof.merge.layout.sorted_rows import SortedRows
 from distprof.merge.scan.engine import ENGINE
-from distprof.merge.scan.laid_slices import AROUND, FOLLOWING
+from distprof.merge.scan.scanned_columns import AROUND, FOLLOWING
 
 TOLERANCE_NS = 1000
 """Slices that stick out of each other by no more are cut: rounding, not another order of things."""

@@ -22,8 +22,8 @@ from distprof.contract.rank_summary import (
 )
 from distprof.freed_memory import uncollected
 from distprof.merge.clock.model import UNSHIFTED, Clock
+from distprof.merge.run.summaries.frames import calls_of_cells, is_whole
 from distprof.merge.run.summaries.summaries import ColumnJoin, Summaries
-from distprof.merge.run.summaries.whole import calls_of_cells, is_whole
 
 NONE = np.iinfo(np.int64).min
 """Where a time is not known."""

@@ -15,11 +15,11 @@ from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import text_of
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.freed_memory import give_back
+from distprof.merge.clock.choose import hosts_of, recorded_clock
 from distprof.merge.clock.model import Check, Clock
-from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.cost.choice import group_key
-from distprof.merge.cost.collectives import measured_collectives
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import per_collective
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, Meeting, joined_arrivals
 from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
 from distprof.merge.match.matching import match

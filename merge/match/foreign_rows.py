@@ -25,11 +25,10 @@ from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op
 from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
-from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
-from distprof.merge.run.timelines import damages_of
+from distprof.merge.run.timelines import damages_of, for_each_rank
 from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"

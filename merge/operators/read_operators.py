@@ -21,8 +21,8 @@ from distprof.merge.operators.shapes import UNKNOWN, WANTED
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead, MemoryChanges
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, Wanted, read_timeline
-from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank
+from distprof.merge.run.timelines import for_each_rank
 
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,

@@ -10,8 +10,8 @@ import msgspec
 import polars as pl
 
 from distprof.contract.problems import RankFailed
-from distprof.merge.cost.bandwidth import bandwidths as by_size
 from distprof.merge.cost.choice import group_label
+from distprof.merge.cost.collective_sums import bandwidths as by_size
 from distprof.merge.report.section import AbsentError, Sample, columns_of, columns_of_rows, numbered
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.communication.comms_tables import culprit_data

@@ -25,8 +25,7 @@ from distprof.merge.operators.selection import Selection
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
-from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
-from distprof.merge.run.merged import is_merge, origin_of
+from distprof.merge.run.merged import is_merge, modules_of_merge, origin_of, summary_of_merge
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table

@@ -23,8 +23,7 @@ from distprof.contract.tables import COLLECTIVES, STEPS, Table
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.summaries.frames import frame_of
-from distprof.merge.run.summaries.rows import rows_of_ranks
+from distprof.merge.run.summaries.frames import frame_of, rows_of_ranks
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
 from distprof.merge.run.table_check import check_rows, check_size
 from distprof.storage.places import ahead, remote

@@ -13,8 +13,7 @@ from itertools import chain
 
 from distprof.errors import LIMITS, DataError
 from distprof.merge.scan import nsys, rocprof
-from distprof.merge.scan.decompression import Decompressed, format_of
-from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
+from distprof.merge.scan.decompression import SNIFFED_BYTES, Decompressed, format_of, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
 from distprof.merge.scan.repair import in_microseconds
 from distprof.merge.scan.trace_file import Part, Pieces, TraceFile, Unzipped

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from distprof.compiled import build
 from distprof.compiled.library import how_built, is_built
-from distprof.merge.scan.laid_slices import LaidSlices
-from distprof.merge.scan.scanned_columns import Status, Text
+from distprof.merge.scan.scanned_columns import LaidSlices, Status, Text
 
 if TYPE_CHECKING:
     import numpy.typing as npt

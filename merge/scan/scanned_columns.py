@@ -1,12 +1,18 @@
-"""The columns that a scan of Chrome events fills, a row an event, and what the numbers in them mean."""
+"""The columns that a scan of Chrome events fills, a row an event, and what numbers and texts in them mean.
+
+Slices that come in parts have columns of their own: what the engines find out about them.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from distprof.arrays import Array
 
@@ -18,6 +24,11 @@ REPAIR, BAD_TIME, GLOBAL, NON_ASCII, ENCLOSING, FLOW_IN, FLOW_OUT = (1 << bit fo
 """Flags of an event: its text is no strict JSON that every viewer reads; its time is no number, or too large; it is an
 instant of scope g; it has bytes above 127; it is the end of an arrow to the slice around it, not to the next one; it
 has a `bind_id` whose arrow comes to it, or begins at it."""
+SLICE, META, BEGIN, END, ASYNC_BEGIN = (ord(letter) for letter in "XMBEb")
+FLOW_START, FLOW_STEP, FLOW_END = (ord(letter) for letter in "stf")
+"""Phases, as the character codes that columns hold."""
+FLOWS, PAIRED = (np.isin(np.arange(256), [ord(letter) for letter in letters]) for letters in ("stf", "BEbe"))
+"""By phase: ends of arrows; slices that are written as two events, a begin and an end."""
 LINKED = b"stfbenSTpFNODPvV()"
 """Phases whose `id` joins events: arrows, asynchronous events, objects, samples, memory dumps, contexts."""
 NO_ARROW = 2
@@ -28,6 +39,11 @@ MOST_BYTES = 2**31 - 1
 """Longest text of a scan: places in it are 32-bit integers."""
 ARRAYS = {"start": np.int32, "end": np.int32, "ts_ns": np.int64, "dur_ns": np.int64, "name": np.int32,
           "category": np.int32, "thread": np.int32, "phase": np.uint8, "flags": np.uint8}
+AROUND, FOLLOWING = -1, -2
+"""Durations of rows that are no slices but ask for the lane of one: of that around their time, the last that has begun
+and not ended before; or of that which begins next."""
+LATE = np.dtype([("row", np.int64), ("lane", np.int64), ("cut", np.int64)])
+_DECODER = json.JSONDecoder(strict=False)
 
 Text = bytes | Any
 """JSON text: bytes, or a numpy array of them."""
@@ -93,3 +109,66 @@ class ScannedColumns:
             if array.shape != (self.num_rows,):
                 raise ValueError(f"expected {name} of {self.num_rows} rows, found {array.shape}")
         return arrays
+
+
+def thread_of(key: bytes) -> tuple[str, str]:
+    """The JSON texts of a pid and a tid, with a blank between them, as text: 7 and "7" are the same."""
+    text = key.decode("utf-8", "replace")
+    try:
+        _, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        end = -1
+    if text[end:end + 1] != " ":  # no JSON
+        end = text.index(" ")
+    return _plain(text[:end]), _plain(text[end + 1:])
+
+
+def _plain(text: str) -> str:
+    if not text:
+        return ""
+    try:
+        return str(msgspec.json.decode(text))
+    except msgspec.DecodeError:
+        return text
+
+
+class LaidSlices(NamedTuple):
+    """What was found about the rows of a part, and about some of earlier parts."""
+
+    lane: Any
+    """Lane of each slice, 0 for the thread itself; of rows that ask, that of the slice they ask for, -1 without one."""
+    cut: Any
+    """New duration of each slice, -1 where the old one stays."""
+    late: Any
+    """Rows of earlier parts, as an array of `LATE`: the lane of the slice that follows one which asked for it, or what
+    is left of a slice; -1 for the other."""
+
+
+def part_of(row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike, duration: npt.ArrayLike) -> list[Array]:
+    """A part, of the types it has to be, checked before C code reads the memory that it lies in.
+
+    Raises:
+        ValueError: The columns do not belong together, or are not by thread and start.
+    """
+    arrays: list[Any] = [np.ascontiguousarray(array, kind) for array, kind in (
+        (row, np.int64), (thread, np.int32), (start, np.int64), (duration, np.int64))]
+    if len({array.shape for array in arrays}) != 1:
+        raise ValueError(f"expected columns of one length, found {[len(array) for array in arrays]}")
+    _, threads, starts, durations = arrays
+    if len(starts) and (int(starts.min()) <= -LATEST_NS or int(starts.max()) >= LATEST_NS
+                        or int(durations.min()) < FOLLOWING or int(durations.max()) >= LATEST_NS):
+        raise ValueError("expected times below 2^62 ns and no durations below 0, found others")
+    if (threads[1:] < threads[:-1]).any() or ((starts[1:] < starts[:-1]) & (threads[1:] == threads[:-1])).any():
+        raise ValueError("expected slices by thread and start, found another order")
+    return arrays
+
+
+def lanes_of(tolerance: int, max_lanes: int) -> tuple[int, int]:
+    """The arguments of `new_lanes`.
+
+    Raises:
+        ValueError: They leave no lane.
+    """
+    if max_lanes < 1:
+        raise ValueError(f"expected a lane or more, found {max_lanes}")
+    return tolerance, max_lanes

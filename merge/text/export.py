@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distprof.contract.problems import Problem, Remark
-from distprof.merge.execution.formats.chakra_nodes import Written
 from distprof.merge.execution.linking import Links
+from distprof.merge.execution.process_groups import Written
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.units import counted, percent, size, spans

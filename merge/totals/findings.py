@@ -23,10 +23,8 @@ from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.blame.of_many import analysis_of_many
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
-from distprof.merge.cost.coverage import Coverage, coverage
-from distprof.merge.cost.kinds import NEEDED, CollectiveKind, kinds
+from distprof.merge.cost.collective_sums import NEEDED, CollectiveKind, Coverage, coverage, kinds, per_collective
 from distprof.merge.cost.measured_run import MeasuredRun, differing, measured_run
-from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.levels.level_run import LevelRun, level_run, meeting_rows, odd_rows
 from distprof.merge.levels.representatives import tables_tell
 from distprof.merge.program.job import Job

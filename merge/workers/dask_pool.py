@@ -26,9 +26,8 @@ from distprof.merge.workers.dask_client import (
     patience_s,
     without_workers,
 )
-from distprof.merge.workers.installed import WHOLE, differing
 from distprof.merge.workers.pool import MOST_LOSSES, Pool, Task
-from distprof.merge.workers.work_place import WorkPlace, lacking_here, not_shared_here
+from distprof.merge.workers.work_place import WHOLE, WorkPlace, differing, lacking_here, not_shared_here
 
 Result = TypeVar("Result")
 BATCH_BYTES = 8 << 20

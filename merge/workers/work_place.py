@@ -1,14 +1,19 @@
-"""What a worker on another host has to see before it can work: the folder of the merge, and the traces."""
+"""What a worker on another host needs before it can work: the folder of the merge, the traces, equal packages."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 PROBE = "probe"
+WHOLE = ("distprof", "isal", "pyarrow", "polars")
+"""Packages of which any other version may write other bytes, or read other things."""
+SERIES = ("python", "numpy")
+"""What has to be of one series, like 3.11: what is pickled by one is not read by another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +74,23 @@ def lacking_here(place: WorkPlace) -> str | None:
 def not_shared_here(place: WorkPlace) -> str | None:
     """`not_shared` of this process, likewise."""
     return place.not_shared()
+
+
+def differing(found: Mapping[str, Any]) -> Iterator[str]:
+    """What differs, worker by worker.
+
+    Args:
+        found: `Client.get_versions` of dask, with the packages of `WHOLE`.
+    """
+    client = found["client"]["packages"]
+    for address, worker in found["workers"].items():
+        there = worker["packages"]
+        for name in (*SERIES, *WHOLE):
+            mine, other = _version(name, client), _version(name, there)
+            if mine != other:
+                yield f"{name} {other or 'missing'} on {address}, {mine or 'missing'} here"
+
+
+def _version(name: str, packages: Mapping[str, str | None]) -> str | None:
+    found = packages.get(name)
+    return ".".join(found.split(".")[:2]) if found is not None and name in SERIES else found

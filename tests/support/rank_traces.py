@@ -16,7 +16,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
-from distprof.merge.clock.recorded_clock import recorded_clock
+from distprof.merge.clock.choose import recorded_clock
 from distprof.merge.commands.merge import EVERYTHING
 from distprof.merge.run.open_run import open_run
 

@@ -12,7 +12,7 @@ import polars as pl
 from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnSlice, DrawnTensor
 from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.clock.model import RankClock
-from distprof.merge.layout.windows import Windows
+from distprof.merge.layout.event_selection import Windows
 from distprof.merge.memory.run_memory import allocated_after
 from distprof.merge.operators.timeline.memory_events import MemoryEvents
 from distprof.units import size

@@ -30,7 +30,7 @@ from distprof.merge.operators.timeline.rank_timeline import (
     RankTimeline,
     launchers,
 )
-from distprof.merge.scan.thread_ids import thread_of
+from distprof.merge.scan.scanned_columns import thread_of
 
 COSTS = ("flops", "bytes")
 MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")

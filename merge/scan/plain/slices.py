@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distprof.merge.scan.laid_slices import AROUND, LATE, LaidSlices, lanes_of, part_of
+from distprof.merge.scan.scanned_columns import AROUND, LATE, LaidSlices, lanes_of, part_of
 
 _NEVER = 2**63 - 1
 

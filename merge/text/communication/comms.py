@@ -11,9 +11,8 @@ from distprof.contract.problems import Problem, RankFailed, Unfinished
 from distprof.contract.watch_state import WatchState
 from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.blame.analysis import Analysis
-from distprof.merge.clock.recorded_clock import hosts_of
-from distprof.merge.cost.coverage import Coverage
-from distprof.merge.cost.kinds import CollectiveKind
+from distprof.merge.clock.choose import hosts_of
+from distprof.merge.cost.collective_sums import CollectiveKind, Coverage
 from distprof.merge.text.communication.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.communication.device_steps import outside_lines, show_device_steps
 from distprof.merge.text.communication.hang import hang_lines

@@ -14,9 +14,8 @@ from distprof.contract.paths import FORMAT
 from distprof.merge.activity.breakdown import mean_steps
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.clock.model import Clock
-from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.choice import group_label
-from distprof.merge.cost.coverage import group_coverage
+from distprof.merge.cost.collective_sums import bandwidths, group_coverage
 from distprof.merge.cost.matrix import EXACT, bytes_between, matrix_of
 from distprof.merge.text.communication.culprits import at_step_time
 from distprof.merge.text.communication.device_steps import devices_data

@@ -12,7 +12,7 @@ from distprof.merge.chrome.drawing.chains import THREAD, draw_chains
 from distprof.merge.chrome.drawing.collectives import DrawOptions
 from distprof.merge.chrome.drawing.drawn import DrawnSlice
 from distprof.merge.critical.critical_path import SCHEMA
-from distprof.merge.layout.windows import Windows
+from distprof.merge.layout.event_selection import Windows
 from support.drawn_rows import MS, collective, frame
 from support.jobs import distprof
 from support.perfetto import ERRORS, ask, rank_of

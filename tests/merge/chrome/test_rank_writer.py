@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
-from distprof.merge.chrome.chrome_json import ChromeRank
+from distprof.merge.chrome.chrome_rank import ChromeRank
 from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.rank_writer import write_rank

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.chrome.budget import by_importance, within_budget
 from distprof.merge.chrome.options import NumberRanges
+from distprof.merge.chrome.step_selection import by_importance, within_budget
 from support.jobs import distprof
 from support.perfetto import ERRORS, FLOWS, ask
 from support.rank_traces import slice_of, write_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distprof.merge.chrome.chrome_json import ChromeRank
+from distprof.merge.chrome.chrome_rank import ChromeRank
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.chrome.rank_writer import write_rank

@@ -11,8 +11,8 @@ import pytest
 
 from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import MatchingInferred, TraceDamaged
-from distprof.merge.clock.recorded_clock import on_one_host
-from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.clock.choose import on_one_host
+from distprof.merge.cost.collective_sums import bandwidths
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.difference.split import is_communication

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan.loose_json import recovered
+from distprof.merge.scan.damage import recovered
 from support.perfetto import ERRORS, PLACES, ask
 from support.rank_traces import merge
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.scan import compiled, plain
-from distprof.merge.scan.laid_slices import AROUND, FOLLOWING
+from distprof.merge.scan.scanned_columns import AROUND, FOLLOWING
 from support.engines import ENGINES, needs_compiled
 
 Slice = tuple[int, int, int]

@@ -8,7 +8,7 @@ import pytest
 from distprof.contract.problems import StepsUnsure
 from distprof.contract.rank_json import RankJson
 from distprof.contract.steps_found import OptimizerSteps, StepsFound
-from distprof.merge.run.steps_found import unsure
+from distprof.merge.run.recorded import unsure
 from distprof.merge.text.phrases import evaluation_line, step_line
 from distprof.merge.text.problems import sentence
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.traces.mesh_of_groups import mesh_of
-from distprof.merge.run.traces.trace_identity import Group
+from distprof.merge.run.traces.trace_identity import Group, mesh_of
 from support.kineto_files import kineto, write
 
 

@@ -12,9 +12,7 @@ from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Cause, Culprit
 from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.cost.choice import Choice, chosen, group_label
-from distprof.merge.cost.coverage import coverage
-from distprof.merge.cost.kinds import kinds
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import coverage, kinds, per_collective
 from distprof.merge.text.communication.comms import HEADER, breakdown_rows, coverage_line
 from distprof.merge.text.communication.comms_tables import list_slowest
 from distprof.merge.text.communication.culprits import culprit_lines

@@ -1,4 +1,4 @@
-"""The scanner in C, by events.c and rewrite.c."""
+"""The merge engine in C: reads and writes events without the interpreter's lock. What it has is in `scan/engine.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.arrays import Array, Integers
 from distprof.compiled.library import INT32, INT64, POINTER, address, library
-from distprof.merge.scan.scanned_columns import ScannedColumns, Status, Text
+from distprof.merge.scan.scanned_columns import LATE, LaidSlices, ScannedColumns, Status, Text, lanes_of, part_of
 
 NO_MEMORY = 4
 """How a scan ended, beside `Status`."""
@@ -132,3 +133,36 @@ class CompiledScanner(ScannedColumns):
 
 def _place_of(text: Text) -> Any:
     return text if isinstance(text, bytes) else address(text)
+
+
+class CompiledLanes:
+    """See `Lanes`."""
+
+    def __init__(self, *, tolerance: int, max_lanes: int) -> None:
+        self._handle: Any = library().lanes_new(*lanes_of(tolerance, max_lanes))
+        if not self._handle:
+            raise MemoryError
+
+    def __del__(self) -> None:
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle:
+            library().lanes_free(handle)
+
+    def add(self, row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike,
+            duration: npt.ArrayLike) -> LaidSlices:
+        """See `Lanes`."""
+        columns = part_of(row, thread, start, duration)
+        lane, cut = np.empty(len(columns[0]), np.int32), np.empty(len(columns[0]), np.int64)
+        if not library().lanes_add(self._handle, len(lane), *map(address, columns), address(lane), address(cut)):
+            raise MemoryError
+        return LaidSlices(lane, cut, self._late())
+
+    def _late(self) -> Array:
+        count = int(library().lanes_num_late(self._handle))
+        if not count:
+            return np.empty(0, LATE)
+        place = library().lanes_late(self._handle)
+        return np.frombuffer(ctypes.string_at(place, count * LATE.itemsize), LATE)
+
+
+new_scanner, new_lanes = CompiledScanner, CompiledLanes
