@@ -160,7 +160,7 @@ def _default_directory(args: argparse.Namespace) -> Path:
     """Creates a directory under runs/; jobs that start in the same second get one each."""
     if not is_one_node(args):
         raise UsageError("a job on several nodes needs --out",
-                         hint="use --out DIR on every node: one directory that all share, or one of its own for each")
+                         hint="use --out DIR on every node: a shared directory, or a separate one on each node")
     name = f"{Path(args.training_script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         Path("runs").mkdir(exist_ok=True)

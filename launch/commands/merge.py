@@ -94,9 +94,9 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.merge import merge as merge_run
     from distprof.merge.run.rank_folders import of_attempt
     from distprof.merge.run.traces.ranking import Naming, read_rank_map
+    from distprof.merge.writing.merge import merge as merge_run
 
     runs = of_attempt(runs, attempt)
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order,

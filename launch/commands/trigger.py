@@ -13,7 +13,8 @@ from distprof.terminal import say, show
 @click.command()
 @click.argument("run", type=PLACE, shell_complete=run_directories)
 @click.option("--steps", default="", metavar="PASS=N,...",
-              help="Steps of each pass, as of run --steps; other passes get none.  [default: trace=3,arrivals=20, "
+              help="Number of steps per pass, as in run --steps; passes that are not listed are not recorded.  "
+                   "[default: trace=3,arrivals=20, "
                    "fewer if steps are long]")
 @click.option("--wait/--no-wait", "waits", default=True, show_default=True,
               help="Wait until all ranks have written their files.")

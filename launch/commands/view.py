@@ -51,7 +51,7 @@ def _merge(run: Path) -> None:
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.merge import merge
+    from distprof.merge.writing.merge import merge
 
     with progress_bar("merging") as advance:
         merge(run, progress=advance)

@@ -85,11 +85,11 @@ def show_answer(run: Path, late: int) -> None:
         OutputError: The report cannot be written.
         DataError: Another rank or layer was named, or none.
     """
-    from distprof.merge.commands.report import report
+    from distprof.launch.commands.report import write_report
     from distprof.merge.text.communication.culprits import lines_of_summary
     from distprof.merge.totals.step_time import step_time_of
 
-    page = report(run)
+    page = write_report(run)
     summary = json.loads((run / MERGED / SUMMARY_JSON).read_text())
     found = summary["communication"] or {"culprits": [], "blind": "no collective"}
     lines = lines_of_summary({**found, "passes": ()}, summary["ranks"], missing=summary["missing_ranks"], num_causes=1,

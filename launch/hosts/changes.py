@@ -111,7 +111,7 @@ class Changes:
             file.brought, file.signs, file.tail = size, (0, 0, 0), b""
 
     def forget(self) -> None:
-        """Nothing is there: another host is the first one now."""
+        """Nothing is there: another host is now the first one."""
         self._folders = {}
 
     @property

@@ -85,7 +85,7 @@ class ReceivedFiles:
     def _move(self, said: Move) -> Answer:
         old, new = received_folder(said.path), received_folder(said.to)
         if self._owners.get(old.owned) != self._directory_id:
-            raise DataError(f"{said.path} is not of that host")
+            raise DataError(f"{said.path} does not belong to that host")
         if new.owned != old.owned and not (self._run / new.path).is_dir():
             self._claimed(new)
         self._make((self._run / new.path).parent)
@@ -109,7 +109,7 @@ class ReceivedFiles:
                 raise DataError(f"{place.owned} is recorded on this host")
             self._owners[place.owned] = self._directory_id
         elif holder != self._directory_id:
-            raise DataError(f"{place.owned} is of another host")
+            raise DataError(f"{place.owned} belongs to another host")
         return place
 
     def _is_there(self, place: ReceivedFile) -> bool:
@@ -120,9 +120,9 @@ class ReceivedFiles:
         self._files.add(place.path)
         if (said.offset + len(said.content) > MOST_FILE_BYTES or self._num_bytes > MOST_HOST_BYTES
                 or len(self._files) > MOST_HOST_FILES):
-            raise DataError("that is more than a host may bring")
+            raise DataError("this is more than a host may send")
         if shutil.disk_usage(self._run).free - len(said.content) < FREE_BYTES:
-            raise DataError("there is no room there")
+            raise DataError("the disk there is full")
 
     def _make(self, folder: Path) -> None:
         """Makes a folder in the run directory, which is not made again where it was removed.

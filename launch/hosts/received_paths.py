@@ -51,7 +51,7 @@ def received_file(path: str, *, stem: str, directory_id: str) -> ReceivedFile:
         first, dot, rest = found["name"].rpartition(".")
         named = PurePosixPath(found["folder"]) / f"{first}-{directory_id}{dot}{rest}"
         return ReceivedFile(path=named, owned=str(named))
-    raise DataError(f"no host brings a file {path!r}")
+    raise DataError(f"a host may not send a file {path!r}")
 
 
 def received_folder(path: str) -> ReceivedFile:

@@ -164,7 +164,8 @@ def _graph(evidence: Evidence) -> Judged:
     counts = _of_graph(evidence).group_by("rank", "step").agg(pl.col("calls").sum())
     whole = len(counts.filter(pl.col("step").is_not_null())) == evidence.num_traced * len(evidence.planted)
     numbers = {*counts["calls"].to_list(), *([] if whole else [0])}
-    return same(f"{evidence.facts['graph_kernels']} a step", f"{' or '.join(map(str, sorted(numbers)))} a step")
+    return same(f"{evidence.facts['graph_kernels']} per step",
+                f"{' or '.join(map(str, sorted(numbers)))} per step")
 
 
 def _all_kernels(evidence: Evidence) -> Judged:

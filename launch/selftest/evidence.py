@@ -17,8 +17,9 @@ import polars as pl
 from distprof.contract.passes import TRACE
 from distprof.contract.paths import MERGED, TRACE_JSON
 from distprof.errors import DataError
-from distprof.merge.commands.frames import read_run
-from distprof.merge.commands.waits import WaitsView, waits
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run_frames import read_run
+from distprof.merge.waits.script_lines import script_lines
 
 RANK = re.compile(r"rank (\d+)\b")
 MARK = "# planted: "
@@ -82,8 +83,7 @@ class Evidence:
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
         """Lines of the script in `waits --json`."""
-        found: list[dict[str, Any]] = json.loads(waits(self.run, view=WaitsView(form="json")))["lines"]
-        return found
+        return script_lines(open_run(self.run)).to_dicts()
 
     @cached_property
     def blamed(self) -> pl.DataFrame:

@@ -86,7 +86,7 @@ def collective(op: str, number: str, size: str) -> Callable[[Evidence], Judged]:
 
 
 def _calls(numbers: set[int], sizes: set[int]) -> str:
-    return (f"{' or '.join(map(str, sorted(numbers)))} a step of "
+    return (f"{' or '.join(map(str, sorted(numbers)))} per step of "
             f"{' or '.join(f'{size:,}' for size in sorted(sizes)) or 'no'} B")
 
 

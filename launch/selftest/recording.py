@@ -143,4 +143,4 @@ def _last(said: str) -> str:
     """The line that says why: the last error of a rank, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.split(":")[0] and ".elastic." not in line]
-    return ((errors or lines or ["nothing was said"])[-1])[:MOST_SAID]
+    return ((errors or lines or ["no output"])[-1])[:MOST_SAID]

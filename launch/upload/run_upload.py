@@ -48,7 +48,7 @@ def upload_run(run: Path, url: str, moved: Moved = lambda _: None) -> RunUploade
     """Uploads what is not there yet: ranks, then what was made of them, then run.json.
 
     Raises:
-        DataError: There is no run directory.
+        DataError: There is not a run directory.
     """
     if not run.is_dir():
         raise DataError(f"no run directory at {run}", hint="distprof run prints the directory")

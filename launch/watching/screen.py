@@ -88,14 +88,14 @@ def _findings(state: WatchState) -> list[Text]:
 
     ordered = sorted(state.findings, key=lambda one: (one.until_step is not None, -one.onset_ns))
     if not ordered:
-        return [Text("nothing noticed so far" if state.running else "nothing was noticed")]
+        return [Text("no findings so far" if state.running else "no findings")]
     lines = []
     for one in ordered[:MOST_FINDINGS]:
         has_ended = one.until_step is not None
         lines.append(Text(f"{_clock(one.onset_ns)}  {visible(one.text)}", "dim" if has_ended else "red"))
         lines += [Text(f"          {visible(why)}", "dim") for why in one.why if why not in one.text]
     if len(ordered) > MOST_FINDINGS:
-        lines.append(Text(f"and {len(ordered) - MOST_FINDINGS} more, which --json lists", "dim"))
+        lines.append(Text(f"and {len(ordered) - MOST_FINDINGS} more; --json lists them", "dim"))
     return lines
 
 

@@ -84,7 +84,7 @@ class RunSource:
         if self._job.is_seen:
             return self._job.state(run_id_of(run), running=is_running(run))
         if not (run / RUN_JSON).is_file() and not any(run.glob(f"rank*/{RANK_JSON}")):
-            raise DataError(f"{self._run} is no run directory", hint=f"ls {quoted(self._run)}")
+            raise DataError(f"{self._run} is not a run directory", hint=f"ls {quoted(self._run)}")
         return written
 
     def _refreshed(self) -> Path:

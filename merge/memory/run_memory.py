@@ -18,6 +18,7 @@ from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_t
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import read_table
 from distprof.merge.scan.trace_file import TraceFile
+from distprof.units import spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,22 @@ class RunMemory:
     num_bad: int
     """Events that say neither size nor address, which were left out."""
     problems: Sequence[Problem]
+
+    def of_ranks(self, ranks: Sequence[int]) -> RunMemory:
+        """What was found of some; without any all of it.
+
+        Raises:
+            UsageError: One has no allocations.
+        """
+        known = sorted({peak.rank for peak in self.peaks})
+        for rank in ranks:
+            if rank not in known:
+                raise UsageError(f"rank {rank} has no allocations; --rank can be {spans(known)}")
+        if not ranks:
+            return self
+        wanted = pl.col("rank").is_in(ranks)
+        return replace(self, peaks=[peak for peak in self.peaks if peak.rank in ranks], rows=self.rows.filter(wanted),
+                       held=self.held.filter(wanted))
 
 
 def run_memory(run: Run) -> RunMemory:

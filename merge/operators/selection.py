@@ -39,6 +39,11 @@ class Selection:
     """Least mean time of a call."""
     max_ns: float | None = None
 
+    def of_groups(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Rows of `grouped_sums` whose calls take that long in the mean."""
+        table = table if self.min_ns is None else table.filter(pl.col("mean_ns") >= self.min_ns)
+        return table if self.max_ns is None else table.filter(pl.col("mean_ns") <= self.max_ns)
+
 
 def check(selection: Selection, ranks: Collection[int], steps: Collection[int], phases: Collection[str]) -> None:
     """Looks whether what is asked for is there.

@@ -144,7 +144,7 @@ def bandwidths(sources: Sources) -> list[dict[str, Any]]:
         AbsentError: There was no collective, or there are too many ranks.
     """
     if sources.many is not None:
-        raise AbsentError("bandwidths by size are not shown of so many ranks: the table of operations has bandwidths")
+        raise AbsentError("bandwidths by size are not shown for so many ranks: see the table of operations")
     if sources.comms.rows.is_empty():
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return by_size(sources.comms.rows).to_dicts()

@@ -25,7 +25,7 @@ IN_PROCESSES = 8 << 20
 DIGITS = 1000
 """A usual step is at least so many units: numbers of a picture need no more digits, and take less room."""
 MOST_PAUSES = 200
-UNSEEN = "nobody has looked yet for slow ranks in these steps: `distprof watch --once` does"
+UNSEEN = "these steps have not been searched for slow ranks: `distprof watch --once` does that"
 PAUSES = ("evaluation", "checkpoint")
 SHOWN = 4
 SECTION = "whole_job"
@@ -48,7 +48,7 @@ def whole_job(sources: Sources, sample: Sample) -> dict[str, Any]:
     lead = max(ranks, key=lambda rank: sizes[rank.number])
     columns, _ = rows_of(lead.folder)
     if not len(columns["first_step"]):
-        raise AbsentError("no step was noted after the recorded ones",
+        raise AbsentError("no step was logged after the recorded ones",
                           remedy="run without --watch off, and for longer than the recorded steps")
     at = points(columns)
     lines = list(_lines(ranks, at, sum(sizes.values())))
@@ -64,7 +64,7 @@ def _chosen(ranks: Sequence[Rank], state: WatchState | None, sample: Sample) -> 
     rest = [rank for rank in ranks if rank not in first]
     room = MOST_RANKS - len(first)
     shown = sorted([*first, *(rest[index * len(rest) // room] for index in range(room))], key=lambda one: one.number)
-    sample.left_out.append(f"the whole job is shown of {len(shown)} of {len(ranks)} ranks "
+    sample.left_out.append(f"the whole job is shown for {len(shown)} of {len(ranks)} ranks "
                            f"({spans(rank.number for rank in shown)}): those with findings, and an even selection of "
                            "the others")
     return shown

@@ -69,4 +69,4 @@ def _missing(summary: Mapping[str, Any]) -> Iterator[str]:
     shown = MISSING if len(problems) <= MISSING else MISSING - 1
     yield from (f"incomplete: {text}" for text in islice(sentences(problems), shown))
     if len(problems) > shown:
-        yield f"incomplete: {len(problems) - shown} more, which distprof stats lists"
+        yield f"incomplete: {len(problems) - shown} more; see distprof stats"

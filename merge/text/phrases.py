@@ -139,8 +139,8 @@ def clock_line(clock: Mapping[str, Any]) -> str:
 
 def left_together(ends_apart_ns: int) -> str:
     """What lateness rests on where clocks were estimated from the ends of collectives."""
-    return ("lateness is judged as if ranks left a collective together: on clocks estimated from that, they do so "
-            f"within {duration(ends_apart_ns)}")
+    return ("lateness is judged as if all ranks left a collective at the same time; on the clocks estimated from "
+            f"that, they leave within {duration(ends_apart_ns)}")
 
 
 def _basis(clock: Mapping[str, Any]) -> str:
@@ -187,9 +187,9 @@ def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
     if found is None:
         return None
     calls = "forward call" if found["calls"] == 1 else "forward calls"
-    parts = [f"{found['calls']:.3g} {calls} a step"] if found["calls"] is not None else []
+    parts = [f"{found['calls']:.3g} {calls} per step"] if found["calls"] is not None else []
     parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
-    parts += [f"{duration(found['time_ns'])} a step"] if found["time_ns"] is not None else []
+    parts += [f"{duration(found['time_ns'])} per step"] if found["time_ns"] is not None else []
     return f"evaluation (in no total), per GPU: {', '.join(parts)}"
 
 

@@ -68,9 +68,9 @@ def render_passes(summary: Mapping[str, Any], paths: Sequence[Path], page: Page)
     page.table(("pass", "steps", "median", "of the step time"), [
         (one["pass"], str(one["num_steps"]), duration(one["time_ns"]),
          "-" if one["ratio"] is None else f"{one['ratio']:.2f} x") for one in summary["passes"]])
-    page.line("steps: without the first of a pass in which recording warms up. The step time is the median of those of "
-              "the time and arrivals passes, in which nothing heavy runs, with 5 to 95 % of them in brackets; where "
-              "there are none, of those with the profiler on")
+    page.line("steps: without the first of each pass, in which recording warms up. The step time is the median of the "
+              "steps of the time and arrivals passes, which have little overhead, with the range of 5 to 95 % of them "
+              "in brackets; without such steps, it is that of the steps with the profiler on")
     page.line()
     page.line(f"Next: distprof stats {quoted_all(paths)}")
     return page.text()
@@ -229,7 +229,7 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
             for key, name in TIME_NAMES.items() if spreads[key]["mean"] is not None]
     if rows:
         page.table(("time over ranks", "mean", "min", "max", "rank of min / max"), rows)
-        page.line("parts of the step are their shares of the steps with timers of modules, times the step time")
+        page.line("parts of the step: their shares in the steps with module timers, scaled to the step time")
     slowest = summary["slowest_rank"]
     if slowest is not None:
         page.line(f"slowest rank {slowest['rank']}: forward + backward {duration(slowest['fwd_bwd_ns'])}, "

@@ -142,18 +142,18 @@ def _steps(found: Findings, page: Page) -> None:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
         usual = found.step_time if found.steps == found.analysis.steps else None
         page.table(whole, breakdown_rows(breakdown, usual))
-        page.line(f"the six parts add up to the {whole[1]}{_parts_of(usual)}; waiting and moving: communication during "
-                  "which nothing is computed; overlapped comm.: the rest of it" + (
+        page.line(f"the six parts add up to the {_sum_of_parts(whole[1], usual)}; waiting and moving: communication "
+                  "during which nothing is computed; overlapped comm.: the rest of it" + (
                       "; waiting for missing ranks counts as moving" if found.run.missing else "")
                   if breakdown["compute_ns"].count() else
                   "waiting and moving: communication that a rank is known to wait for; the other parts are in "
-                  "timelines, which are not read of so many ranks")
+                  "timelines, which are not read for so many ranks")
     page.line()
 
 
-def _parts_of(usual: StepTime | None) -> str:
-    return "" if usual is None else (
-        f", which is the step time {step_time_words(usual)}, divided as steps with a timeline")
+def _sum_of_parts(whole: str, usual: StepTime | None) -> str:
+    return whole if usual is None else (
+        f"step time, {step_time_words(usual)}, split in the proportions of the steps with a timeline")
 
 
 def breakdown_rows(breakdown: pl.DataFrame, usual: StepTime | None = None) -> list[tuple[str, ...]]:

@@ -39,8 +39,8 @@ _UNSEEN: Mapping[Blind, str] = {
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
     "uneven": "in the recorded steps some ranks have a timeline and others none: whether a rank delays others is "
-              "unknown (--steps arrivals=20 records steps that are alike)",
-    "no timeline": "without a timeline of the devices, who is not named may delay others all the same",
+              "unknown (--steps arrivals=20 records all ranks in the same way)",
+    "no timeline": "without a timeline of the devices, a rank that is not named may still delay others",
 }
 
 

@@ -47,13 +47,13 @@ TITLES = {"host": "host late", "sync": "synchronising", "stream": "other stream"
 """Of columns, by cause."""
 WHY = {
     "host": "host late: the host had not launched the next command yet",
-    "sync": "synchronising: nor could it, as it waited for the device",
+    "sync": "synchronising: the host could not launch it, because it waited for the device",
     "stream": "other stream: handed over from a command of another stream",
     "latency": "latency: the command was launched before and began within 10 us",
     "unshown": "not shown: the command was launched before, and the timeline does not show what it waited for "
-               "(commands that were not noted, or another process on the device)",
+               "(commands that were not recorded, or another process on the device)",
     "unsent": "launch unknown: the timeline does not show the launch of the next command",
-    "unasked": "no command: no further one follows",
+    "unasked": "no command: no further command follows",
 }
 OF_STREAM = {"running_ns": "runs", "for_communication_ns": "communication", "for_copy_ns": "a copy",
              "for_kernel_ns": "a kernel", "host_ns": "the host", "sync_ns": "synchronising", "latency_ns": "latency",
@@ -95,8 +95,8 @@ def without_profiler(rows: pl.DataFrame, usual: StepTime) -> str:
     """
     busy_ns: Any = (rows["device_step_ns"] - rows["idle_ns"]).mean()
     if busy_ns > LONGER * usual.time_ns:
-        return (f"the device alone works {duration(busy_ns)} in a step: the step time of {duration(usual.time_ns)} is "
-                "that of the host, which runs ahead of it, and FLOP/s and MFU that rest on it are too high")
+        return (f"the device is busy for {duration(busy_ns)} of a step: the step time of {duration(usual.time_ns)} is "
+                "that of the host, which runs ahead of the device, so FLOP/s and MFU are too high")
     return (f"these steps ran with the profiler; without it, a step takes {duration(usual.time_ns)}: the device waits "
             "for the host less")
 
@@ -135,9 +135,9 @@ def definitions(devices: DeviceSteps) -> Iterator[str]:
     """What the table of steps is of, and what is not in it."""
     steps = counted_steps(devices.steps)
     parts = ("waiting and moving: kernels that communicate while nothing is computed; copies: copies and fills while "
-             "there is neither; idle: nothing runs")
+             "no kernel runs; idle: nothing runs")
     if not steps["is_marked"].all():
-        yield f"from the first command in the trace to the last, as it marks no steps. {parts}"
+        yield f"from the first command in the trace to the last, because the trace marks no steps. {parts}"
         yield from outside_lines(devices)
         return
     numbers = sorted(set(steps["step"].to_list()))
@@ -146,9 +146,9 @@ def definitions(devices: DeviceSteps) -> Iterator[str]:
            f"next, wherever that lies on the host; commands belong to the step that launched them. {parts}")
     open_steps = sorted(set(steps.filter(~pl.col("is_whole"))["step"].to_list()))
     if open_steps:
-        yield f"{numbered('step', open_steps)} may be longer: no next one shows where it ends on the device"
+        yield f"{numbered('step', open_steps)} may be longer: no later step shows where it ends on the device"
     elif left := sorted(set(devices.steps["step"].to_list()) - set(numbers)):
-        yield f"not in it: {numbered('step', left)}, as no next one shows where it ends on the device"
+        yield f"not included: {numbered('step', left)}, because no later step shows where it ends on the device"
     yield from outside_lines(devices)
 
 
@@ -169,11 +169,11 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     means = mean_device_steps(devices).mean().row(0, named=True)
     least = LEAST * (means["device_step_ns"] or 1)
     if means["after_sync_ns"] >= least:
-        yield (f"of host late, {duration(means['after_sync_ns'])} a step directly follow a synchronisation that had "
+        yield (f"of host late, {duration(means['after_sync_ns'])} per step directly follow a synchronisation that "
                "emptied the queue: without it, the host might have launched ahead")
     if means["in_graph_ns"] >= least:
-        yield (f"of not shown, {duration(means['in_graph_ns'])} a step lie in front of commands of CUDA graphs: the "
-               "profiler may not have noted all kernels of a graph")
+        yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
+               "profiler may not have recorded all kernels of a graph")
 
 
 def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
@@ -181,13 +181,13 @@ def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
     named = [row for row in host_meanwhile(devices, with_modules=False).head(NAMED).iter_rows(named=True)
              if row["ratio"] >= LEAST]
     if any(row["kind"] is not None for row in named):
-        yield "what the host does while it is late, in a step: " + ", ".join(
+        yield "what the host does while it is late, per step: " + ", ".join(
             f"{NO_SLICE if row['kind'] is None else host_work(row['kind'], row['where'])} "
             f"{duration(row['idle_ns'])} ({percent(row['ratio'])}{_most(row)})"
             for row in named)
     calls = calls_meanwhile(devices).filter(pl.col("ratio") >= IN_CALLS).head(NAMED_CALLS)
     if len(calls):
-        yield "calls of the runtime that its threads are in meanwhile: " + ", ".join(
+        yield "runtime calls in which its threads are meanwhile: " + ", ".join(
             f"{row['name']} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
             for row in calls.iter_rows(named=True))
     seen = lines_meanwhile(devices)
@@ -223,7 +223,7 @@ def _streams(devices: DeviceSteps, page: Page) -> None:
         return
     with_device = any(len({device for rank, device in by_device if rank == one}) > 1 for one, _ in by_device)
     columns = [name for name in OF_STREAM if any(row[name] >= 1e4 for row in several)]
-    page.table(("stream, ms a step", "commands", *(OF_STREAM[name] for name in columns)), [
+    page.table(("stream, ms per step", "commands", *(OF_STREAM[name] for name in columns)), [
         (f"{_title(row, with_device=with_device)} stream {row['stream']}",
          f"{row['commands']:.3g}", *(_ms(row[name]) for name in columns)) for row in several[:MOST_STREAMS]])
     if len(by_device) > 1:

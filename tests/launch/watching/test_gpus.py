@@ -55,8 +55,8 @@ def test_what_a_gpu_cannot_say_is_left_out_for_good(tmp_path):
     ({"mhz": 1095, "reasons": 0x40, "celsius": 91}, "GPU 1 of host7 runs at 1,095 of 1,980 MHz: thermal"),
     ({"mhz": 1410, "reasons": 0x4}, "GPU 1 of host7 runs at 1,410 of 1,980 MHz: power limit"),
     ({"mhz": 990, "reasons": 0x88}, "GPU 1 of host7 runs at 990 of 1,980 MHz: power brake"),
-    ({"corrected": 2}, "GPU 1 of host7: 2 per second memory errors are corrected"),
-    ({"uncorrected": 3}, "GPU 1 of host7: 3 memory errors that could not be corrected"),
+    ({"corrected": 2}, "GPU 1 of host7: corrected memory errors, 2 per second"),
+    ({"uncorrected": 3}, "GPU 1 of host7: 3 uncorrected memory errors"),
     ({}, None),
 ])
 def test_trouble_of_a_gpu_is_named(tmp_path, trouble, sentence):

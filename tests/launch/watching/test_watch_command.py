@@ -83,7 +83,7 @@ def test_a_run_of_which_nothing_was_watched_is_one_line(run):
 def test_what_is_no_run_is_one_line(tmp_path, name):
     (tmp_path / "file").write_text("x")
     done = called("watch", tmp_path / name)
-    assert done.returncode == 1 and f"{name} is no run directory" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 1 and f"{name} is not a run directory" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("content", "words"), [

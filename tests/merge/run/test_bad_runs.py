@@ -18,7 +18,7 @@ import pytest
 
 from distprof.contract.paths import FORMAT
 from distprof.contract.table_checksum import MARK, SIZE
-from distprof.merge.commands.merge import merge
+from distprof.merge.writing.merge import merge
 from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 

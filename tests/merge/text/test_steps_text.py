@@ -37,7 +37,7 @@ def test_evaluation_is_one_line_with_what_is_known():
     assert step_line(None) is None and evaluation_line(None) is None
     line = evaluation_line({"calls": 1.25, "flops": 2e6, "time_ns": None})
     assert line is not None and line.endswith(
-        "in no total), per GPU: 1.25 forward calls a step, 2.00 M FLOPs in the counted step")
+        "in no total), per GPU: 1.25 forward calls per step, 2.00 M FLOPs in the counted step")
 
 
 def ranks(*found: StepsFound) -> list[RankJson]:

@@ -117,7 +117,7 @@ def test_calls_that_the_host_is_in_while_it_is_late_are_told(tmp_path):
     assert [(one["name"], one["idle_ns"]) for one in found["calls_meanwhile"]] == [
         ("cudaMalloc", 100_000), ("cudaLaunchKernel", 2500)]  # mean of two steps
     text = called("comms", run).stdout
-    assert "calls of the runtime that its threads are in meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
+    assert "runtime calls in which its threads are meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
 
 
 def test_a_step_whose_next_one_was_not_recorded_does_not_last_until_one_far_behind(tmp_path):

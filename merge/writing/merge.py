@@ -16,8 +16,6 @@ from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.chrome.work_folder import removed_if_killed
-from distprof.merge.commands.incomplete import fail_if_incomplete
-from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import reading_in, with_timelines
@@ -26,6 +24,7 @@ from distprof.merge.scan.anonymous import Anonymiser
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import described, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
+from distprof.merge.writing.merge_folder import beside, free, written_whole
 from distprof.storage.places import remote
 from distprof.terminal import say
 
@@ -70,7 +69,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         merged = free(merged, paths, force=force)
         place = written_whole(merged)
     else:
-        from distprof.merge.commands.remote_merge import free_elsewhere, uploaded_whole
+        from distprof.merge.writing.remote_merge import free_elsewhere, uploaded_whole
 
         by_workers = _by_workers(run, elsewhere, options, workers)
         place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force,
@@ -82,9 +81,11 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
           _unpacked(run, folder) as unpacked,
           _surveys(unpacked, options, folder, workers) as reading,
           nullcontext() if workers == BUILT_IN else reading_in(reading.pool)):
-        from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
+        from distprof.merge.writing import merge_files as writing  # takes a while, and the first pass runs meanwhile
 
         written = writing.write_merge(unpacked, reading, folder, options, progress, by_workers)
+    from distprof.merge.text.problems import fail_if_incomplete  # it is there by now
+
     fail_if_incomplete(written.problems, strict=strict)
     return writing.answer_text(written) if brief else writing.summary_text(written, merged)
 

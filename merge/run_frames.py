@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,28 @@ from distprof.contract.paths import MERGED, RUN_JSON
 from distprof.contract.tables import COMPILATIONS, EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.clock.model import on_common_clock
-from distprof.merge.commands.findings import findings_frame
-from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.merged_operators import Opened, run_of_merge
 from distprof.merge.operators.rank_share import as_texts
 from distprof.merge.operators.run_operators import RunOperators, run_operators
+from distprof.merge.report.document import document
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.scanned_tables import scan_table
 from distprof.merge.run.tables import read_table, readable
+from distprof.merge.text.findings import findings_data
 from distprof.merge.totals.modules import read_modules
+from distprof.merge.totals.run_summary import run_summary
 from distprof.merge.waits.run_waits import run_waits
 from distprof.storage.places import place
 from distprof.terminal import quoted
+
+FINDINGS = {"severity": pl.String(), "text": pl.String(), "detail": pl.String(), "rank": pl.Int64(),
+            "step": pl.Int64(), "module": pl.String(), "cause": pl.String(), "file": pl.String(), "line": pl.Int64(),
+            "gain_ns": pl.Float64(), "gain_error_ns": pl.Float64(), "step_ns": pl.Float64(), "p_value": pl.Float64(),
+            "next": pl.String()}
+"""Columns of `findings()`; null where a finding is about no rank, module or line."""
 
 
 class RunFrames:
@@ -84,7 +91,7 @@ class RunFrames:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What `distprof stats --json` prints."""
-        found: dict[str, Any] = json.loads(stats(*self._paths, as_json=True))
+        found: dict[str, Any] = json.loads(json.dumps(run_summary(self._paths)))
         return found
 
     def findings(self) -> pl.DataFrame:
@@ -93,7 +100,8 @@ class RunFrames:
         Raises:
             DataError: The run cannot be read.
         """
-        return findings_frame(self._paths)
+        found = findings_data(document(*self._paths))["findings"]
+        return pl.DataFrame(map(_finding_row, found), FINDINGS)
 
     def _repr_html_(self) -> str:
         """The findings, in a notebook."""
@@ -214,3 +222,10 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
 def _is_listed(path: str | Path) -> bool:
     """True where a run need not be opened to know that it is one: that takes a file a rank."""
     return "://" in str(path) or (Path(path) / RUN_JSON).is_file()
+
+
+def _finding_row(one: Mapping[str, Any]) -> dict[str, Any]:
+    cause = one.get("cause") or {}
+    line = cause.get("line") or {}
+    return {name: one.get(name) for name in FINDINGS} | {
+        "cause": cause.get("kind"), "file": line.get("file"), "line": line.get("line")}

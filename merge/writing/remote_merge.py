@@ -13,7 +13,7 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.ending import note
 from distprof.errors import OutputError
 from distprof.files import told
-from distprof.merge.commands.merge_folder import DAY_S, OURS, earlier, others
+from distprof.merge.writing.merge_folder import DAY_S, OURS, earlier, others
 from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
