@@ -183,12 +183,12 @@ class TraceDamaged(Problem, frozen=True):
 
     rank: int
     file: str
-    what: Literal["all", "container", "end", "places", "events", "keys", "durations"]
+    what: Literal["all", "container", "end", "places", "events", "keys", "durations", "times"]
     """What is lost; container: bytes of a compressed file; places: text between events that is no JSON; events: those
     that have no phase, or a time that is not a number; keys: values beside the events, `detail` names them;
-    durations: see `cut_overlong`."""
+    durations: see `cut_overlong`; times: see `untimed`."""
     num_events: int = 0
-    """Events that are lost, of `end` those that are whole, and of `durations` those that were cut."""
+    """Events that are lost; of `end` those that are whole, of `durations` those that were cut."""
     places: int = 0
     lost_bytes: int = 0
     detail: str = ""

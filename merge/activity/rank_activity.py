@@ -13,7 +13,7 @@ from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.activity.activities import Activities, Activity, ActivityLane
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
-from distprof.merge.match.backend_names import communicates
+from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 
 WAITED = ("collective", "rank", "op", "step", "num_ranks", "enqueue_ns", "arrival_ns", "end_ns", "wait_ns")
 """Columns that waiting is found from; the lists and texts of a million rows are large."""
@@ -230,8 +230,8 @@ def _place(before: str | None, behind: str | None, *, has_forward: bool) -> str:
 
 def _launched(kernels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Kernels by start, with `launched_ns`; null where that is not known."""
-    launches = events.filter(pl.col("category").str.to_lowercase().str.starts_with("cuda_"),
-                             pl.col("correlation").is_not_null()).select("correlation", launched_ns="start_ns")
+    launches = events.filter(pl.col("category").str.to_lowercase().is_in(RUNTIME_CATEGORIES),
+                             pl.col("correlation") > 0).select("correlation", launched_ns="start_ns")
     return kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
 
 

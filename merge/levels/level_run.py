@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Integers
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import POINT_TO_POINT, text_of
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.freed_memory import give_back
 from distprof.merge.clock.choose import hosts_of, recorded_clock

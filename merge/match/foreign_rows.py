@@ -16,8 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names, text_of
 from distprof.contract.problems import Inferred, MatchingInferred, TraceDamaged
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
@@ -65,7 +64,7 @@ def _rows(rank: Rank) -> tuple[list[dict[str, Any]] | None, list[TraceDamaged]]:
     numbered = [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
                 for row in rows]
     return numbered, [*damages_of(rank.number, rank.trace, found.damage, found.losses, found.num_events,
-                                   found.num_overlong)]
+                                   found.num_overlong, found.num_untimed)]
 
 
 def _is_lane(row: Mapping[str, Any]) -> bool:

@@ -89,7 +89,8 @@ def _of_types(types: Sequence[str]) -> pl.Expr:
                              hint=f"--type {near[0]}" if near else None)
     if types:
         return pl.col("type").is_in(types)
-    by_operator = pl.col("launched_by").is_not_null() & ~pl.col("launched_by").is_in(GRAPHS)
+    launcher = pl.col("launched_by").cast(pl.String)
+    by_operator = launcher.is_not_null() & ~launcher.str.contains(f"^(?:{GRAPHS})$")
     orphan = pl.col("type").is_in(TYPES[NUM_HOST:]) & ~by_operator
     return pl.col("type").is_in(DEFAULT_TYPES) | orphan
 

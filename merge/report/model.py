@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Integers
-from distprof.contract.summary import MfuBasis
+from distprof.contract.merged import MfuBasis
 from distprof.errors import DataError
 from distprof.merge.memory.run_memory import Peak, RunMemory, grouped
 from distprof.merge.operators.grouping import grouped_sums

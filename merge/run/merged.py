@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES
+from distprof.contract.merged import CLOCK_KEYS, MERGED_COLLECTIVES, MERGED_MODULES, STEP_KEYS, SUMMARY_KEYS
 from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
-from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.errors import DataError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import coded

@@ -47,8 +47,11 @@ def _of_memory(rank: Rank) -> Rank:
 
 
 def damages_of(rank: int, trace: TraceFile, damage: Damage | None, losses: Losses, num_events: int,
-               num_overlong: int = 0) -> Iterator[TraceDamaged]:
-    """What is lost of the file and of its text, once it was read to its end; and how many durations were cut."""
+               num_overlong: int = 0, num_untimed: int = 0) -> Iterator[TraceDamaged]:
+    """What is lost of the file and of its text, once it was read to its end; how many durations were cut, and how many
+    slices of devices have no times."""
+    if num_untimed:
+        yield TraceDamaged(rank=rank, file=trace.name, what="times", num_events=num_untimed)
     if num_overlong:
         yield TraceDamaged(rank=rank, file=trace.name, what="durations", num_events=num_overlong)
     if damage is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Array, Integers
+from distprof.arrays import Array, Flags, Integers
 from distprof.errors import DataError
 from distprof.merge.scan.damage import AHEAD_BYTES, element_bytes, recovered
 from distprof.merge.scan.engine import Scanner
@@ -220,6 +220,22 @@ def base_ns_of(metadata: Mapping[str, Any]) -> int:
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if abs(number) < LATEST_NS else 0
+
+
+DAY_NS = 86_400_000_000_000
+"""So much earlier than most others, nothing runs in one recording."""
+
+
+def untimed(start: Integers, duration: Integers) -> Flags:
+    """Which slices of devices have no times: they end before they begin, or begin in another age.
+
+    CUPTI may note 0 as the start and the end of a kernel (pytorch/kineto issue 109), or an end before the start.
+
+    Args:
+        start: When each began, int64 ns.
+        duration: How long it took, in ns.
+    """
+    return (duration < 0) | (start < (np.median(start) if len(start) else 0) - DAY_NS)
 
 
 def has_overlong(calls: Iterable[str]) -> bool:

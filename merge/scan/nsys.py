@@ -43,6 +43,11 @@ _OPERATOR = re.compile(
 _OPERATORS = ("aten::", "c10d::", "autograd::", "torch::")
 
 
+def without_version(call: str) -> str:
+    """`cudaGraphLaunch` of `cudaGraphLaunch_v10000`, as CUPTI calls it."""
+    return _VERSION.sub("", call)
+
+
 def may_be_export(path: Path) -> bool:
     """False for the database of another program, and for what is none; True for one that is damaged."""
     import sqlite3
@@ -250,7 +255,7 @@ class _Export:
     def _calls(self) -> Iterator[Event]:
         for start, end, thread, correlation, name in self._rows(
                 CALLS, "start", "end", "globalTid", "correlationId", "nameId"):
-            called = _VERSION.sub("", self._strings.get(name, "call"))
+            called = without_version(self._strings.get(name, "call"))
             pid, tid = self._process(thread), _tid(thread)
             yield slice_of("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
                            {} if correlation is None else {"correlation": correlation})

@@ -97,7 +97,7 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     elif covered.ratio is not None:
         page.line(f"FLOPs and bytes come from the count pass; timed calls cover {percent(covered.ratio)} of its FLOPs")
     if shown.found.num_bad:
-        page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration skipped")
+        page.line(f"{counted(shown.found.num_bad, 'slice')} without usable times skipped")
     if shown.found.num_stepless:
         page.line(f"not counted: {counted(shown.found.num_stepless, 'command')} of devices "
                   f"({duration(shown.found.stepless_ns)}) in no step: launched outside of them, or not in the trace")

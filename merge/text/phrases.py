@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distprof.contract.steps_found import StepsFound
+from distprof.contract.rank_json import StepsFound
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.units import UNKNOWN, counted, duration, si, spans
 

@@ -67,6 +67,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "keys": "rank {rank}: {file} is damaged outside its events: {lost_bytes:# byte} lost{detail:values}",
         "durations": "rank {rank}: {num_events:# kernel} of {file} counted only until the next one starts on the same "
                      "stream: ROCm recorded times that are too long",
+        "times": "rank {rank}: {num_events:# command} of {file} left out: the profiler recorded impossible times",
     },
     codes.TopologyUncertain: {
         "not_recorded": "assuming all ranks are data parallel, but no recorded step shows what they exchange: model "

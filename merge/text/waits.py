@@ -250,7 +250,7 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
                   "all: the queue was full, and a call that launches another command waits")
     unsent = int(found["unsent"].sum())
     if unsent:
-        page.line(f"not counted: {counted(unsent, 'command')} whose launch is not in the timeline")
+        page.line(f"not counted: {counted(unsent, 'command')} whose launch is unknown")
 
 
 def waits_data(world_size: int, found: RunWaits, table: pl.DataFrame, lines: pl.DataFrame, top: int | None) -> (

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.group_ranks import text_of
-from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.collective_ops import text_of
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import CulpritsOfAllSteps

@@ -9,7 +9,7 @@ import polars as pl
 
 from distprof.arrays import Flags, Integers
 from distprof.contract.tables import COMPILATIONS, COMPILE_SLICE_END, WAIT_SLICE, WAITS
-from distprof.merge.activity.device.commands import SYNCHRONISES
+from distprof.merge.activity.device.commands import synchronises
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.timeline.grouped_calls import steps_of
@@ -74,7 +74,7 @@ def _kinds(timeline: RankTimeline, *, has_device: bool) -> Integers:
 
 
 def _kind(name: str, *, has_device: bool) -> int:
-    if name in SYNCHRONISES:
+    if synchronises(name):
         return _RUNTIME
     if name == LOADING:
         return _DATA

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from distprof.contract.paths import rank_folder
-from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState
-from distprof.contract.written_state import is_fresh, read_state
+from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState, is_fresh, read_state
 from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.watch.grid import Grid

@@ -184,7 +184,7 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         idleness = idleness_of(mine, max((span[2] for span in spans), default=0))
         frames["steps"] += [{**names, "is_marked": is_marked, **row}
                             for row in _steps(mine, of_step, spans, idleness, host)]
-        frames["outside"].append({**names, **_outside(mine, of_step)})
+        frames["outside"].append({**names, **_outside(mine, of_step), **_lost(commands, number)})
         frames["streams"] += [{**names, **row} for row in streams_of(mine, of_step, spans)]
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]
         frames["calls"] += [{**names, **row} for row in _calls(mine, spans, idleness)]
@@ -208,6 +208,10 @@ def _outside(commands: Commands, step: Integers) -> dict[str, int]:
     outside = ~unsent & (step < 0)
     return {"unsent": int(unsent.sum()), "unsent_ns": int(took[unsent].sum()), "outside": int(outside.sum()),
             "outside_ns": int(took[outside].sum())}
+
+
+def _lost(commands: Commands, device: int) -> dict[str, int]:
+    return {"lost": commands.lost, "launches": commands.launches} if device == 0 else {"lost": 0, "launches": 0}
 
 
 def _doing(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[dict[str, Any]]:

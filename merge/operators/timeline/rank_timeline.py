@@ -10,11 +10,12 @@ import numpy as np
 
 from distprof.arrays import Flags, Integers
 from distprof.contract.problems import TraceDamaged
+from distprof.merge.activity.device.commands import OF_ONE_KERNEL, of_names, of_single_kernels
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 from distprof.merge.operators.timeline.nesting import Nesting, in_order
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.timelines import damages_of
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong, untimed
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
@@ -67,7 +68,7 @@ class RankTimeline:
     base_ns: int
     """What was added to the times of the file."""
     num_bad: int
-    """Slices that were left out: their duration is negative or no number."""
+    """Slices that were left out: their duration is negative or no number, or `untimed` for a device."""
     more: Mapping[str, Integers]
     """What `Wanted` asked for, by its key: integers, or numbers of `texts`."""
     place: Integers
@@ -177,6 +178,10 @@ class TimelineParts:
             metadata: Its keys beside the events.
         """
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        on_device = np.flatnonzero(columns[1] >= NUM_HOST)
+        lost = on_device[untimed(*(columns[place][on_device] for place in (3, 4)))]
+        kept = np.delete(np.arange(len(columns[0])), lost)
+        columns = [column[kept] for column in columns]
         words = list(map(string_of, self._scanner.names.texts()))
         calls = np.unique(columns[0][columns[1] == RUNTIME])
         if has_overlong(words[number] for number in calls[calls >= 0].tolist()):
@@ -191,7 +196,7 @@ class TimelineParts:
         return RankTimeline(
             **found, names=words,
             texts=_decoded(self._scanner.texts), base_ns=base_ns,
-            num_bad=self._num_bad, more=more, place=place, metadata=metadata,
+            num_bad=self._num_bad + len(lost), more=more, place=kept[place], metadata=metadata,
             threads=[text.decode("utf-8", "replace") for text in self._scanner.threads.texts()])
 
 
@@ -223,12 +228,18 @@ def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
     found = np.full(len(timeline.name), -1, np.int64)
     on_device = np.flatnonzero(timeline.type >= NUM_HOST)
     calls = np.flatnonzero(timeline.type == RUNTIME)
-    launch = joined(timeline.correlation, on_device, calls)
+    launch = launches(timeline, on_device, calls)
     around = np.where(launch >= 0, _operator_around(timeline, nesting)[launch], -1)
     operators = np.flatnonzero(timeline.type == OPERATOR)
     by_id = joined(timeline.external, on_device, operators)
     found[on_device] = np.where(around >= 0, around, np.where(by_id >= 0, by_id, launch))
     return found
+
+
+def launches(timeline: RankTimeline, on_device: Integers, calls: Integers) -> Integers:
+    """The row of the call that launched each of these slices of a device; -1 where that is not known."""
+    single = of_names(OF_ONE_KERNEL, timeline.names)[timeline.name]
+    return of_single_kernels(joined(timeline.correlation, on_device, calls), np.append(single, False))
 
 
 def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
@@ -240,10 +251,11 @@ def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
 
 
 def joined(key: Integers, rows: Integers, others: Integers) -> Integers:
-    """The row among the others that has the key of each row; -1 where none does. Of several the last counts."""
+    """The row among the others that has the key of each row; -1 where none does, and for 0, which is no id. Of several
+    the last counts."""
     if not len(others):
         return np.full(len(rows), -1, np.int64)
     order = others[np.argsort(key[others], kind="stable")]
     place = np.searchsorted(key[order], key[rows], "right") - 1
     hit = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (key[hit] == key[rows]) & (key[rows] != NONE), hit, -1)
+    return np.where((place >= 0) & (key[hit] == key[rows]) & (key[rows] != NONE) & (key[rows] != 0), hit, -1)

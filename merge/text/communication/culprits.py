@@ -29,6 +29,7 @@ NONE_NAMED = re.compile("^No straggler( named)?(?=:)")
 LITTLE = 0.005
 """Of a step; less than this is nothing."""
 UNKNOWN = "cause unknown: these steps have no timeline"
+UNMARKED = "cause unknown: no module or annotation in its trace tells what that time belongs to"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "one file": "several ranks in one file: whether one delays others is unknown until distprof split takes it apart",
@@ -37,6 +38,7 @@ _UNSEEN: Mapping[Blind, str] = {
                      "unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
+    "wrong clock": "collectives contradict the clocks of the ranks: whether a rank delays others is unknown",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
     "uneven": "in the recorded steps some ranks have a timeline and others none: whether a rank delays others is "
               "unknown (--steps arrivals=20 records all ranks in the same way)",
@@ -280,7 +282,7 @@ def _why(one: Culprit) -> str:
 def cause(one: Cause) -> str:
     """What the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
-        return UNKNOWN if one.where is None else "cause unknown: its trace shows nothing in that time"
+        return UNKNOWN if one.where is None else UNMARKED
     if one.kind == "core":
         return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":

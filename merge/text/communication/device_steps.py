@@ -156,7 +156,7 @@ def outside_lines(devices: DeviceSteps) -> Iterator[str]:
     """Commands that are in no step."""
     unsent, unsent_ns, outside, outside_ns = devices.outside.select(
         "unsent", "unsent_ns", "outside", "outside_ns").sum().row(0)
-    found = [(unsent, unsent_ns, "whose launch is not in the timeline"),
+    found = [(unsent, unsent_ns, "whose launch is unknown"),
              (outside, outside_ns, "launched outside of all steps")]
     said = [f"{counted(number, 'command')} ({duration(ns)}) {what}" for number, ns, what in found if number]
     if said:
@@ -164,7 +164,8 @@ def outside_lines(devices: DeviceSteps) -> Iterator[str]:
 
 
 def idle_lines(devices: DeviceSteps) -> Iterator[str]:
-    """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin."""
+    """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin; and
+    how much the profiler lost."""
     yield from _meanwhile(devices)
     means = mean_device_steps(devices).mean().row(0, named=True)
     least = LEAST * (means["device_step_ns"] or 1)
@@ -174,6 +175,11 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     if means["in_graph_ns"] >= least:
         yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
                "profiler may not have recorded all kernels of a graph")
+    unsent, lost, launches = devices.outside.select("unsent", "lost", "launches").sum().row(0)
+    if lost and lost >= LEAST * launches:
+        bound = "at least " if unsent else ""
+        yield (f"{bound}{lost} of {launches} launches left nothing in the timeline: the profiler lost their kernels, "
+               "so devices were busier, and idle for less time, than shown")
 
 
 def _meanwhile(devices: DeviceSteps) -> Iterator[str]:

@@ -177,6 +177,15 @@ def test_clocks_that_are_told_to_be_one_and_are_not_are_said_to_contradict_that(
     assert "before every rank" not in called("comms", tmp_path).stdout.replace("none before every rank", "")
 
 
+def test_nobody_is_cleared_on_clocks_that_collectives_contradict(tmp_path):
+    _late_on_gpus(tmp_path, 0, 0.0, [0.0, 3e6, -5e6], seed=2)
+    told = json.loads(called("comms", "--json", "--same-host", tmp_path).stdout)
+    assert told["blind"] == "wrong clock" and told["culprits"] == []
+    assert "collectives contradict the clocks of the ranks: whether a rank delays others is unknown" in called(
+        "comms", "--same-host", tmp_path).stdout
+    assert json.loads(called("comms", "--json", tmp_path).stdout)["blind"] is None
+
+
 def test_collectives_of_which_a_rank_has_neither_start_nor_call_bound_nothing():
     """In a trace of another program a slice may have been cut off."""
     same = {"matched_by": "id", "complete": True, "mismatch": None, "op": "all_reduce", "size_bytes": 8, "num_ranks": 2}

@@ -54,6 +54,11 @@ def causes(row):
     ([call(30, 2), kernel(320, 50, 2, tid=8)], {"unshown": 200, "host": 645, "latency": 5}),  # too late for that
     ([kernel(320, 50, 2)], {"unsent": 200, "host": 645, "latency": 5}),
     ([call(40, 3, dur=110, name="cudaStreamSynchronize")], {"sync": 30, "host": 865, "latency": 5}),
+    ([call(40, 3, dur=110, name="cudaStreamSynchronize_ptsz_v7000")], {"sync": 30, "host": 865, "latency": 5}),
+    ([call(40, 3, dur=110, name="urQueueFinish")], {"sync": 30, "host": 865, "latency": 5}),
+    ([call(30, 0), kernel(320, 50, 0)], {"unsent": 200, "host": 645, "latency": 5}),     # 0 is no id
+    ([call(30, 2), call(40, 3), kernel(121, 10, 2), kernel(320, 50, 2)],                 # one of them is of call 3
+     {"unsent": 1 + 189, "host": 645, "latency": 5}),
     ([call(40, 3, dur=110, name="cudaStreamSynchronize", tid=2)], {"host": 895, "latency": 5}),  # launches nothing
     ([call(30, 2, dur=120, name="cudaMemcpyAsync"), copy(125, 10, 2)],
      {"host": 5 + 865, "sync": 15, "latency": 5}),                                       # it returns behind its copy
@@ -77,8 +82,9 @@ def test_a_kernel_belongs_to_the_step_that_launched_it_wherever_it_runs(tmp_path
     assert late["commands"] == 1
 
 
-def test_kernels_of_a_graph_have_the_step_of_its_launch_and_their_gaps_are_told(tmp_path):
-    graph = [call(30, 2, name="cudaGraphLaunch"), kernel(121, 10, 2), kernel(132, 10, 2), kernel(400, 10, 2)]
+@pytest.mark.parametrize("name", ["cudaGraphLaunch", "cudaGraphLaunch_v10000", "hipGraphLaunch"])
+def test_kernels_of_a_graph_have_the_step_of_its_launch_and_their_gaps_are_told(tmp_path, name):
+    graph = [call(30, 2, name=name), kernel(121, 10, 2), kernel(132, 10, 2), kernel(400, 10, 2)]
     row = row_of(tmp_path, *graph)
     assert row["commands"] == 4 and causes(row) == {"latency": 1 + 1 + 5, "unshown": 258, "host": 605}
     assert row["in_graph_ns"] == 258_000
@@ -102,7 +108,43 @@ def test_commands_before_the_first_step_and_without_a_launch_are_said(tmp_path):
                             *NEXT])
     found = json.loads(called("waits", "--json", run).stdout)["devices"]
     assert found["in_no_step"] == [{"rank": 0, "device": "1", "unsent": 1, "unsent_ns": 10_000, "outside": 1,
-                                    "outside_ns": 3000}]
+                                    "outside_ns": 3000, "lost": 0, "launches": 3}]
+
+
+CAPTURED = (call(199, 19, dur=1, name="cudaStreamBeginCapture_v10000"), call(290, 20, name="cudaStreamEndCapture"))
+
+
+EIGHT = [call(200 + 10 * number, 21 + number) for number in range(8)]
+
+
+@pytest.mark.parametrize(("events", "expected"), [
+    ([], None),
+    (EIGHT, "8 of 10 launches"),
+    ([*EIGHT, kernel(500, 10, 77)], "at least 7 of 10 launches"),
+    ([CAPTURED[0], *EIGHT, CAPTURED[1]], None),
+    ([call(200, 20, name="cudaMemsetAsync")], None),       # of no bytes
+], ids=["none", "lost", "one-is-there", "captured", "fill"])
+def test_launches_whose_kernels_the_profiler_lost_are_told(tmp_path, events, expected):
+    """As in pytorch/pytorch issue 192021 and ROCm/rocm-systems issue 1327."""
+    run = folder(tmp_path, [*steps(0, 1000, 2000), *FIRST, *events, *NEXT])
+    for command in ("comms", "waits"):
+        said = [line for line in called(command, run).stdout.splitlines() if "left nothing in the timeline" in line]
+        assert [line.split(" left")[0] for line in said] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize("broken", [{"ts": 0, "dur": 0}, {"dur": -300}])
+def test_commands_without_times_are_left_out_and_said(tmp_path, broken):
+    """As in pytorch/kineto issue 109."""
+    epoch = 1.7e15
+    events = [*steps(0, 1000, 2000), *FIRST, call(200, 2), kernel(210, 50, 2), *NEXT]
+    events = [{**one, "ts": one["ts"] + epoch} for one in events] + [{**kernel(epoch + 300, 50, 2), **broken}]
+    run = folder(tmp_path, events)
+    for command in ("comms", "waits"):
+        found = json.loads(called(command, "--json", "--step", 0, run).stdout)["devices"]["by_step"]
+        assert [(row["device_step_ns"], row["compute_ns"]) for row in found] == [(1_000_000, 150_000)]
+    assert "1 command of rank0.json left out: the profiler recorded impossible times" in called("comms", run).stdout
+    rows = called("ops", "--type", "kernel", run).stdout
+    assert "1 slice without usable times skipped" in rows and "230.00 us" in rows
 
 
 def test_a_device_that_nothing_was_sent_to_in_steps_has_none(tmp_path):
