@@ -11,8 +11,8 @@ from typing import Any
 
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import Problem, Remark, from_json
-from distprof.contract.rank_json import RunJson, read
-from distprof.contract.run_json import job_command
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson, job_command
 from distprof.errors import DataError
 from distprof.merge.report.communication import (
     NO_COLLECTIVE,

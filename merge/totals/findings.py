@@ -14,7 +14,8 @@ from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import CulpritsOfAllSteps
-from distprof.contract.rank_json import RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson
 from distprof.contract.tables import MODULES, STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
