@@ -135,7 +135,7 @@ def modules_of_merge(paths: Sequence[Path]) -> pl.DataFrame | None:
 
 def _merge_of(path: Path) -> Path:
     """Where the merge of a run is; the path itself where --out has made it."""
-    return path if (path / SUMMARY_JSON).is_file() and not is_recorded(path) else path / MERGED
+    return path if is_merge(path) else path / MERGED
 
 
 def _up_to_date(paths: Sequence[Path], written: Path) -> bool:
