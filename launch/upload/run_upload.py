@@ -163,7 +163,7 @@ def _is_there(name: str, file: Path, wanted: UploadedFile, known: Manifest, entr
     return known.files[name] == wanted if name in known.files else backend.holds(file, entry)
 
 
-RIGHTS = "may these credentials write there? see docs/object-storage.md for the permissions needed"
+RIGHTS = "can these credentials write there? see docs/object-storage.md for the permissions needed"
 AT_ONCE = 8
 """Parts; most of their files are small."""
 
