@@ -160,8 +160,8 @@ def test_the_late_gpu_is_named_though_no_clock_was_ever_compared(tmp_path, late,
     (one,) = (one for one in said["culprits"] if one["certain"])
     assert (said["clock"]["method"], one["rank"]) == ("collectives", late)
     assert abs(one["gain_ns"] / 1000 - late_us) < 20 and one["gain_error_ns"] < 0.1 * one["gain_ns"] + 20_000
-    assert "as if ranks left a collective together" in called("comms", tmp_path).stdout
-    assert "as if ranks left a collective together" in called("findings", tmp_path).stdout
+    assert "as if all ranks left a collective at the same time" in called("comms", tmp_path).stdout
+    assert "as if all ranks left a collective at the same time" in called("findings", tmp_path).stdout
 
 
 @pytest.mark.parametrize("command", ["comms", "merge"])
