@@ -9,13 +9,13 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Remark
+from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
 from distprof.merge.text.phrases import step_time_words
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
 from distprof.reporters.page import Page
-from distprof.terminal import quoted_all
 from distprof.units import UNKNOWN, counted, duration, percent
 
 TOP = 15
@@ -52,7 +52,7 @@ def render(shown: CriticalShown, page: Page) -> str:
     for line in _doubts(shown):
         page.line(line)
     last_lines(shown, page)
-    where = quoted_all(shown.paths)
+    where = runs_as_told(shown.paths)
     page.line(f"Next: distprof merge --force --critical-path {where}")
     if len(path.steps) > 1:
         slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
@@ -128,7 +128,8 @@ def _doubts(shown: CriticalShown) -> list[str]:
     found = []
     work = shown.path.links.filter(pl.col("kind") == "work")
     if len(work) and (work["phase"] == "unknown").all():
-        found.append("modules are unknown: these steps have no timeline")
+        found.append("modules are unknown: " + ("the traces mark none" if shown.run.kind == "traces" else
+                                                "these steps have no timeline"))
     found += doubts(shown)
     off = shown.clock.pair_uncertainty_ns()
     if off:
