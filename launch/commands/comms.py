@@ -120,8 +120,7 @@ def _screen(found: Findings, runs: Sequence[Path], *, slowest: int | None, timel
     if timeline:
         draw_timeline(found.rows, found.run, found.clock, page)
     if matrix:
-        counted = found.rows.filter(found.rows["step"].is_in(found.steps)) if found.steps else found.rows
-        show_matrix(bytes_between(counted), found.run.world_size, found.steps, page)
+        show_matrix(bytes_between(found.counted_rows), found.run.world_size, found.steps, page)
     show_problems(found.run.remarks, problems_of(found.run, found.clock), page)
     if is_summary:
         last = f" --step {found.steps[-1]}" if found.steps else ""

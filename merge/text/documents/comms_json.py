@@ -12,7 +12,7 @@ from distprof.contract.paths import FORMAT
 from distprof.merge.activity.breakdown import mean_steps
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.cost.collective_sums import bandwidths, group_coverage
-from distprof.merge.cost.matrix import bytes_between
+from distprof.merge.cost.matrix import bytes_between, uneven_exchanges
 from distprof.merge.text.communication.culprits import at_step_time
 from distprof.merge.text.documents.devices_json import devices_data
 from distprof.merge.totals.description import problems_of
@@ -57,6 +57,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
         "matrix": bytes_between(found.rows).to_dicts() if has_rows else None,
+        "uneven_exchanges": uneven_exchanges(found.counted_rows).to_dicts() if has_rows else None,
         "bandwidths": bandwidths(found.rows).to_dicts() if has_rows else None,
         "collectives": _collectives(found) if has_rows else _longest(found),
     }
