@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distprof.contract.merged_tables import (
+from distprof.contract.merged import (
     MERGED_COLLECTIVES,
     MERGED_EVENTS,
     MERGED_MODULES,
@@ -24,8 +24,8 @@ PAGE = Path(__file__).parent / "run-directory.md"
 HEAD = f"""# The run directory, format {FORMAT}
 
 Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stats` and `comms`. `docs/run_directory.py`
-generates this page from `distprof/contract/`, where `rank_json.py` has all fields of `run.json` and `rank.json`,
-`stuck.py` those of `stuck.json`, and `tables.py` and `merged_tables.py` all columns.
+generates this page from `distprof/contract/`, where `run_json.py` has all fields of `run.json`,
+`rank_json.py` those of `rank.json`, `stuck.py` those of `stuck.json`, and `tables.py` and `merged.py` all columns.
 
     runs/<name>/
       run.json                    what was launched: arguments (without secrets), plan, versions, start, end, exit code
@@ -60,7 +60,7 @@ well and reported as unfinished. `status` in rank.json is `complete`, `partial` 
 or `failed`. Times end in `_ns`: int64 nanoseconds, since the Unix epoch if they are points in time.
 
 Between the data and the footer of each table that a rank writes is a checksum of the whole file. distprof checks it
-before reading the table; for other readers the file is ordinary Parquet (`distprof/contract/table_checksum.py`). Values
+before reading the table; for other readers the file is ordinary Parquet (`distprof/contract/parquet_footer.py`). Values
 are checked too: a table with rows of another rank, with nulls where the list below has none, or with impossible numbers
 (2^50 elements or bytes, 2^60 FLOPs, a step of 104 days) is named and skipped (`merge/run/table_check.py`; the limits
 are in `distprof/contract/tables.py`).
@@ -91,7 +91,7 @@ flight recorder, calls of the trace pass that have not ended, and the Python sta
 | `remarks` | what to keep in mind when reading the numbers, in the same form |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank`. Times are parts of the step time: their share of the steps with module timers, times the step time |
 | `model` | per quantity one number: mp_size x the mean per GPU; `stored_params` is what one replica of the model takes on all its ranks; `unique_params` counts every parameter once, however many ranks hold it, `active_params` those that work on a token if experts are routed; null if unknown |
-| `step` | the step time, `time_ns`: the median over steps in which nothing heavy ran, or the mean of their middle half if that differs by more than 10 % because steps are of several kinds (steps are those of `passes`: time and arrivals; if there are none, steps with a timeline), each step being the mean over ranks. 5 to 95 % of the `num_steps` steps lie between `low_ns` and `high_ns`. Its parts as in `per_gpu`, and `measured_ns`, the mean of the steps with module timers in which the parts were measured; `samples` of the whole job and `samples_per_second` (null if the topology is not certain) and `flops_per_second` of the whole job (including recomputation), `mfu` per GPU; FLOP/s and MFU divide the counted FLOPs by the time in which steps process as many samples (or forward calls) as the counted step did; and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it is based on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`), `uncounted` (some timed modules were not counted); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/steps_found.py`): a `rule`, the `optimizers` whose steps make a step, and after how many optimizer steps that was known |
+| `step` | the step time, `time_ns`: the median over steps in which nothing heavy ran, or the mean of their middle half if that differs by more than 10 % because steps are of several kinds (steps are those of `passes`: time and arrivals; if there are none, steps with a timeline), each step being the mean over ranks. 5 to 95 % of the `num_steps` steps lie between `low_ns` and `high_ns`. Its parts as in `per_gpu`, and `measured_ns`, the mean of the steps with module timers in which the parts were measured; `samples` of the whole job and `samples_per_second` (null if the topology is not certain) and `flops_per_second` of the whole job (including recomputation), `mfu` per GPU; FLOP/s and MFU divide the counted FLOPs by the time in which steps process as many samples (or forward calls) as the counted step did; and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it is based on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`), `uncounted` (some timed modules were not counted); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/rank_json.py`): a `rule`, the `optimizers` whose steps make a step, and after how many optimizer steps that was known |
 | `evaluation` | root forward calls without gradient that only some steps of a training job have; they are in no other number. `calls` per step over all steps, `flops` of the step of the count pass, `time_ns` as a part of the step time; means over ranks; null if there were none |
 | `steps` | all steps of the job: `num_recorded`; `num_run` (null if unknown), `later_ns` (median of the steps that were not recorded), and `change` (null, or the `step` from which steps take longer or shorter, `before_ns` and `after_ns`, medians; null where `watched` looks closer), based on `watch-*.bin` (in older runs `step_ends.bin`); and `watched` (null if nobody has looked), what the watch of the whole job knows: `num_steps`, `first_watched`, `elapsed_ns`, `step_ns`, `findings` and `notes` of [`distprof watch --once --json`](watching.md) |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
-from distprof.contract.topics import NAMES
+from distprof.contract.passes import TOPIC_NAMES
 from distprof.contract.watch_state import OPEN_RUNS
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import OFF, default_plan
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.pattern import StepEvery
 from distprof.storage.places import place
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
@@ -67,8 +67,8 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                        help="also record an execution trace in one extra step, for distprof export: what ran, its "
                             "tensors and its dependencies; the same as execution=1 in --steps")
     group.add_argument("--topics", default="", metavar="TOPICS",
-                       help=f"record only these topics: {', '.join(NAMES)}, or all, separated by commas or |; --steps "
-                            "can then set the number of steps of their passes or add passes")
+                       help=f"record only these topics: {', '.join(TOPIC_NAMES)}, or all, separated by commas or |; "
+                            "--steps can then set the number of steps of their passes or add passes")
     group.add_argument("--ranks", default=None, metavar="RANKS",
                        help="ranks to record fully, separated by commas: 0-7, leaders (one rank per part of the "
                             "model, or per host if there is no device mesh), sample:32 (that many, evenly spread), "

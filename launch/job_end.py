@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from distprof.compiled.library import is_built
 from distprof.contract import rank_json
 from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_folder
-from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.errors import DataError, DistprofError
 from distprof.launch.final_merge import final_merge
 from distprof.launch.hosts.protocol import Gathered

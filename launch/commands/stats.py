@@ -92,7 +92,7 @@ def stats_text(*runs: Path, as_json: bool = False, strict: bool = False, top: in
 
 def _by_module(runs: Sequence[Path], view: TreeView, *, as_json: bool, strict: bool, sizes: Mapping[str, int]) -> str:
     """Totals and the tree of modules."""
-    from distprof.contract.summary import SUMMARY_KEYS
+    from distprof.contract.merged import SUMMARY_KEYS
     from distprof.merge.text.stats import render_modules
     from distprof.merge.totals.modules import module_dicts, module_rows
     from distprof.merge.totals.run_summary import summary_and_modules

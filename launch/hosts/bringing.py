@@ -12,9 +12,8 @@ from typing import Literal
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RunJson
-from distprof.contract.watch_state import REQUEST_JSON, WATCH
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.run_json import RunJson
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, write_unsynced
 from distprof.errors import DataError
 from distprof.files import read_small
 from distprof.launch.hosts.changes import Change, Changes

@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from distprof.contract.paths import PARTIAL_SUFFIX
-from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, write_unsynced
 from distprof.errors import DataError
 from distprof.files import read_small
 from distprof.launch.hosts.received_paths import ReceivedFile, received_file, received_folder

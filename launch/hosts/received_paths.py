@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from distprof.contract.conditions import HOSTS
 from distprof.contract.paths import PARTIAL_SUFFIX
-from distprof.contract.rank_json import MOST_RANKS
 from distprof.contract.rank_summary import SUMMARIES
+from distprof.contract.run_json import MOST_RANKS
 from distprof.contract.watch_state import WINDOWS
 from distprof.errors import DataError
 

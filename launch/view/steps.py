@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.contract.merged_tables import MERGED_EVENTS, MERGED_STEPS
+from distprof.contract.merged import MERGED_EVENTS, MERGED_STEPS
 from distprof.errors import DataError, UsageError
 from distprof.launch.view.merged_trace import MergedTrace
 from distprof.launch.view.place import Span

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from distprof.contract.watch_state import WATCH
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.watch_state import WATCH, write_unsynced
 from distprof.files import read_small
 
 CLAIM_JSON = "watcher.json"

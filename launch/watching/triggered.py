@@ -12,7 +12,7 @@ from typing import Any
 
 from distprof.contract import rank_json
 from distprof.contract.paths import PARTIAL_SUFFIX, RUN_JSON
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
 from distprof.launch.watching.latest_step import LatestStep, latest_step, rank_folders

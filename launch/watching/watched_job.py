@@ -9,7 +9,7 @@ from typing import Protocol
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WatchFinding, WatchState
 from distprof.errors import DataError
 from distprof.launch.watching.rank_folders import RankFolders

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from distprof.contract.paths import RANK_JSON, RUN_JSON
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import decoded, is_fresh, read_state
+from distprof.contract.watch_state import WatchState, decoded, is_fresh, read_state
 from distprof.errors import DataError, StorageError
 from distprof.files import MOST_LINES_BYTES
 from distprof.launch.watching.watched_job import WatchedJob, is_running, run_id_of

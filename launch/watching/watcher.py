@@ -24,8 +24,9 @@ from distprof.contract.watch_state import (
     WatchState,
     certain_findings,
     logged_file,
+    read_state,
+    write_state,
 )
-from distprof.contract.written_state import read_state, write_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
 from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Floats
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.freed_memory import give_back
 from distprof.merge.activity.activities import Activities

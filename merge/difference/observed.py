@@ -14,7 +14,8 @@ import polars as pl
 from distprof.contract.passes import TIME
 from distprof.contract.paths import MEMORY_JSON, RUN_JSON
 from distprof.contract.problems import Problem
-from distprof.contract.rank_json import RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.merge.activity.intervals import NOTHING
 from distprof.merge.activity.rank_activity import rank_activity

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of, text_of
+from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of, text_of
 
 Ranks = tuple[int, ...]
 Target = Literal["astra-sim", "replay"]

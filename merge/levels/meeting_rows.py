@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Integers
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import POINT_TO_POINT, text_of
 from distprof.merge.clock.choose import hosts_of
 from distprof.merge.cost.choice import group_key
 from distprof.merge.cost.collective_sums import per_collective

@@ -16,8 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names, text_of
 from distprof.contract.problems import Inferred, MatchingInferred, TraceDamaged
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError

@@ -15,9 +15,8 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.memory.allocations import HELD, SCHEMA, USED, allocations_of
 from distprof.merge.operators.timeline.memory_events import MemoryEvents
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
-from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
-from distprof.merge.scan.trace_file import TraceFile
 from distprof.units import spans
 
 
@@ -191,7 +190,7 @@ def run_memory(run: Run) -> RunMemory:
     problems: list[Problem] = [*(tensors.problems if tensors else ()), *(used.problems if used else ())]
     peaks, parts, num_bad = list[Peak](), list[pl.DataFrame](), 0
     for rank in run.ranks:
-        source = _of_the_pass(rank) if recorded else rank
+        source = rank.with_timeline(MEMORY_JSON) if recorded else rank
         if source.trace is None:
             continue
         try:
@@ -224,12 +223,6 @@ def ended_early(rank: int, timeline: RankTimeline) -> MemoryEndedEarly | None:
     step, taken, most = (found.get(key) for key in ("step", "taken_bytes", "most_bytes"))
     numbers = [value if isinstance(value, int) else 0 for value in (step, taken, most)]
     return MemoryEndedEarly(rank=rank, step=numbers[0], taken_bytes=numbers[1], most_bytes=numbers[2])
-
-
-def _of_the_pass(rank: Rank) -> Rank:
-    """The same rank with the timeline of its memory pass."""
-    path = rank.folder / MEMORY_JSON
-    return replace(rank, trace=TraceFile(path=path) if path.is_file() else None)
 
 
 def _at_the_start(held: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.merged_tables import MERGED_OPERATORS
+from distprof.contract.merged import MERGED_OPERATORS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import DataError
 from distprof.merge.operators.operator_rows import SCHEMA, RankOperators

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distprof.contract.job_command import job_command
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson, job_command
 from distprof.errors import DataError
 from distprof.merge.report.sources import Sources
 from distprof.merge.run.run_model import Run

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.summary import MfuBasis
+from distprof.contract.merged import MfuBasis
 from distprof.errors import DataError
 from distprof.merge.operators.grouping import grouped_sums
 from distprof.merge.report.absent import AbsentError

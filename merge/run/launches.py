@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.problems import Problem, RankFailed, Unreadable
-from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson, read
+from distprof.contract.rank_json import RankJson, first_failure, is_victim, read
+from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.errors import DataError
 from distprof.files import read_small
 from distprof.storage.places import place, real

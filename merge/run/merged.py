@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES
+from distprof.contract.merged import CLOCK_KEYS, MERGED_COLLECTIVES, MERGED_MODULES, STEP_KEYS, SUMMARY_KEYS
 from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
-from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.errors import DataError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import coded
@@ -136,7 +135,7 @@ def modules_of_merge(paths: Sequence[Path]) -> pl.DataFrame | None:
 
 def _merge_of(path: Path) -> Path:
     """Where the merge of a run is; the path itself where --out has made it."""
-    return path if (path / SUMMARY_JSON).is_file() and not is_recorded(path) else path / MERGED
+    return path if is_merge(path) else path / MERGED
 
 
 def _up_to_date(paths: Sequence[Path], written: Path) -> bool:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.first_failure import first_failure
 from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, attempt_folder, rank_folder
 from distprof.contract.problems import EarlierAttempts, FolderLeftOut, Problem, Unreadable
-from distprof.contract.rank_json import RankJson, read
+from distprof.contract.rank_json import RankJson, first_failure, read
 from distprof.errors import DataError, FormatError, UsageError
 from distprof.merge.run.launches import Launch
 from distprof.merge.run.summaries.summaries import Summaries

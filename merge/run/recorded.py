@@ -30,8 +30,7 @@ from distprof.contract.problems import (
     TimelinesCapped,
     Unfinished,
 )
-from distprof.contract.rank_json import RankJson
-from distprof.contract.steps_found import StepRule, StepsFound
+from distprof.contract.rank_json import RankJson, StepRule, StepsFound
 from distprof.contract.tables import STEPS
 from distprof.contract.watch_state import WINDOWS
 from distprof.errors import DataError

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from distprof.contract import table_checksum
+from distprof.contract.parquet_footer import check_checksum
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COLLECTIVES, STEPS, Table
@@ -209,11 +209,11 @@ def readable(path: Path, look: Callable[[BinaryIO], object] = lambda _: None) ->
         from distprof.storage.fetching import fetched
 
         content = fetched(elsewhere)
-        table_checksum.check(content)
+        check_checksum(content)
         look(content)
         return content
     with path.open("rb", buffering=0) as file:
-        table_checksum.check(file)
+        check_checksum(file)
         look(file)
     try:
         str(path).encode()

@@ -42,8 +42,8 @@ def steps_of_timeline(steps: pl.DataFrame, rank: Rank) -> pl.DataFrame:
 
 
 def _of_memory(rank: Rank) -> Rank:
-    path = rank.folder / MEMORY_JSON
-    return replace(rank, trace=TraceFile(path=path)) if path.is_file() else rank
+    found = rank.with_timeline(MEMORY_JSON)
+    return rank if found.trace is None else found
 
 
 def damages_of(rank: int, trace: TraceFile, damage: Damage | None, losses: Losses, num_events: int,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from distprof.contract.merged import MfuBasis, PeakUsed
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
-from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.communication.device_steps import idle_words
 from distprof.merge.text.phrases import clock_line, step_time_words

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.steps_found import StepsFound
+from distprof.contract.rank_json import StepsFound
 from distprof.merge.text.phrases import brief
 from distprof.units import counted, duration, si
 

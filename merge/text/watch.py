@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.watch_state import WatchFinding, WatchState
-from distprof.contract.written_state import state_of
+from distprof.contract.watch_state import WatchFinding, WatchState, state_of
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import percent, size
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import data_of
+from distprof.contract.watch_state import WatchState, data_of
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.step_time import LIGHT, settled
 from distprof.merge.watch.known_state import known_state

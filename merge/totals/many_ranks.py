@@ -7,10 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.group_ranks import text_of
-from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.collective_ops import text_of
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson
 from distprof.contract.tables import MODULES, STEPS
 from distprof.errors import DataError
 from distprof.merge.blame.analysis import Analysis

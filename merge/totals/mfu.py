@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from distprof.contract.summary import MfuBasis, PeakUsed
+from distprof.contract.merged import MfuBasis, PeakUsed
 from distprof.merge.run.run_model import Rank, Run
 from distprof.peaks.published import peak
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from distprof.contract.merged import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
 from distprof.contract.passes import TIME
 from distprof.contract.problems import CountedUnlike, ModulesUncounted, Problem, RecordedLightly, StepsUneven
-from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
 from distprof.merge.activity.device.mean_steps import mean_device_steps
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun

@@ -10,10 +10,10 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.merged import QUANTITIES, TIMES
 from distprof.contract.mesh import part_of
 from distprof.contract.passes import TIME
 from distprof.contract.problems import RecordedLightly
-from distprof.contract.summary import QUANTITIES, TIMES
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.totals.description import SPREAD
 from distprof.merge.totals.held_parameters import HeldParameters

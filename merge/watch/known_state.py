@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import is_fresh, read_state
+from distprof.contract.watch_state import WatchState, is_fresh, read_state
 from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.watch.job_watch import watched_pieces

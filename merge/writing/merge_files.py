@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distprof.contract.merged_tables import COPIED, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.merged import COPIED, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import write_table
 from distprof.contract.passes import MEMORY
 from distprof.contract.paths import MERGED, SUMMARY_JSON

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
-from distprof.contract.merged_tables import COPIED, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_OPERATORS, MERGED_STEPS
+from distprof.contract.merged import COPIED, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_OPERATORS, MERGED_STEPS
 from distprof.contract.paths import MERGED, REPORT_HTML, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.errors import DataError
 from distprof.launch.commands.critical_path import critical_path_text
 from distprof.merge.activity import rank_slices

@@ -160,9 +160,9 @@ HANGS = """
 import sys, time
 import torch
 import distprof
-from distprof.recording import termination, writing
+from distprof.recording import termination
 from distprof.recording.run_directory import RankFolder
-writing.PATIENCE_S, termination.WRITING_S = 0.2, 0.5
+termination.PATIENCE_S, termination.WRITING_S = 0.2, 0.5
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 RankFolder.add_step = lambda *_: (print("writes", flush=True), time.sleep(600))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from distprof.contract.stuck import LONGEST
-from distprof.recording.script_error import in_a_line
+from distprof.recording.failure import in_a_line
 
 
 def raised(act) -> BaseException:

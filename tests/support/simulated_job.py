@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.merge.activity.activities import Activities, Activity, ActivityLane
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.intervals import Intervals

@@ -14,9 +14,8 @@ from typing import Any
 
 from distprof.storage.backend import Backend, Entry
 from distprof.storage.faults import RemoteError
-from distprof.storage.retrying import awaited, persistently
+from distprof.storage.retrying import Tally, awaited, persistently
 from distprof.storage.stream import requests
-from distprof.storage.tally import Tally
 from distprof.storage.writing import writable
 
 Page = Mapping[str, Any]

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
 from distprof.merge.execution.process_groups import GROUPS_NAME, ProcessGroups, Written, described, list_of_groups

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Array, Integers
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
     CELL_COLUMNS,

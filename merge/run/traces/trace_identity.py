@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from distprof.contract.mesh import axes_of_groups, axis_of_group, in_rank_order
-from distprof.contract.rank_json import MOST_RANKS
+from distprof.contract.run_json import MOST_RANKS
 
 MOST_DIGITS = 20
 """Python refuses to read a number of thousands."""

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from distprof.contract.written_state import write_state
+from distprof.contract.watch_state import write_state
 from distprof.launch.agents.bounded import MOST_BYTES
 from support.jobs import called
 from support.made_up_states import job_state, rank_state, slow_rank

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from distprof.contract import rank_json
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest
 from distprof.errors import DataError, UsageError
 from distprof.launch.hosts import bringing

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON, rank_folder
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch import Frame, StepRows, encoded
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
 from distprof.errors import OutputError, UsageError

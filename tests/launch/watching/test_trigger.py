@@ -16,7 +16,8 @@ import polars as pl
 import pytest
 
 from distprof.contract import rank_json
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import window_folder
 from distprof.launch.watching.explained import explained
 from distprof.launch.watching.latest_step import latest_step

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from distprof.contract.watch_state import FORMAT, WatchState
-from distprof.contract.written_state import write_state
+from distprof.contract.watch_state import FORMAT, WatchState, write_state
 from distprof.launch.watching import watched_job, watched_place
 from distprof.launch.watching.metrics import MetricsServer
 from distprof.launch.watching.watched_place import LauncherSource, RunSource, source_of

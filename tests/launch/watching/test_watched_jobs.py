@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import read_state
 from support import forked
 from support.jobs import clean_environ, record_run, wait_for
 from support.ports import free_port

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import WatchState, read_state
 from distprof.launch.watching.watch_process import WatchProcess
 from support.watched_ranks import PROGRAM, MadeUpRank, PlainEngine, make_run, order
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.problems import MatchingInferred, TraceDamaged
 from distprof.merge.clock.choose import on_one_host
 from distprof.merge.cost.collective_sums import bandwidths

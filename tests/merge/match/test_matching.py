@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import ranks_of
 from distprof.merge.cost.collective_sums import group_coverage
 from distprof.merge.match.matching import ALONE, MATCHED, match
 from support.comm_rows import SCHEMA, call, frame, matched, numbered

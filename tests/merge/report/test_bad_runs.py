@@ -11,7 +11,8 @@ import pytest
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON, STUCK_JSON, rank_folder
-from distprof.contract.rank_json import RankFailure, RankJson, RunJson
+from distprof.contract.rank_json import RankFailure, RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
 from distprof.merge.report.document import SECTIONS as BUILT

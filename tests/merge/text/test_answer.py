@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from distprof.contract.merged import MfuBasis
 from distprof.contract.problems import FilesMissing, NoteOfRank
-from distprof.contract.summary import MfuBasis
 from distprof.merge.text.answer import answer
 from distprof.merge.text.phrases import brief
 from support.jobs import distprof

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from distprof.contract.problems import StepsUnsure
-from distprof.contract.rank_json import RankJson
-from distprof.contract.steps_found import OptimizerSteps, StepsFound
+from distprof.contract.rank_json import OptimizerSteps, RankJson, StepsFound
 from distprof.merge.run.recorded import unsure
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.steps import evaluation_line, step_line

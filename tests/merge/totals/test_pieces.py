@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.contract.merged_tables import MERGED_MODULES
+from distprof.contract.merged import MERGED_MODULES
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, TableRow
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import NAMES, TYPES, empty

@@ -11,7 +11,7 @@ from torch import nn
 
 from distprof.contract.rank_json import RankJson, write
 from distprof.process.identity import Identity
-from distprof.recording.job.attempts import set_aside
+from distprof.recording.job.claim import set_aside
 from distprof.recording.run_directory import run_id_of
 from support.jobs import called
 from support.recording import train

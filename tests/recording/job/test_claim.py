@@ -12,7 +12,8 @@ import pytest
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.errors import OutputError
 from distprof.process.identity import local_rank, rank_and_size
 from distprof.recording.job import claim as module

@@ -1,10 +1,15 @@
-"""Communication that began under the profiler and has not ended: its slice is written to when it does."""
+"""torch's communication as C++ has it: kernels in front of the c10d operators, and works that have not ended.
+
+The kernels see what DDP, FSDP, DTensor and functional collectives issue too. A work that began under the profiler has
+its slice written to when it ends.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +18,61 @@ import torch.distributed as dist
 
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT
 from distprof.model.scopes import Guard
-from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
+
+
+class C10dKernels:
+    """Puts them there in `start`, takes them away in `stop`."""
+
+    def __init__(self, before: Callable[[], None], after: Callable[..., None]) -> None:
+        """Prepares.
+
+        Args:
+            before: Called in front of each operator.
+            after: Called behind it: name, arguments by name (without those left at their default), times of call and
+                return, what it returned, and the Python frame that called it.
+        """
+        self._before = before
+        self._after = after
+        self._library: Any = None
+
+    def start(self) -> None:
+        """Puts a kernel in front of each operator."""
+        self._library = torch.library.Library("c10d", "IMPL")
+        packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
+        for overload in (packet.default for packet in packets if packet is not None):
+            self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
+
+    def stop(self) -> bool:
+        """Removes them; true if they were there."""
+        library, self._library = self._library, None
+        if library is not None:
+            library._destroy()
+        return library is not None
+
+    def _kernel(self, overload: torch._ops.OpOverload) -> Callable[..., Any]:
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        operator = overload._schema.name.removeprefix("c10d::")
+        names = [argument.name for argument in overload._schema.arguments]
+
+        def kernel(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+            self._before()
+            enqueue_ns = time.time_ns()
+            output = overload.redispatch(keys & after, *args, **kwargs)
+            times = (enqueue_ns, time.time_ns())
+            given = dict(zip(names, args, strict=False)) | kwargs
+            self._after(operator, given, times, output, sys._getframe().f_back)
+            return output
+
+        return kernel
+
+
+def unboxed(output: Any) -> Any:
+    """The work that an operator returned; None from ops that a backend gathers up."""
+    try:
+        return dist.Work.unbox(output[-1] if isinstance(output, tuple) else output)
+    except (RuntimeError, TypeError):
+        return None
+
 
 HOST = torch.device("cpu")
 LOOK_EVERY_S = 0.0005

@@ -1,4 +1,6 @@
-"""FSDP version 1: parameters as the model had them, under every strategy, without any of its collectives."""
+"""Parameters of a rank: as the model had them before FSDP version 1 flattened them, under every strategy, without any
+of its collectives; which modules are routed experts, and which share of the tokens each of them sees.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import json
 import sys
 
 import pytest
+from torch import nn
 
+from distprof.model.params import active_ratios
 from support import forked
 from support.jobs import EXAMPLES, PATIENCE_S, clean_environ
 
@@ -69,3 +73,32 @@ def test_every_strategy_counts_what_the_model_counts_alone():
         assert sizes == ({"dp_replicate": 2, "dp_shard": 2} if "HYBRID" in strategy else {"dp": 4})
         shards = 1 if strategy == "NO_SHARD" else 2 if "HYBRID" in strategy else 4
         assert part == pytest.approx(1 / shards, rel=0.02), (strategy, "shards are equal but for padding")
+
+
+class Mixture(nn.Module):
+    """Four routed experts, of which a token goes to two, and one that all tokens go to."""
+
+    def __init__(self, shared: str = "shared_expert") -> None:
+        super().__init__()
+        self.top_k = 2
+        self.gate = nn.Linear(8, 4, bias=False)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8)) for _ in range(4))
+        self.add_module(shared, nn.Linear(8, 8))
+        self.experts[0].add_module("shared", nn.Linear(8, 8))
+
+
+def ratios(model: nn.Module) -> dict[str, float]:
+    found = active_ratios(model)
+    return {name: found[id(module)] for name, module in model.named_modules() if id(module) in found}
+
+
+@pytest.mark.parametrize("shared", ["shared_expert", "shared_experts"])
+def test_routed_experts_see_a_share_of_the_tokens_and_shared_ones_all(shared):
+    routed = {"experts", *(f"experts.{number}{part}" for number in range(4) for part in ("", ".0", ".1"))}
+    assert ratios(nn.Sequential(Mixture(shared))) == {f"0.{name}": 0.5 for name in routed}
+
+
+def test_a_mixture_that_does_not_say_how_many_experts_a_token_goes_to_is_left_out():
+    model = Mixture()
+    del model.top_k
+    assert ratios(model) == {}
