@@ -83,11 +83,11 @@ def comms_text(*runs: Path, choice: Choice | None = None, slowest: int | None = 
         IncompleteError: Something is missing and `strict` is set.
     """
     from distprof.merge.cost.choice import Choice
+    from distprof.merge.text.communication.comms_tables import comms_data
     from distprof.merge.text.communication.hang import dumps_alone, dumps_text
-    from distprof.merge.text.documents.comms_json import comms_data
     from distprof.merge.text.problems import fail_if_incomplete
     from distprof.merge.totals.description import problems_of
-    from distprof.merge.totals.read_findings import findings_of
+    from distprof.merge.totals.findings import findings_of
 
     if len(runs) == 1 and (dumps := dumps_alone(runs[0])) is not None:
         fail_if_incomplete(dumps.problems, strict=strict)
@@ -107,7 +107,7 @@ def _screen(found: Findings, runs: Sequence[Path], *, slowest: int | None, timel
     from distprof.merge.text.communication.timeline import draw_timeline
     from distprof.merge.text.problems import show_problems
     from distprof.merge.totals.description import problems_of
-    from distprof.merge.watch.known_state import known_state
+    from distprof.merge.watch.job_watch import known_state
     from distprof.reporters.page import Page
 
     page, is_summary = Page(), slowest is None and not timeline and not matrix

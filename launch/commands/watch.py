@@ -14,9 +14,9 @@ from distprof.launch.options import JSON, run_directories
 def watch(run: str, *, once: bool, as_json: bool) -> None:
     """Watch the ranks of RUN: who is late, since when, and why.
 
-    Shows step times, who waits for others, memory, the last minute, and everything that was noticed. RUN is a run
-    directory (of a job that runs or is over), its URL, or HOST:PORT of a launcher that was started with --metrics.
-    Ctrl-C ends it; the job is not affected.
+    Shows step times, who waits for others, memory, the last minute, and all findings. RUN is the run directory of a job
+    that is running or over, its URL, or HOST:PORT of a launcher that was started with --metrics. Ctrl-C ends the
+    display, not the job.
     """
     from distprof.launch.watching.live import watch as watched
 

@@ -17,7 +17,7 @@ from distprof.terminal import quoted
 from distprof.threads import thread_pool
 from distprof.units import counted, size
 
-RIGHTS = "may these credentials write there? see docs/object-storage.md for the permissions needed"
+RIGHTS = "can these credentials write there? see docs/object-storage.md for the permissions needed"
 AT_ONCE = 8
 """Parts; most of their files are small."""
 

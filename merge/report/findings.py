@@ -19,23 +19,25 @@ from distprof.contract.problems import (
     Unreadable,
 )
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.merge.report.finding import MORE_LOADERS, Finding
 from distprof.merge.report.resource_findings import (
+    MORE_LOADERS,
+    Finding,
     bandwidth,
     compilations,
     data_loading,
     device_idle,
     host_waits,
     memory_imbalance,
+    pipeline_bubble,
+    uncounted,
 )
 from distprof.merge.report.sources import Sources
-from distprof.merge.report.watch_findings import watch_findings
+from distprof.merge.report.whole_job import watch_findings
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
-from distprof.merge.text.phrases import full_sentence, left_together, step_time_words
+from distprof.merge.text.phrases import change_line, full_sentence, left_together, step_time_words
 from distprof.merge.text.problems import sentence
-from distprof.merge.text.stats import NO_MFU, bubble, mfu
-from distprof.merge.text.steps import change_line
+from distprof.merge.text.stats import NO_MFU, mfu
 from distprof.merge.text.watch import is_slow_later, watched_of
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, si
@@ -46,9 +48,6 @@ EXPOSED = 0.2
 """Share of a step from which on exposed communication is a warning."""
 IMBALANCE = 1.2
 """Time in forward and backward against the median rank, from which on a rank is named."""
-BUBBLE = 0.1
-UNCOUNTED = 0.01
-"""Share of the bytes moved from which on operators of unknown FLOPs are named."""
 SHOWN = 4
 ACTIONS = {
     "data": MORE_LOADERS,
@@ -80,14 +79,15 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
         sources: The run.
     """
     facts = Facts(document, sources)
-    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _change, _step, _imbalance, _bubble)
+    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _change, _step, _imbalance)
              for one in look(facts)]
+    found += pipeline_bubble(document)
     if _has_steps(facts):
         found += [*data_loading(document, facts.where), *device_idle(document, facts.where)]
     if sources.is_recorded:
         found += watch_findings(sources.summary, facts.where)
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
-              *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
+              *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *uncounted(document),
               *_clock(facts), *_partial(facts)]
     if not any(one.severity in ("bad", "warn") for one in found) and _was_seen(facts):
         found.append(Finding(severity="good", section="step_parts",
@@ -243,14 +243,6 @@ def _imbalance(facts: Facts) -> Iterator[Finding]:
                            f"forward and backward, including waits for others, in each of {len(mine)} timed steps")
 
 
-def _bubble(facts: Facts) -> Iterator[Finding]:
-    found = facts.document["pipeline"]
-    if found is not None:
-        yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
-                      text=bubble(found), section="pipeline",
-                      action="More micro-batches per step shrink the bubble.")
-
-
 def _topology(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, TopologyUncertain):
@@ -270,18 +262,6 @@ def _mfu(facts: Facts) -> Iterator[Finding]:
         step["mfu_basis"]["code"] != "no_step") else None
     unknown = bool((facts.document["totals"] or {}).get("uncounted_ops"))
     yield Finding(severity="note", text=mfu(step, at_least=unknown), section="totals", next=hint)
-
-
-def _uncounted(facts: Facts) -> Iterator[Finding]:
-    totals = facts.document["totals"]
-    if totals is None or totals["coverage_ratio"] is None or 1 - totals["coverage_ratio"] < UNCOUNTED:
-        return
-    names = [one["op"].removeprefix("aten::") for one in totals["uncounted_ops"]]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    yield Finding(severity="warn", section="totals",
-                  text=f"FLOPs of {counted(len(names), 'operator')} that move {percent(1 - totals['coverage_ratio'])} "
-                       f"of all bytes are not counted: {', '.join(names[:SHOWN])}{more}. All FLOP totals are lower "
-                       "bounds.")
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:

@@ -21,14 +21,14 @@ def test_what_it_says_and_where():
         raise ValueError("bad\n   sample 17")
 
     assert in_a_line(raised(fail)) == (
-        f"ValueError in the script: bad sample 17 (test_script_error.py:{fail.__code__.co_firstlineno + 1})")
+        f"ValueError in the script: bad sample 17 (test_failure.py:{fail.__code__.co_firstlineno + 1})")
 
 
 def test_the_line_is_that_of_the_script_and_not_of_a_library():
     def parse():
         return json.loads("{")
 
-    assert in_a_line(raised(parse)).endswith(f"(test_script_error.py:{parse.__code__.co_firstlineno + 1})")
+    assert in_a_line(raised(parse)).endswith(f"(test_failure.py:{parse.__code__.co_firstlineno + 1})")
 
 
 def test_places_in_native_code_and_the_rest_of_a_long_message_are_left_out():
