@@ -117,7 +117,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     else:
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
-    say(f"recording {'no passes, only every step,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
+    say(f"recording {'no passes, only watching all steps,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)

@@ -1,4 +1,4 @@
-"""What changed in the run directory of a host since it was brought: files of its ranks, of its machine, summaries."""
+"""What changed in the run directory of a host since it was copied: files of its ranks, of its machine, summaries."""
 
 from __future__ import annotations
 

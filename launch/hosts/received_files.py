@@ -1,4 +1,4 @@
-"""The files that other hosts bring, in the run directory of the first: each writes what is its own, and no more."""
+"""Files received from other hosts, in the run directory of the first: each host can write only its own files."""
 
 from __future__ import annotations
 

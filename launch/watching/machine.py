@@ -1,4 +1,4 @@
-"""What the machine says, once a second, for at most a hundredth of a processor."""
+"""Reads the state of the machine once a second, for at most 1 % of a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One screen about a job: its ranks, what is late and why, and what was noticed."""
+"""One screen about a job: its ranks, who is late and why, and the findings."""
 
 from __future__ import annotations
 

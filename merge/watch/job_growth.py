@@ -1,4 +1,4 @@
-"""Findings about a job that grew with no rank that was late by itself: its steps, groups and links, and its memory."""
+"""Findings about steps that became longer although no rank is late: all ranks, groups and links; and growing memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single steps far longer than their neighbours: pauses, stalls of a data loader, hiccups, and what we cause."""
+"""Single steps far longer than their neighbours: pauses, data stalls, hiccups, and those that distprof causes."""
 
 from __future__ import annotations
 

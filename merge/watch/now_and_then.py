@@ -1,4 +1,4 @@
-"""Findings about trouble that comes and goes, with its rhythm: ranks slow in some steps, stalls of data, pauses."""
+"""Findings about intermittent problems, with their period: ranks slow in some steps, data stalls, pauses."""
 
 from __future__ import annotations
 
