@@ -23,7 +23,6 @@ from distprof.contract.rank_json import RankJson, first_failure, is_victim
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
-from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.hosts.hosts_process import HostsProcess
 from distprof.launch.hosts.hosts_process import asked as asked_hosts
 from distprof.launch.job_arguments import (
@@ -37,6 +36,7 @@ from distprof.launch.job_arguments import (
     world_size,
 )
 from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
+from distprof.launch.job_progress import progress_shown
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.needs import switch_on_flight_recorder

@@ -19,6 +19,7 @@ from distprof.contract.problems import (
     Unreadable,
 )
 from distprof.merge.activity.activities import OF_MODULES
+from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.report.resource_findings import (
     MORE_LOADERS,
     Finding,
@@ -70,6 +71,11 @@ class Facts:
         """The run as an argument of a command."""
         return quoted_all(self.sources.paths)
 
+    @property
+    def where_told(self) -> str:
+        """The same for a command that compares times of ranks."""
+        return runs_as_told(self.sources.paths)
+
 
 def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]:
     """At most `MOST`, those that something is wrong with first.
@@ -111,7 +117,7 @@ def _hang(facts: Facts) -> Iterator[Finding]:
         is_known = any(isinstance(one, RankFailed) for one in facts.sources.run.problems)
         yield Finding(severity="bad" if stuck["hangs"] or not is_known else "note", text=first,
                       detail="\n".join(more) or None, section="hang",
-                      rank=absent[0] if len(absent) == 1 else None, next=f"distprof comms {facts.where}")
+                      rank=absent[0] if len(absent) == 1 else None, next=f"distprof comms {facts.where_told}")
 
 
 def _dead(facts: Facts) -> Iterator[Finding]:
@@ -144,7 +150,7 @@ def _mismatches(facts: Facts) -> Iterator[Finding]:
     lines = list(mismatch_lines(facts.sources.comms))
     if lines:
         yield Finding(severity="bad", text=lines[0], detail="\n".join(lines[1:SHOWN]) or None,
-                      section="collectives", next=f"distprof comms {facts.where}")
+                      section="collectives", next=f"distprof comms {facts.where_told}")
 
 
 def _look_at(facts: Facts, step: int) -> str:
@@ -165,7 +171,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
                       rank=one["rank"], step=step, module=where,
                       action=next((_action(why) for why in one["causes"][:1]), None),
                       view=f"distprof view --finding {number} {facts.where}" if has_timeline else None,
-                      next=f"distprof comms {_look_at(facts, step)} {facts.where}")
+                      next=f"distprof comms {_look_at(facts, step)} {facts.where_told}")
     if not certain and blame["lines"] and facts.sources.run.world_size > 1:
         first, *more = blame["lines"]
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps) and (
@@ -203,7 +209,7 @@ def _step(facts: Facts) -> Iterator[Finding]:
         words.append(f"{percent(exposed)} of {of} is exposed communication{_apart(facts, split)}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
-                      section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
+                      section="step_parts", next=f"distprof comms {facts.where_told}" if exposed else None)
 
 
 def _apart(facts: Facts, split: dict[str, Any]) -> str:

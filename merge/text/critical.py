@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem, Remark
+from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.clock.model import Clock
 from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank, slack_by_rank
@@ -20,7 +21,6 @@ from distprof.merge.text.problems import sentence, show_problems
 from distprof.merge.totals.description import described
 from distprof.merge.totals.step_time import StepTime, step_time, step_time_data
 from distprof.reporters.page import Page
-from distprof.terminal import quoted_all
 from distprof.units import UNKNOWN, counted, duration, percent, spans
 
 TOP = 15
@@ -106,7 +106,7 @@ def render(shown: CriticalShown, page: Page) -> str:
     for line in _doubts(shown):
         page.line(line)
     last_lines(shown, page)
-    where = quoted_all(shown.paths)
+    where = runs_as_told(shown.paths)
     page.line(f"Next: distprof merge --force --critical-path {where}")
     if len(path.steps) > 1:
         slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
@@ -182,7 +182,8 @@ def _doubts(shown: CriticalShown) -> list[str]:
     found = []
     work = shown.path.links.filter(pl.col("kind") == "work")
     if len(work) and (work["phase"] == "unknown").all():
-        found.append("modules are unknown: these steps have no timeline")
+        found.append("modules are unknown: " + ("the traces mark none" if shown.run.kind == "traces" else
+                                                "these steps have no timeline"))
     found += doubts(shown)
     off = shown.clock.pair_uncertainty_ns()
     if off:

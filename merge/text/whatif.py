@@ -8,7 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.critical.replayable import Replayable
+from distprof.merge.run.run_model import Run
 from distprof.merge.text.critical import DESCRIBED, ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.text.phrases import brief, work_name
 from distprof.merge.totals.description import described
@@ -17,7 +19,6 @@ from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.deferral import Deferral
 from distprof.merge.whatif.prediction import Prediction
 from distprof.reporters.page import Page
-from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans
 
 TOP = 20
@@ -50,7 +51,7 @@ def render(shown: WhatIfShown, page: Page) -> str:
     for line in doubts(shown, so=kept):
         page.line(line)
     last_lines(shown, page)
-    page.line(f"Next: distprof critical-path {quoted_all(shown.paths)}")
+    page.line(f"Next: distprof critical-path {runs_as_told(shown.paths)}")
     return page.text()
 
 
@@ -62,7 +63,7 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
         more = f" and {len(by_rank) - LISTED} more" if len(by_rank) > LISTED else ""
         yield f"what if {scale.text}: affected work per step: {each}{more}"
     if changes.no_stragglers:
-        yield from _stragglers(found)
+        yield from _stragglers(found, shown.run)
     if changes.free_communication:
         yield "what if collectives took no time (ranks still wait for each other)"
     if changes.no_overlap:
@@ -104,17 +105,17 @@ def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
                "execution trace: these waits are unchanged")
 
 
-def _stragglers(found: Prediction) -> Iterator[str]:
+def _stragglers(found: Prediction, run: Run) -> Iterator[str]:
     if found.work.is_empty():
         yield "what if no rank were a straggler: no work stands out from that of its peers"
         return
     steps = len(found.steps)
+    unknown = "work that no module marks" if run.kind == "traces" else "work in steps without a timeline"
     less = float(found.work["less_ns"].to_numpy().sum())
     yield (f"what if no rank were a straggler: {brief(less / steps)} less work per step on "
            f"{counted(found.work['rank'].n_unique(), 'rank')}")
     for row in found.work.head(LISTED).iter_rows(named=True):
-        what = ("work in steps without a timeline" if row["phase"] == "unknown" else
-                work_name(row["phase"], row["module_path"]))
+        what = unknown if row["phase"] == "unknown" else work_name(row["phase"], row["module_path"])
         each = "1 step" if row["steps"] == 1 else f"each of {row['steps']} steps"
         yield f"  rank {row['rank']}: {what}: {brief(row['less_ns'] / row['steps'])} less in {each}"
     if len(found.work) > LISTED:

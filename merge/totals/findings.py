@@ -67,6 +67,11 @@ class Findings:
     devices: DeviceSteps = NO_DEVICES
     """What devices did in the steps that count, also where nothing communicates."""
 
+    @property
+    def counted_rows(self) -> pl.DataFrame:
+        """`rows` of the steps that count."""
+        return self.rows.filter(pl.col("step").is_in(self.steps)) if self.steps else self.rows
+
 
 def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EVERYTHING,
              program: tuple[RunProgram, Job] | None = None) -> Findings:

@@ -16,7 +16,7 @@ from distprof.merge.blame.culprits import Culprit
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.collective_sums import bandwidths, group_coverage
-from distprof.merge.cost.matrix import EXACT, bytes_between, matrix_of
+from distprof.merge.cost.matrix import EXACT, bytes_between, matrix_of, uneven_exchanges
 from distprof.merge.text.communication.culprits import at_step_time
 from distprof.merge.text.communication.device_steps import devices_data
 from distprof.merge.text.communication.timeline import gigabytes, issued_in
@@ -145,6 +145,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
         "matrix": bytes_between(found.rows).to_dicts() if has_rows else None,
+        "uneven_exchanges": uneven_exchanges(found.counted_rows).to_dicts() if has_rows else None,
         "bandwidths": bandwidths(found.rows).to_dicts() if has_rows else None,
         "collectives": _collectives(found) if has_rows else _longest(found),
     }
