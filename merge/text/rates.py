@@ -9,9 +9,7 @@ import msgspec
 
 from distprof.contract.merged import MfuBasis, PeakUsed
 from distprof.contract.problems import RecordedLightly, Remark, from_json
-from distprof.merge.text.phrases import (
-    step_time_words,
-)
+from distprof.merge.text.phrases import step_time_words
 from distprof.merge.totals.step_time import step_time_of
 from distprof.units import counted, duration, percent, si
 
