@@ -23,7 +23,6 @@ from distprof.contract.rank_json import RankJson, first_failure, is_victim
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
-from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.hosts.hosts_process import HostsProcess
 from distprof.launch.hosts.hosts_process import asked as asked_hosts
 from distprof.launch.job_arguments import (
@@ -37,6 +36,7 @@ from distprof.launch.job_arguments import (
     world_size,
 )
 from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
+from distprof.launch.job_progress import progress_shown
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.needs import switch_on_flight_recorder
@@ -117,7 +117,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     else:
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
-    say(f"recording {'no passes, only every step,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
+    say(f"recording {'no passes, only watching all steps,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)

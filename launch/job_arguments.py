@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +19,17 @@ from distprof.storage.places import place
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """Flags of torchrun that set where ranks meet."""
+OF_OTHERS = ("DISTPROF_", "PET_")
+"""Begin names of variables that set what is recorded, and flags of torchrun."""
+KEPT = ("DISTPROF_DEBUG", "DISTPROF_PLAIN_ENGINE")
+ON_THIS_MACHINE = ("--no-progress", "--standalone", "--local-addr=127.0.0.1")
+"""Flags of jobs that distprof ships. No name of this machine is looked up, which takes long, or fails, without a
+network."""
+
+
+def forgotten(environ: Mapping[str, str]) -> list[str]:
+    """Variables that another job has set and that a shipped job must not see."""
+    return [name for name in environ if name.startswith(OF_OTHERS) and name not in KEPT]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -128,7 +128,7 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
         target: Of the run; the ranks of this host are there.
         job_lines: What was noticed in all steps of the job.
     """
-    from distprof.launch.upload.last_merge import claimed, unclaimed
+    from distprof.launch.upload.job_upload import claimed, unclaimed
 
     try:
         merges = claimed(target)

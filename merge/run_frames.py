@@ -18,15 +18,15 @@ from distprof.merge.clock.model import on_common_clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.merged_operators import Opened, run_of_merge
-from distprof.merge.operators.operator_rows import as_texts
+from distprof.merge.operators.rank_share import as_texts
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.report.document import document
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.scanned_tables import scan_table
 from distprof.merge.run.tables import read_table, readable
-from distprof.merge.text.documents.findings_json import findings_data
-from distprof.merge.totals.module_sums import read_modules
+from distprof.merge.text.findings import findings_data
+from distprof.merge.totals.modules import read_modules
 from distprof.merge.totals.run_summary import run_summary
 from distprof.merge.waits.run_waits import run_waits
 from distprof.storage.places import place

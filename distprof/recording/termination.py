@@ -57,7 +57,7 @@ class Writing:
             TimeoutError: It does not end.
         """
         if not self._lock.acquire(timeout=PATIENCE_S):
-            raise TimeoutError("a write to the run directory does not return")
+            raise TimeoutError("a write to the run directory hangs")
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ import msgspec
 from distprof.contract.watch_state import WINDOWS, WatchFinding, WatchState, window_folder
 from distprof.errors import DataError, DistprofError, UsageError
 from distprof.launch.agents.bounded import answer
-from distprof.launch.watching.live import NOTHING
+from distprof.launch.commands.watch import NOTHING
 from distprof.launch.watching.watched_place import RunSource
 from distprof.storage.places import place, remote
 from distprof.terminal import quoted

@@ -21,7 +21,7 @@ from distprof.launch.options import (
     mesh_sizes,
     worker_options,
 )
-from distprof.terminal import quoted_all, show
+from distprof.terminal import show
 
 if TYPE_CHECKING:
     from distprof.merge.cost.choice import Choice
@@ -83,11 +83,11 @@ def comms_text(*runs: Path, choice: Choice | None = None, slowest: int | None = 
         IncompleteError: Something is missing and `strict` is set.
     """
     from distprof.merge.cost.choice import Choice
+    from distprof.merge.text.communication.comms_tables import comms_data
     from distprof.merge.text.communication.hang import dumps_alone, dumps_text
-    from distprof.merge.text.documents.comms_json import comms_data
     from distprof.merge.text.problems import fail_if_incomplete
     from distprof.merge.totals.description import problems_of
-    from distprof.merge.totals.read_findings import findings_of
+    from distprof.merge.totals.findings import findings_of
 
     if len(runs) == 1 and (dumps := dumps_alone(runs[0])) is not None:
         fail_if_incomplete(dumps.problems, strict=strict)
@@ -101,13 +101,14 @@ def comms_text(*runs: Path, choice: Choice | None = None, slowest: int | None = 
 
 def _screen(found: Findings, runs: Sequence[Path], *, slowest: int | None, timeline: bool, matrix: bool) -> str:
     """The summary, or what was asked for in its place."""
+    from distprof.merge.clock.choose import runs_as_told
     from distprof.merge.cost.matrix import bytes_between
     from distprof.merge.text.communication.comms import summarise
     from distprof.merge.text.communication.comms_tables import list_slowest, show_matrix
     from distprof.merge.text.communication.timeline import draw_timeline
     from distprof.merge.text.problems import show_problems
     from distprof.merge.totals.description import problems_of
-    from distprof.merge.watch.known_state import known_state
+    from distprof.merge.watch.job_watch import known_state
     from distprof.reporters.page import Page
 
     page, is_summary = Page(), slowest is None and not timeline and not matrix
@@ -119,12 +120,11 @@ def _screen(found: Findings, runs: Sequence[Path], *, slowest: int | None, timel
     if timeline:
         draw_timeline(found.rows, found.run, found.clock, page)
     if matrix:
-        counted = found.rows.filter(found.rows["step"].is_in(found.steps)) if found.steps else found.rows
-        show_matrix(bytes_between(counted), found.run.world_size, found.steps, page)
+        show_matrix(bytes_between(found.counted_rows), found.run.world_size, found.steps, page)
     show_problems(found.run.remarks, problems_of(found.run, found.clock), page)
     if is_summary:
         last = f" --step {found.steps[-1]}" if found.steps else ""
         page.line()
-        page.line(f"Next: distprof comms --timeline{last} {quoted_all(runs)}")
-        page.line(f"      distprof comms --slowest 20 {quoted_all(runs)}")
+        page.line(f"Next: distprof comms --timeline{last} {runs_as_told(runs)}")
+        page.line(f"      distprof comms --slowest 20 {runs_as_told(runs)}")
     return page.text()

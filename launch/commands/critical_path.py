@@ -56,8 +56,7 @@ def critical_path_text(*runs: Path, steps: Sequence[int] = (), top: int | None =
     from distprof.contract.problems import RecordedLightly
     from distprof.merge.critical.critical_path import critical_path
     from distprof.merge.critical.replayable import chosen_steps, open_replayable
-    from distprof.merge.text.critical import CriticalShown, render
-    from distprof.merge.text.documents.critical_json import critical_data
+    from distprof.merge.text.critical import CriticalShown, critical_data, render
     from distprof.merge.text.problems import fail_if_incomplete
     from distprof.merge.totals.description import problems_of
     from distprof.merge.totals.step_time import step_time

@@ -121,7 +121,7 @@ def compared(base: Sequence[Path], new: Sequence[Path], *, fail_if: Sequence[str
     from distprof.merge.difference.observed import observe
     from distprof.merge.text.difference.answer import Answer, error_of
     from distprof.merge.text.difference.document import document
-    from distprof.merge.text.difference.pages import html as page_of
+    from distprof.merge.text.difference.formats import html as page_of
     from distprof.merge.text.problems import fail_if_incomplete
 
     for option, rate in (("--peak", peak), ("--noise", noise)):
@@ -168,9 +168,8 @@ def _fail_if_repeated(option: str, side: Sequence[Path]) -> None:
 
 
 def _printed(found: Difference, answers: Sequence[Judged], shown: Document, form: str) -> str:
-    from distprof.merge.text.difference.data import difference_data
     from distprof.merge.text.difference.document import render
-    from distprof.merge.text.difference.pages import markdown
+    from distprof.merge.text.difference.formats import difference_data, markdown
     from distprof.reporters.page import Page
 
     if form == "json":
@@ -181,8 +180,8 @@ def _printed(found: Difference, answers: Sequence[Judged], shown: Document, form
 def _communication() -> Callable[[Observed], Mapping[str, Any]]:
     """Gives what `comms --json` prints of a run, with `communication` of `stats --json`; each is read once."""
     from distprof.merge.cost.choice import Choice
-    from distprof.merge.text.documents.comms_json import comms_data
-    from distprof.merge.totals.read_findings import findings_of
+    from distprof.merge.text.communication.comms_tables import comms_data
+    from distprof.merge.totals.findings import findings_of
     from distprof.merge.totals.summary import communication
 
     known: dict[Path, Mapping[str, Any]] = {}

@@ -45,7 +45,7 @@ def findings_text(*runs: Path, as_json: bool = False, sizes: Mapping[str, int] |
     """
     from distprof.merge.report.document import document
     from distprof.merge.report.sources import Given
-    from distprof.merge.text.documents.findings_json import findings_data
+    from distprof.merge.text.findings import findings_data
 
     found = findings_data(document(*runs, given=Given(sizes=sizes or {})))
     return json.dumps(found, indent=1) if as_json else "\n".join(_lines(found))

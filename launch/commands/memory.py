@@ -62,9 +62,8 @@ def _of_snapshots(files: Sequence[Path], *, by: Sequence[str], ranks: Sequence[i
         IncompleteError: One cannot be read, and `strict` is set.
     """
     from distprof.merge.snapshot.run_snapshots import TENSORS, ranks_of, run_snapshots
-    from distprof.merge.text.documents.memory_json import snapshots_data
     from distprof.merge.text.problems import fail_if_incomplete
-    from distprof.merge.text.snapshots import SnapshotsShown, render
+    from distprof.merge.text.snapshots import SnapshotsShown, render, snapshots_data
     from distprof.reporters.page import Page
 
     by = tuple(dict.fromkeys(by)) or ("line",)
@@ -90,8 +89,7 @@ def _of_run(runs: Sequence[Path], *, by: Sequence[str], ranks: Sequence[int], to
     """
     from distprof.merge.memory.run_memory import grouped, longest_unused, run_memory
     from distprof.merge.run.open_run import open_run
-    from distprof.merge.text.documents.memory_json import memory_data
-    from distprof.merge.text.memory import MemoryShown, render
+    from distprof.merge.text.memory import MemoryShown, memory_data, render
     from distprof.merge.text.problems import fail_if_incomplete
     from distprof.reporters.page import Page
 

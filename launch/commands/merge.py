@@ -9,7 +9,6 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
-from distprof.launch.display.progress import progress_bar
 from distprof.launch.options import (
     ATTEMPT,
     PLACE,
@@ -21,6 +20,7 @@ from distprof.launch.options import (
     mesh_sizes,
     worker_options,
 )
+from distprof.launch.standard_streams import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.sizes import num_bytes
 from distprof.terminal import show

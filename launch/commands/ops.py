@@ -138,8 +138,7 @@ def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num
     from distprof.merge.operators.run_operators import run_operators
     from distprof.merge.operators.selection import check, check_words
     from distprof.merge.run.open_run import open_run
-    from distprof.merge.text.documents.ops_json import ops_data
-    from distprof.merge.text.ops import OperatorsShown, render
+    from distprof.merge.text.ops import OperatorsShown, ops_data, render
     from distprof.merge.text.problems import fail_if_incomplete
     from distprof.reporters.page import Page
 

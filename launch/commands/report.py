@@ -87,7 +87,7 @@ def _printed(runs: Sequence[Path], form: str, given: Given) -> str:
     found = document(*runs, given=given)
     if form == "json":
         return json.dumps(found, separators=(",", ":"))
-    from distprof.merge.text.report_markdown import render
+    from distprof.merge.text.findings import render
 
     return render(found)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.display.progress import progress_bar
 from distprof.launch.options import PLACE, run_directories
 from distprof.launch.run_paths import checked
+from distprof.launch.standard_streams import progress_bar
 
 
 @click.command()

@@ -52,9 +52,8 @@ def _blocked(runs: Sequence[Path], *, by: Sequence[str], sort: str, top: int | N
         IncompleteError: Something is missing and `strict` is set.
     """
     from distprof.merge.run.open_run import open_run
-    from distprof.merge.text.documents.waits_json import waits_data
     from distprof.merge.text.problems import fail_if_incomplete
-    from distprof.merge.text.waits import WaitsShown, render
+    from distprof.merge.text.waits import WaitsShown, render, waits_data
     from distprof.merge.waits.run_waits import grouped, run_waits
     from distprof.merge.waits.script_lines import script_lines
     from distprof.reporters.page import Page

@@ -85,9 +85,8 @@ def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], 
     """
     from distprof.merge.critical.replayable import chosen_steps, open_replayable
     from distprof.merge.execution.dependencies.first_uses import uses_of
-    from distprof.merge.text.documents.whatif_json import whatif_data
     from distprof.merge.text.problems import fail_if_incomplete
-    from distprof.merge.text.whatif import WhatIfShown, render
+    from distprof.merge.text.whatif import WhatIfShown, render, whatif_data
     from distprof.merge.totals.description import problems_of
     from distprof.merge.totals.step_time import step_time
     from distprof.merge.whatif.prediction import predict

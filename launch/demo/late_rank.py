@@ -15,7 +15,7 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.ending import ended_by_signals
 from distprof.errors import DataError, UsageError
 from distprof.launch.job import run_job
-from distprof.launch.shipped_job import ON_THIS_MACHINE, forgotten
+from distprof.launch.job_arguments import ON_THIS_MACHINE, forgotten
 from distprof.storage.places import remote
 from distprof.terminal import quoted, show
 

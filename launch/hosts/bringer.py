@@ -1,4 +1,4 @@
-"""The process beside a job of several hosts that brings files: on the first host it takes them. Never imports torch.
+"""The process next to a job that copies files between hosts; on the first host, it receives. Never imports torch.
 
 Its standard input begins with an order and ends with the launcher: `protocol.py`.
 """

@@ -1,4 +1,4 @@
-"""Brings what one host records to the first one, in a thread: it connects, looks for changes, and begins again where
+"""Copies the files of one host to the first host, in a thread: it connects, looks for changes, and starts again where
 the connection breaks."""
 
 from __future__ import annotations

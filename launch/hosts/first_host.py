@@ -1,4 +1,4 @@
-"""The first host of a job: takes what the launchers of the others bring, and tells them what its watch knows."""
+"""The first host of a job: receives files from the other launchers, and sends them the state of its watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that brings files between hosts, as its launcher has it: begun beside the job, never in its way."""
+"""The launcher's handle of the process that copies files between hosts: it never holds up the job."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.passes import TIME, TRACE
 from distprof.contract.paths import TRACE_JSON
-from distprof.launch.selftest.evidence import Evidence, read_events
+from distprof.launch.selftest.evidence import Claim, Evidence, Judged, exact, near, read_events, same
 from distprof.launch.selftest.host_claims import (
     collective,
     cost,
@@ -23,7 +23,6 @@ from distprof.launch.selftest.host_claims import (
     product_flops,
     step_time,
 )
-from distprof.launch.selftest.judged import Claim, Judged, exact, near, same
 
 Slice = dict[str, Any]
 SPIN = "spin_kernel"

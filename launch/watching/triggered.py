@@ -15,7 +15,7 @@ from distprof.contract.paths import PARTIAL_SUFFIX, RUN_JSON
 from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
-from distprof.launch.watching.latest_step import LatestStep, latest_step, rank_folders
+from distprof.launch.watching.rank_folders import LatestStep, latest_step, rank_folders
 from distprof.launch.watching.requests import WindowProgress, ask, progress, usual_steps
 from distprof.recording.plan import StepPlan
 from distprof.storage.places import remote

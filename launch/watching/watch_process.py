@@ -1,4 +1,4 @@
-"""The watcher of a job, as its launcher has it: begun beside the job, asked at its end, never in its way."""
+"""The launcher's handle of the watcher: started with the job, asked at its end; it never holds up the job."""
 
 from __future__ import annotations
 

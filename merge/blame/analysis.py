@@ -16,14 +16,12 @@ from distprof.merge.activity.activities import OF_MODULES, Activities, Activity
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
+from distprof.merge.blame.causes import TIMED, timed_cause, with_lines
 from distprof.merge.blame.culprits import AMOUNTS, Blind, Cause, Culprit, by_host, more_data
-from distprof.merge.blame.excess import Excess, excess_of
-from distprof.merge.blame.lines import with_lines
+from distprof.merge.blame.excess import Excess, ShiftingLateness, excess_of, shifting_lateness
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
-from distprof.merge.blame.shifting import ShiftingLateness, shifting_lateness
 from distprof.merge.blame.slow_groups import SlowGroup, slow_groups
-from distprof.merge.blame.timed import TIMED, timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job

@@ -5,7 +5,8 @@ What ranks recorded of their clocks comes first, before any collective is looked
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import os
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from distprof.contract.rank_json import ClockPair
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.model import Align, Alignment, Clock
 from distprof.merge.run.run_model import Rank, Run
+from distprof.terminal import quoted_all
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,6 +91,11 @@ def recorded_clock(run: Run) -> Clock:
 def is_told() -> bool:
     """Whether that is so here."""
     return _TOLD[-1]
+
+
+def runs_as_told(paths: Iterable[str | os.PathLike[str]]) -> str:
+    """Paths of runs as arguments of a command that compares times of ranks: as they are compared here."""
+    return f"{'--same-host ' if is_told() else ''}{quoted_all(paths)}"
 
 
 def hosts_of(run: Run) -> dict[int, Hashable]:

@@ -148,6 +148,11 @@ def calls_of(rows: pl.DataFrame) -> Calls:
 
 
 def _calls(chosen: pl.DataFrame) -> Calls:
+    if "split_bytes" in chosen.columns:
+        # of what ranks divide as their data wants it, equal sizes say nothing
+        splits = pl.col("split_bytes").list
+        uneven = (splits.max() != splits.min()).any().over("group_id", "kind")
+        chosen = chosen.with_columns(size_bytes=pl.when(uneven).then(0).otherwise("size_bytes"))
     names = {"rank": "rank", "op": "op_id", "kind": "kind", "size": "size_bytes", "label": "label", "comms_id": "id",
              "group_sequence": "group_sequence", "corrected": "corrected", "sequence": "sequence", "step": "step"}
     return Calls(group=dense(chosen["group_id"].to_numpy()),

@@ -16,8 +16,7 @@ from distprof.arrays import Array
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.freed_memory import give_back
-from distprof.merge.operators.operator_rows import KEYS, SCHEMA, RankOperators
-from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
+from distprof.merge.operators.rank_share import KEYS, SCHEMA, Kept, RankOperators, RankShare, ShareMaker
 from distprof.merge.operators.shapes import UNKNOWN, WANTED
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead, MemoryChanges

@@ -13,9 +13,15 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.communication.device_steps import idle_words
-from distprof.merge.text.phrases import clock_line, step_time_words
+from distprof.merge.text.phrases import (
+    change_line,
+    clock_line,
+    evaluation_line,
+    step_line,
+    step_time_words,
+    steps_words,
+)
 from distprof.merge.text.problems import show_problems
-from distprof.merge.text.steps import change_line, evaluation_line, step_line, steps_words
 from distprof.merge.text.watch import end_lines, is_slow_later, watched_of
 from distprof.merge.totals.step_time import step_time_of
 from distprof.reporters.page import Page

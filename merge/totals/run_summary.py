@@ -41,7 +41,7 @@ def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZ
     if summary is None:
         summary = _summary(run, sizes=sizes)
     if modules is None and summary["kind"] != "traces":
-        from distprof.merge.totals.module_sums import read_modules
+        from distprof.merge.totals.modules import read_modules
 
         modules = read_modules(run).rows
     return summary, modules
@@ -50,7 +50,7 @@ def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZ
 def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
     # an earlier merge, where there is one, has all of it
     from distprof.merge.cost.measured_run import measured_run
-    from distprof.merge.levels.all_tables import tables_tell
+    from distprof.merge.levels.representatives import tables_tell
     from distprof.merge.totals.many_ranks import many_ranks
     from distprof.merge.totals.recorded_tables import read_tables
     from distprof.merge.totals.summary import reduce

@@ -19,9 +19,8 @@ from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_t
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines
-from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
 from distprof.merge.waits.queues import device_queue, devices_of_timeline
-from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
+from distprof.merge.waits.traced_waits import COMPILED, SCHEMA, compiling_waits, empty_compilations, traced_waits
 from distprof.threads import thread_pool
 from distprof.units import spans
 

@@ -1,4 +1,4 @@
-"""Conditions of a machine that slow a job down: from which size on, and how to say it."""
+"""Conditions of a machine that slow a job down: their thresholds, and their sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about trouble that comes and goes: ranks slow in some steps, stalls of data, pauses of the job."""
+"""Findings about intermittent problems, with their period: ranks slow in some steps, data stalls, pauses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Flags, Floats, Integers
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.contract.watch_state import FindingKind, WatchFinding
 from distprof.merge.chance import median_of_others
 from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.long_steps import PHASES, LongSteps
-from distprof.merge.watch.rhythm import period
 from distprof.merge.watch.slow_ranks import costed
 from distprof.merge.watch.view import MATERIAL, View
 
+NOT_BY_CHANCE = 0.9
+"""Length of the mean of the phases of all that happened, 1 where all come at the same place of the period (Rayleigh's
+statistic; Mardia and Jupp 2000)."""
+FEWEST = 5
+FEW = 0.25
+"""Steps at that place in which it did not happen, to those in which it did."""
+MOST_PERIODS = 4000
 FAR = 6.0
 """Robust standard deviations above what is usual for a rank."""
 LEAST = 0.05
@@ -37,6 +43,50 @@ EVERYBODY = 0.7
 """Of the ranks."""
 FULL = 0.75
 """Of the times at which something with a rhythm is due it happens: every long step is known."""
+
+
+def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = ()) -> float | None:
+    """The period at whose same place all these steps lie: the longest, or where it is known when it did not happen the
+    shortest that parts both.
+
+    Args:
+        steps: In which it happened.
+        missed: In which it is known not to have happened.
+
+    Returns:
+        Steps; None where there is no rhythm.
+    """
+    steps, missed = np.unique(np.asarray(steps, float)), np.asarray(missed, float)
+    if len(steps) < FEWEST:
+        return None
+    longest = (steps[-1] - steps[0]) / 2
+    tried = np.arange(2, min(longest, MOST_PERIODS) + 1)
+    if longest > MOST_PERIODS:
+        tried = np.append(tried, np.geomspace(MOST_PERIODS, longest, MOST_PERIODS))
+    for some in np.array_split(tried if len(missed) else tried[::-1], max(len(tried) * len(steps) // 1_000_000, 1)):
+        place = np.exp(2j * np.pi * np.outer(1 / some, steps)).mean(axis=1) if len(some) else np.empty(0)
+        good = np.flatnonzero(np.abs(place) >= NOT_BY_CHANCE)
+        for number in good:
+            if _apart(float(some[number]), steps, missed):
+                return _best(float(some[number]), some, np.abs(place))
+    return None
+
+
+def _best(found: float, tried: Floats, lengths: Floats) -> float:
+    """The sharpest of the neighbours of a period."""
+    near = np.flatnonzero(np.abs(tried / found - 1) < 0.05)
+    return float(tried[near[np.argmax(lengths[near])]])
+
+
+def _apart(length: float, steps: Array, missed: Array) -> bool:
+    """Whether most steps at that place of the period are of them."""
+    if not len(missed):
+        return True
+    center = np.exp(2j * np.pi * steps / length).mean()
+    off = np.angle(np.exp(2j * np.pi * steps / length) / center)
+    reach = np.quantile(np.abs(off), 0.9) + 1e-6
+    inside = np.abs(np.angle(np.exp(2j * np.pi * missed / length) / center)) <= reach
+    return bool(inside.sum() <= FEW * len(steps))
 
 
 def intermittent(view: View, known: Iterable[WatchFinding]) -> list[WatchFinding]:

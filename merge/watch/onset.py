@@ -1,4 +1,4 @@
-"""The step at which a trouble began or ended, from rows around it."""
+"""The step at which a problem began or ended, from rows around it."""
 
 from __future__ import annotations
 

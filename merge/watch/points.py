@@ -9,8 +9,7 @@ import numpy as np
 
 from distprof.arrays import Floats, Integers
 from distprof.contract.watch import UNKNOWN, Note
-from distprof.merge.watch.pieces import Columns, RankReader
-from distprof.merge.watch.step_ends import old_columns
+from distprof.merge.watch.pieces import Columns, RankReader, old_columns
 
 MOST = 2000
 """Points; a few more where rows are missing in between."""

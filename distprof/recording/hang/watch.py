@@ -218,7 +218,7 @@ class HangWatch:
     def _on_asked(self, seconds: float) -> None:
         """The watcher of the job wants to know where all ranks are. That is no hang; the file goes when they go on."""
         if self._recording() or self.stays:
-            why = f"asked for, {seconds:.1f} s after the last sign of progress"
+            why = f"requested {seconds:.1f} s after the last sign of progress"
             self._report.write(lambda: None if self._ending else self._report.take("asked", why))
 
     def _about(self) -> dict[str, Any]:

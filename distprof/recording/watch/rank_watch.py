@@ -246,7 +246,7 @@ class RankWatch:
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         hint = HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
         if file is not None:
-            self._rank.say(f"steps are no longer noted, training continues: {why}{f'  hint: {hint}' if hint else ''}")
+            self._rank.say(f"steps are no longer watched, training continues: {why}{f'  hint: {hint}' if hint else ''}")
         if self.is_on and get_ident() == self._thread:
             try:
                 self._take_away()

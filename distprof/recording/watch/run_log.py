@@ -183,7 +183,7 @@ class RunLog:
         except Exception as error:  # noqa: BLE001 (a server that is gone, a run that has just ended, another version)
             self._num_failed += 1
             if self._num_failed == MOST_FAILURES:
-                self._say(f"--log-to {self._log_to}: nothing more is written: {type(error).__name__}: {error}")
+                self._say(f"--log-to {self._log_to}: logging has stopped: {type(error).__name__}: {error}")
         finally:
             stay_unseen()
 

@@ -12,23 +12,21 @@ import polars as pl
 from distprof.arrays import Integers
 from distprof.merge.activity.activities import Activity, ActivityLane
 from distprof.merge.activity.device.commands import COMMUNICATION, COMPUTE, COPY, Commands
-from distprof.merge.activity.device.idleness import (
+from distprof.merge.activity.device.steps import (
     HANDOVER_NS,
     LATENCY_NS,
-    Idleness,
-    Pauses,
-    asked_of,
-    idleness_of,
-    pauses_of,
-    synchronisations,
-)
-from distprof.merge.activity.device.steps import (
     OUTSIDE,
     SCHEMA,
+    Idleness,
+    Pauses,
     Span,
+    asked_of,
+    idleness_of,
     parts_of_spans,
+    pauses_of,
     spans_of,
     step_of_commands,
+    synchronisations,
 )
 from distprof.merge.activity.intervals import NOTHING, Intervals
 

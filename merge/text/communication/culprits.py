@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit, Line
+from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.blame.processors import CrowdedHost
-from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.blame.slow_groups import SlowGroup
-from distprof.merge.text.phrases import brief, in_one_unit, rank_list, work_name
-from distprof.merge.text.script_lines import file_name
+from distprof.merge.text.phrases import brief, file_name, in_one_unit, rank_list, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.units import counted, percent, si
 

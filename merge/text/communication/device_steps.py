@@ -1,4 +1,4 @@
-"""The part of `distprof comms` and `waits` about devices: what their steps are spent on, and why they are idle."""
+"""The part of `distprof comms` and `waits` about devices: what their steps are spent on, why they are idle; as data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import (
     ENOUGH,
     OF_DEVICE,
@@ -19,9 +18,8 @@ from distprof.merge.activity.device.mean_steps import (
     mean_streams,
 )
 from distprof.merge.activity.device.rank_device import DeviceSteps
-from distprof.merge.activity.device.steps import PARTS
-from distprof.merge.text.phrases import rank_list, work_name
-from distprof.merge.text.script_lines import cut, short_names
+from distprof.merge.activity.device.steps import CAUSES, PARTS
+from distprof.merge.text.phrases import cut, rank_list, short_names, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, counted, duration, numbered, percent
@@ -274,3 +272,12 @@ def _part(one: Mapping[str, Any], name: str) -> str:
     if one[name] is None:
         return UNKNOWN
     return f"{_ms(one[name])} {100 * one[name] / whole:4.1f} %" if whole else _ms(one[name])
+
+
+def devices_data(devices: DeviceSteps) -> dict[str, Any]:
+    """The mean step of each device, each step, its streams, and what hosts do while devices wait for them."""
+    return {"steps": mean_device_steps(devices).to_dicts(), "by_step": devices.steps.to_dicts(),
+            "streams": mean_streams(devices), "host_meanwhile": host_meanwhile(devices).to_dicts(),
+            "calls_meanwhile": calls_meanwhile(devices).to_dicts(),
+            "lines_meanwhile": lines_meanwhile(devices).to_dicts(),
+            "in_no_step": devices.outside.to_dicts()}

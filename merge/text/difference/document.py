@@ -12,8 +12,15 @@ from distprof.merge.difference.change import LEVEL, Change
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged
 from distprof.merge.text.difference.answer import limit_line
-from distprof.merge.text.difference.headlines import from_to, headlines, module_name, ratio_of, signed
-from distprof.merge.text.difference.notes import noise_line, note_lines
+from distprof.merge.text.difference.headlines import (
+    from_to,
+    headlines,
+    module_name,
+    noise_line,
+    note_lines,
+    ratio_of,
+    signed,
+)
 from distprof.merge.text.problems import sentence
 from distprof.merge.totals.workload import Unit
 from distprof.reporters.page import Page

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.launch.watching.readings import amd
+from distprof.launch.watching.readings.gpus import amd_readings
 from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.machines import Conditions
 from support.pretended_nvml import USUAL, asked
@@ -89,7 +89,7 @@ def test_columns_of_amd(monkeypatch):
         amdsmi_get_gpu_total_ecc_count=lambda gpu: {"correctable_count": 4, "uncorrectable_count": 0},
         amdsmi_gpu_xgmi_error_status=lambda gpu: 0, amdsmi_get_gpu_process_list=lambda gpu: [{"pid": 77}])
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    read, = amd.readings(lambda: {5: 77})
+    read, = amd_readings(lambda: {5: 77})
     values = {}
     read(values)
     assert values == {"gpu_mhz/0": 900, "gpu_most_mhz/0": 2100, "gpu_watts/0": 540, "gpu_most_watts/0": 750,

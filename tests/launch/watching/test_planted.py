@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.launch.watching.conditions_file import ConditionsFile, MachineWatch
 from distprof.launch.watching.machine import MachineReader
+from distprof.launch.watching.reasons import ConditionsFile, MachineWatch
 from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.machines import Conditions
 

@@ -9,9 +9,8 @@ import time
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.launch.watching.conditions_file import ConditionsFile
 from distprof.launch.watching.machine import MachineSample
-from distprof.launch.watching.reasons import Reasons
+from distprof.launch.watching.reasons import ConditionsFile, Reasons
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")
 

@@ -18,8 +18,8 @@ from distprof.contract.run_json import RunJson
 from distprof.contract.watch import Frame, StepRows, encoded
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
 from distprof.errors import OutputError, UsageError
-from distprof.launch.watching.explained import explained
-from distprof.launch.watching.latest_step import latest_step
+from distprof.launch.watching.explanations import explained
+from distprof.launch.watching.rank_folders import latest_step
 from distprof.launch.watching.requests import RequestPolicy, ask, finished, latest_request, progress, usual_steps
 from support.jobs import called
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from distprof.launch.watching.rank_table import late_by, sparkline, worst_first
-from distprof.launch.watching.screen import plain_screen, rows_left
+from distprof.launch.watching.screen import late_by, plain_screen, rows_left, sparkline, worst_first
 from distprof.merge.text.watch import end_lines
 from distprof.terminal import Shown
 from support.made_up_states import MS, job_state, rank_state, slow_rank

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
-from distprof.merge.blame.standstill import same_stacks, standstill
-from distprof.merge.text.communication.standstill import standstill_lines
+from distprof.merge.blame.hang import same_stacks, standstill
+from distprof.merge.text.communication.hang import standstill_lines
 
 SECOND = 1_000_000_000
 USER = StackFrame(file="/home/me/train.py", line=57, function="load_batch")

@@ -8,8 +8,8 @@ from html import unescape
 import pytest
 
 from distprof.merge.report.document import document
-from distprof.merge.report.finding import Finding
 from distprof.merge.report.resource_findings import (
+    Finding,
     bandwidth,
     compilations,
     data_loading,
@@ -17,7 +17,7 @@ from distprof.merge.report.resource_findings import (
     host_waits,
     memory_imbalance,
 )
-from distprof.merge.text.report_markdown import plain, render
+from distprof.merge.text.findings import plain, render
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs

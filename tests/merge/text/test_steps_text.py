@@ -8,8 +8,8 @@ import pytest
 from distprof.contract.problems import StepsUnsure
 from distprof.contract.rank_json import OptimizerSteps, RankJson, StepsFound
 from distprof.merge.run.recorded import unsure
+from distprof.merge.text.phrases import evaluation_line, step_line
 from distprof.merge.text.problems import sentence
-from distprof.merge.text.steps import evaluation_line, step_line
 
 CRITIC, GENERATOR = OptimizerSteps(name="Critic's Adam", steps=5), OptimizerSteps(name="Generator's Adam")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distprof.errors import UsageError
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Cause, Culprit
-from distprof.merge.blame.shifting import ShiftingLateness
+from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.cost.choice import Choice, chosen, group_label
 from distprof.merge.cost.collective_sums import coverage, kinds, per_collective
 from distprof.merge.text.communication.comms import HEADER, breakdown_rows, coverage_line

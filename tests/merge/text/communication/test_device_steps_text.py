@@ -6,9 +6,8 @@ import json
 
 import polars as pl
 
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.rank_device import FRAMES, NO_DEVICES, DeviceSteps
-from distprof.merge.activity.device.steps import SCHEMA
+from distprof.merge.activity.device.steps import CAUSES, SCHEMA
 from distprof.merge.text.communication.device_steps import (
     idle_lines,
     idle_words,

@@ -1,19 +1,28 @@
-"""Collectives of some steps, call by call: when each rank came, when all were there, when it was over."""
+"""Communication: collectives call by call and by kind, which ranks delay the job, where it got stuck, the clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import polars as pl
 
+from distprof.contract.problems import RankFailed
 from distprof.merge.cost.choice import group_label
-from distprof.merge.report.absent import AbsentError
-from distprof.merge.report.columns import columns_of, numbered
-from distprof.merge.report.sampling import Sample
+from distprof.merge.cost.collective_sums import bandwidths as by_size
+from distprof.merge.report.section import AbsentError, Sample, columns_of, columns_of_rows, numbered
 from distprof.merge.report.sources import Sources
+from distprof.merge.text.communication.comms_tables import culprit_data
+from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of, unseen
+from distprof.merge.text.communication.hang import hang_lines
+from distprof.merge.text.phrases import clock_line
+from distprof.merge.text.watch import is_slow_later, watched_of
 from distprof.units import counted
 
+NO_COLLECTIVE = "no collective was recorded"
+RECORD_THEM = "record those of a job with several ranks using --steps trace=6"
 MOST_PARTS = 20_000
 """Parts, one for each rank in each call, of all steps together."""
 OF_CALL = ("collective", "size_bytes", "late_rank", "unsure", "complete", "mismatch", "dtype", "phase", "busbw",
@@ -32,7 +41,7 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
                           remedy="see those with the longest waits with distprof comms --slowest 20")
     rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
     if rows.is_empty():
-        what = "no collective was recorded" if found.rows.is_empty() else "no collective has known times"
+        what = NO_COLLECTIVE if found.rows.is_empty() else "no collective has known times"
         raise AbsentError(what, remedy="record those of a job with several ranks using --steps trace=6,arrivals=20")
     starts = _windows(sources)
     parts = _chosen(rows, _in_order(rows, found.steps, starts), sample)
@@ -115,3 +124,82 @@ def _step(step: int | None, calls: pl.DataFrame, parts: pl.DataFrame,
             call=pl.col("collective").replace_strict(place, return_dtype=pl.Int64), rank="rank",
             arrival_ns=pl.col("arrival_ns") - start, full_ns=pl.col("arrival_ns") + pl.col("wait_ns") - start,
             end_ns=pl.col("end_ns") - start))}
+
+
+def collective_kinds(sources: Sources) -> list[dict[str, Any]]:
+    """A row for each op of each process group.
+
+    Raises:
+        AbsentError: There was none.
+    """
+    if not sources.comms.kinds:
+        raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
+    return [asdict(one) for one in sources.comms.kinds]
+
+
+def bandwidths(sources: Sources) -> list[dict[str, Any]]:
+    """A row for each op and size.
+
+    Raises:
+        AbsentError: There was no collective, or there are too many ranks.
+    """
+    if sources.many is not None:
+        raise AbsentError("bandwidths by size are not shown for so many ranks: see the table of operations")
+    if sources.comms.rows.is_empty():
+        raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
+    return by_size(sources.comms.rows).to_dicts()
+
+
+def blame(sources: Sources) -> dict[str, Any]:
+    """Culprits with the sentence about each that is certain.
+
+    Raises:
+        AbsentError: Nobody looked.
+    """
+    found = sources.comms
+    if found.analysis is None:
+        raise AbsentError("no collective was recorded, so nothing shows whether a rank delays others",
+                          remedy="record those of a job with several ranks using --steps trace=6,arrivals=20")
+    analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
+    culprits = at_step_time(analysis.culprits, found.step_time)
+    certain = [one for one in culprits if one.certain]
+    lines = {one.rank: [*lines_of(one, certain, ranks)] for one in certain}
+    known = bool(found.steps)
+    return {
+        "culprits": [{**culprit_data(one), "sentence": lines[one.rank][0] if one.certain else None,
+                      "more": lines.get(one.rank, [])[1:]} for one in culprits],
+        "blind": None if analysis.blind is None else unseen(analysis.blind),
+        "crowded": [asdict(one) for one in analysis.crowded],
+        "shifting": None if analysis.shifting is None else asdict(analysis.shifting),
+        "lines": [line.strip() for line in culprit_lines(
+            analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, shifting=analysis.shifting,
+            missing=found.run.missing, usual=found.step_time,
+            slow_groups=analysis.slow_groups,
+            slow_later=is_slow_later(watched_of(sources.summary)))] if known else [
+            "late ranks are not judged: the collectives have no steps"]}
+
+
+def hang(sources: Sources) -> dict[str, Any]:
+    """Where the job got stuck.
+
+    Raises:
+        AbsentError: It did not, as far as is known.
+    """
+    found = sources.comms
+    if found.hangs is None:
+        raise AbsentError("no rank reported being stuck")
+    is_known = any(isinstance(one, RankFailed) and one.why is not None for one in found.run.problems)
+    lines = list(hang_lines(found.hangs, but_victims=is_known))
+    return {"sentence": lines[0] if lines else None, "lines": lines,
+            "hangs": [asdict(one) for one in found.hangs.hangs],
+            "ranks": msgspec.to_builtins(list(found.hangs.standing.values()))}
+
+
+def clock(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """The clock as `comms` has it, with a row for each rank that is shown."""
+    known = sources.comms.clock.to_json()
+    hosts = {rank.number: rank.host or None for rank in sources.run.ranks}
+    rows = [{**one, "host": hosts.get(one["rank"])} for one in known["ranks"] if one["rank"] in set(sample.ranks)]
+    names = ("rank", "host", "clock", "offset_ns", "drift_ppm", "drift_uncertainty_ppm", "uncertainty_ns")
+    return {**known, "sentence": clock_line(known), "ranks": columns_of_rows(rows, names),
+            "pair_uncertainty_ns": sources.comms.clock.pair_uncertainty_ns()}

@@ -1,10 +1,11 @@
-"""Which ranks and steps a report shows where there are too many, and what it says about the others."""
+"""What sections of a report have in common: the ranks they show, tables as columns, and why a section may be absent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
@@ -13,10 +14,47 @@ from distprof.merge.report.sources import Sources
 from distprof.merge.run.group_ranks import with_lists
 from distprof.units import counted, spans
 
+Columns = dict[str, list[Any]]
 MOST_RANKS = 64
 """Ranks up to which each one is shown."""
 IN_DETAIL = 8
 """Ranks of which modules and memory are shown one by one."""
+
+
+class AbsentError(Exception):
+    """The run lacks what a section shows; the message is a sentence that says what."""
+
+    def __init__(self, what: str, *, remedy: str | None = None) -> None:
+        """Keeps the message, and which flags of `distprof run` would record it."""
+        super().__init__(what)
+        self._remedy = remedy
+
+    def sentence(self, *, recorded: bool) -> str:
+        """With the remedy for a run of ours; flags do nothing for traces of other programs."""
+        return f"{self}: {self._remedy}" if recorded and self._remedy is not None else str(self)
+
+
+def columns_of(frame: pl.DataFrame) -> Columns:
+    """A frame as columns."""
+    return frame.to_dict(as_series=False)
+
+
+def columns_of_rows(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Columns:
+    """Rows with these keys as columns."""
+    found = list(rows)
+    return {name: [row[name] for row in found] for name in names}
+
+
+def numbered(values: pl.Series) -> tuple[list[Any], list[int | None]]:
+    """The different values in the order in which they come, and the number of each one; None stays so."""
+    known = values.drop_nulls().unique(maintain_order=True)
+    places = {value: place for place, value in enumerate(known.to_list())}
+    return list(places), [None if value is None else places[value] for value in values.to_list()]
+
+
+def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Columns as rows."""
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
 @dataclass

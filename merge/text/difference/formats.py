@@ -1,8 +1,9 @@
-"""What `distprof diff --json` prints."""
+"""What `distprof diff` says as Markdown for a pull request, as a page of HTML that needs nothing else, and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -13,6 +14,49 @@ from distprof.merge.difference.change import LEVEL
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged
 from distprof.merge.difference.observed import Observed
+from distprof.merge.text.difference.document import Document
+from distprof.terminal import Shown, visible
+
+ESCAPED = {ord(character): f"&#{ord(character)};" for character in "&<>|`*_[]~@#\\$!"}
+"""What Markdown or GitHub would take for more than text: links, mentions, references, emphasis."""
+
+
+def markdown(shown: Document) -> Shown:
+    """The document with the tables of GitHub; names in it stay text."""
+    limits = [f"- {_cell(line)}" for line in shown.limits]
+    parts = [f"### {_cell(shown.title)}", "\n".join(f"- **{_cell(line)}**" for line in shown.headlines)]
+    parts += ["\n".join(limits)] if limits else []
+    for section in shown.sections:
+        if section.rows:
+            parts.append("\n".join(_table((section.title, *section.header), section.rows)))
+        parts += [_cell(line) for line in section.remarks]
+    if shown.notes:
+        parts.append("\n".join(("<details><summary>Notes</summary>", "", *(f"- {_cell(line)}" for line in shown.notes),
+                                "", "</details>")))
+    return Shown.drawn("\n\n".join(parts))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    marks = ["---", *("---:" for _ in header[1:])]
+    return [_row([_cell(one) for one in header]), _row(marks), *(_row([_cell(one) for one in row]) for row in rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    return visible(text).translate(ESCAPED)
+
+
+def html(shown: Document) -> str:
+    """The document as a page without anything from elsewhere; every name in it is escaped."""
+    from jinja2 import Environment  # takes a while to import
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["visible"] = visible
+    template = files("distprof.merge.text.difference").joinpath("page.html.jinja").read_text(encoding="utf-8")
+    return environment.from_string(template).render(shown=shown)
 
 
 def difference_data(found: Difference, judged: Sequence[Judged]) -> dict[str, Any]:
@@ -28,7 +72,7 @@ def difference_data(found: Difference, judged: Sequence[Judged]) -> dict[str, An
         "cpu_time": found.cpu.to_json() if found.cpu is not None else None,
         "rates": {name: change.to_json() for name, change in found.rates.items()},
         "counts": {name: change.to_json() for name, change in found.counts.items()},
-        **{name: _table(name, getattr(found, name)) for name in ("parts", "modules", "operators", "collectives")},
+        **{name: _table_data(name, getattr(found, name)) for name in ("parts", "modules", "operators", "collectives")},
         "module_flops": {path: change.to_json() for path, change in found.module_flops.items()},
         "collective_counts": [{"op": op, "group": group, "quantity": name, **change.to_json()}
                               for (op, group, name), change in found.collective_counts.items()],
@@ -45,7 +89,7 @@ def _run(run: Observed) -> dict[str, Any]:
             "problems": msgspec.to_builtins(run.problems)}
 
 
-def _table(kind: str, table: Table | None) -> dict[str, Any] | None:
+def _table_data(kind: str, table: Table | None) -> dict[str, Any] | None:
     if table is None:
         return None
     rows = [{**_named(kind, row.item), "change": row.change.to_json(), "beyond_common": row.own.to_json(),
@@ -57,5 +101,3 @@ def _named(kind: str, item: Any) -> dict[str, Any]:
     if kind == "collectives":
         return {"op": item[0], "group": item[1]}
     return {{"parts": "part", "modules": "module", "operators": "op"}[kind]: item}
-
-
