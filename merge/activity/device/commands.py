@@ -12,7 +12,7 @@ import polars as pl
 from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
-from distprof.merge.scan.nsys import without_version
+from distprof.merge.scan.made_events import without_version
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of commands; fills of memory count as copies."""
@@ -131,7 +131,7 @@ class Commands:
 
 
 def commands_of(events: pl.DataFrame) -> Commands | None:
-    """The commands in the slices of a rank; None without any.
+    """The commands in the slices of a rank; None without any, and without calls that could have sent some.
 
     Args:
         events: `name`, `category`, `start_ns`, `duration_ns`, `correlation`, and `process` and `thread`, which for
@@ -139,9 +139,9 @@ def commands_of(events: pl.DataFrame) -> Commands | None:
     """
     category = pl.col("category").str.to_lowercase()
     on_device = events.filter(category.is_in((KERNEL, *COPIES)), pl.col("duration_ns") >= 0).sort("start_ns")
-    if on_device.is_empty():
-        return None
     rows = events.filter(category.is_in(RUNTIME), pl.col("duration_ns") >= 0).sort("start_ns")
+    if on_device.is_empty() and rows.is_empty():
+        return None
     calls = calls_of(rows["name"], rows["start_ns"].to_numpy(), rows["duration_ns"].to_numpy(),
                      numbered(rows["thread"])[0])
     sent = rows.select("correlation", call=pl.int_range(pl.len(), dtype=pl.Int64)).filter(

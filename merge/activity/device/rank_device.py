@@ -31,6 +31,8 @@ from distprof.merge.activity.device.steps import (
 from distprof.merge.activity.intervals import NOTHING, Intervals
 
 AWAITED = {COMMUNICATION: "for_communication", COPY: "for_copy", COMPUTE: "for_kernel"}
+EARLY_NS = 1000
+"""Clocks of host and device are no closer than this."""
 WHILE = ("running", "host", "sync", *AWAITED.values(), "latency", "unshown", "unsent")
 """What a stream does. for_...: it waits for a command of another stream, by its kind; the others as for devices."""
 STREAMS = {"rank": pl.Int64, "device": pl.String, "stream": pl.String, "step": pl.Int64, "commands": pl.Int64,
@@ -189,6 +191,8 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]
         frames["calls"] += [{**names, **row} for row in _calls(mine, spans, idleness)]
         frames["lines"] += [{**names, **row} for row in _lines(spans, idleness, host)]
+    if commands.lost and not commands.devices:
+        frames["outside"].append({"rank": rank, "device": None, **_outside(commands, step), **_lost(commands, 0)})
     return DeviceSteps(**{name: pl.DataFrame(frames[name], schema=schema, orient="row")
                           for name, schema in FRAMES.items()})
 
@@ -205,9 +209,11 @@ def _steps(commands: Commands, step: Integers, spans: Sequence[Span], idleness: 
 
 def _outside(commands: Commands, step: Integers) -> dict[str, int]:
     took, unsent = commands.end_ns - commands.start_ns, commands.call < 0
-    outside = ~unsent & (step < 0)
+    outside, ahead_ns = ~unsent & (step < 0), np.where(unsent, 0, commands.sent_ns - commands.start_ns)
+    early = ahead_ns > EARLY_NS
     return {"unsent": int(unsent.sum()), "unsent_ns": int(took[unsent].sum()), "outside": int(outside.sum()),
-            "outside_ns": int(took[outside].sum())}
+            "outside_ns": int(took[outside].sum()), "early": int(early.sum()),
+            "early_ns": int(ahead_ns[early].max(initial=0))}
 
 
 def _lost(commands: Commands, device: int) -> dict[str, int]:

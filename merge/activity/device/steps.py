@@ -45,9 +45,10 @@ queue, `in_graph_ns` the part of `unshown_idle_ns` that commands of graphs end."
 Span = tuple[int, int, int, bool]
 """A step of a device: number, start, end, and whether its end is the first command of the next one."""
 OUTSIDE = {"rank": pl.Int64, "device": pl.String, "unsent": pl.Int64, "unsent_ns": pl.Int64, "outside": pl.Int64,
-           "outside_ns": pl.Int64, "lost": pl.Int64, "launches": pl.Int64}
+           "outside_ns": pl.Int64, "early": pl.Int64, "early_ns": pl.Int64, "lost": pl.Int64, "launches": pl.Int64}
 """Commands that belong to no step, and how long they took: those whose call is not known, and those that were sent
-outside of all steps. In the row of the first device of a rank: its launches of which the timeline has nothing, and all
+outside of all steps. `early`: those that begin before the call that sends them, `early_ns` by how much at most. In the
+row of the first device of a rank, or in one without a device: its launches of which the timeline has nothing, and all
 of them."""
 
 

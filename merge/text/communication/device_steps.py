@@ -154,13 +154,15 @@ def definitions(devices: DeviceSteps) -> Iterator[str]:
 
 def outside_lines(devices: DeviceSteps) -> Iterator[str]:
     """Commands that are in no step."""
-    unsent, unsent_ns, outside, outside_ns = devices.outside.select(
-        "unsent", "unsent_ns", "outside", "outside_ns").sum().row(0)
+    unsent, unsent_ns, outside, outside_ns, lost = devices.outside.select(
+        "unsent", "unsent_ns", "outside", "outside_ns", "lost").sum().row(0)
     found = [(unsent, unsent_ns, "whose launch is unknown"),
              (outside, outside_ns, "launched outside of all steps")]
     said = [f"{counted(number, 'command')} ({duration(ns)}) {what}" for number, ns, what in found if number]
     if said:
         yield f"in no step: {' and '.join(said)}"
+    elif lost and devices.steps.is_empty():
+        yield f"the profiler recorded nothing of a device, though the host launched {lost} times"
 
 
 def idle_lines(devices: DeviceSteps) -> Iterator[str]:
@@ -175,6 +177,10 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     if means["in_graph_ns"] >= least:
         yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
                "profiler may not have recorded all kernels of a graph")
+    early, early_ns = devices.outside.select(pl.col("early").sum(), pl.col("early_ns").max()).row(0)
+    if early:
+        yield (f"{counted(early, 'command')} began ahead of the launching call, by up to {duration(early_ns)}: clocks "
+               "of host and device differ or times are wrong, so causes may be wrong as well")
     unsent, lost, launches = devices.outside.select("unsent", "lost", "launches").sum().row(0)
     if lost and lost >= LEAST * launches:
         bound = "at least " if unsent else ""

@@ -108,7 +108,8 @@ def test_commands_before_the_first_step_and_without_a_launch_are_said(tmp_path):
                             *NEXT])
     found = json.loads(called("waits", "--json", run).stdout)["devices"]
     assert found["in_no_step"] == [{"rank": 0, "device": "1", "unsent": 1, "unsent_ns": 10_000, "outside": 1,
-                                    "outside_ns": 3000, "lost": 0, "launches": 3}]
+                                    "outside_ns": 3000, "early": 0, "early_ns": 0, "lost": 0,
+                                    "launches": 3}]
 
 
 CAPTURED = (call(199, 19, dur=1, name="cudaStreamBeginCapture_v10000"), call(290, 20, name="cudaStreamEndCapture"))
@@ -130,6 +131,30 @@ def test_launches_whose_kernels_the_profiler_lost_are_told(tmp_path, events, exp
     for command in ("comms", "waits"):
         said = [line for line in called(command, run).stdout.splitlines() if "left nothing in the timeline" in line]
         assert [line.split(" left")[0] for line in said] == ([expected] if expected else [])
+
+
+def test_a_trace_that_lacks_all_that_devices_did_says_so(tmp_path):
+    """As in ROCm/legacy-rocm-build issue 6102."""
+    run = folder(tmp_path, [*steps(0, 1000, 2000), FIRST[0], *EIGHT, NEXT[0], call(500, 50, name="cudaMemsetAsync")])
+    found = json.loads(called("comms", "--json", run).stdout)["devices"]
+    assert [(one["device"], one["lost"], one["launches"]) for one in found["in_no_step"]] == [(None, 10, 10)]
+    assert ("steps of devices are unknown; the profiler recorded nothing of a device, though the host launched 10 times"
+            in called("comms", run).stdout)
+    assert called("waits", run).returncode == 0
+
+
+@pytest.mark.parametrize(("by_us", "expected"), [(0, (0, 0)), (4, (0, 0)), (40, (2, 36_000))])
+def test_a_device_whose_clock_is_ahead_is_told(tmp_path, by_us, expected):
+    """FIRST begins 10 us behind its launch, NEXT as well; the one between 4 us."""
+    between = [call(300, 3), kernel(304, 50, 3)]
+    moved = [{**one, "ts": one["ts"] - by_us} if one["cat"] == "kernel" and one["ts"] > 100 else one
+             for one in (*FIRST, *between, *NEXT)]
+    run = folder(tmp_path, [*steps(0, 1000, 2000), *moved])
+    for command in ("comms", "waits"):
+        (found,) = json.loads(called(command, "--json", run).stdout)["devices"]["in_no_step"]
+        assert (found["early"], found["early_ns"]) == expected
+        assert ("2 commands began ahead of the launching call, by up to 36.00 us" in called(
+            command, run).stdout) == bool(expected[0])
 
 
 @pytest.mark.parametrize("broken", [{"ts": 0, "dur": 0}, {"dur": -300}])
