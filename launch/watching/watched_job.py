@@ -30,7 +30,7 @@ class Engine(Protocol):
     """What notices; `JobWatch` is the one there is."""
 
     def add_rank(self, rank: int, host: str) -> None:
-        """A rank that was not known at the begin."""
+        """A rank that was not known at the start."""
 
     def add(self, rank: int, piece: Piece) -> None:
         """What a rank wrote."""
