@@ -205,7 +205,7 @@ def framed(mark: bytes, content: bytes) -> bytes:
 def frame_contents(mark: bytes, file: bytes) -> Iterator[tuple[int, bytes]]:
     """What the frames in these bytes hold, each with the place behind it; what is damaged is skipped.
 
-    Bytes behind the last place that is yielded may be the begin of a frame that is still being written.
+    Bytes behind the last place that is yielded may be the start of a frame that is still being written.
     """
     at = file.find(mark)
     while 0 <= at <= len(file) - FRAME_HEAD_BYTES:

@@ -44,7 +44,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
 
     Args:
         directory: The run directory.
-        started: What run.json held at the begin.
+        started: What run.json held at the start.
         code: Exit code of the job; one that failed is not merged, which may take long. One that the user ended when
             everything had been recorded did not fail.
         failed: Fields of run.json on the rank that failed first.

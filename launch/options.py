@@ -162,7 +162,7 @@ def _with(command: object, options: Sequence[Callable[[Any], Any]]) -> Any:
 
 
 def given_runs(runs: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
-    """The directories to read, at the begin of a command: numpy and Arrow are not to be imported before.
+    """The directories to read, at the start of a command: numpy and Arrow are not to be imported before.
 
     Raises:
         UsageError: There is no such attempt.

@@ -50,7 +50,7 @@ def read_footer(file: BinaryIO, *, if_large: bool = False) -> Footer | None:
     """Reads the footer.
 
     Args:
-        file: Open for reading; is at its begin afterwards.
+        file: Open for reading; is at its start afterwards.
         if_large: Only where the table, or a group of its rows, may have `LARGE` rows or bytes.
 
     Returns:
@@ -196,7 +196,7 @@ def check_checksum(file: BinaryIO) -> None:
     """Compares a table with its checksum. One without a checksum passes: an older version or another program wrote it.
 
     Args:
-        file: Open for reading; is at its begin afterwards.
+        file: Open for reading; is at its start afterwards.
 
     Raises:
         DamagedTableError: They differ.

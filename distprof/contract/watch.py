@@ -164,7 +164,7 @@ def encoded(frame: Frame) -> bytes:
 def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
     """The frames in these bytes, each with the place behind it; what is damaged is skipped.
 
-    Bytes behind the last place that is yielded may be the begin of a frame that is still being written.
+    Bytes behind the last place that is yielded may be the start of a frame that is still being written.
     """
     for end, frame, rows in packed_frames(content):
         try:

@@ -226,7 +226,7 @@ def _place_of_main_thread() -> tuple[int, int] | None:
 
 
 def _unused_signal() -> int | None:
-    """A real-time signal without a handler, from the end: from the begin they are taken by others."""
+    """A real-time signal without a handler, from the end: from the start they are taken by others."""
     if not hasattr(signal, "SIGRTMIN"):
         return None
     free = (number for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1)

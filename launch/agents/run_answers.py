@@ -15,7 +15,7 @@ from distprof.contract.watch_state import WINDOWS, WatchFinding, WatchState, win
 from distprof.errors import DataError, DistprofError, UsageError
 from distprof.launch.agents.bounded import answer
 from distprof.launch.commands.watch import NOTHING
-from distprof.launch.watching.watched_place import RunSource
+from distprof.launch.watching.watched_job import RunSource
 from distprof.storage.places import place, remote
 from distprof.terminal import quoted
 

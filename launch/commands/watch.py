@@ -16,7 +16,7 @@ from distprof.terminal import Shown, show
 
 if TYPE_CHECKING:
     from distprof.contract.watch_state import WatchState
-    from distprof.launch.watching.watched_place import Source
+    from distprof.launch.watching.watched_job import Source
 
 EVERY_S = 1.0
 NOTHING = "no step was watched yet: ranks still load or record their passes, or the job runs with --watch off"
@@ -33,7 +33,7 @@ def watch(run: str, *, once: bool, as_json: bool) -> None:
     that is running or over, its URL, or HOST:PORT of a launcher that was started with --metrics. Ctrl-C ends the
     display, not the job.
     """
-    from distprof.launch.watching.watched_place import source_of
+    from distprof.launch.watching.watched_job import source_of
 
     source = source_of(run)
     if once or as_json or not _is_terminal():

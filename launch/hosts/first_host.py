@@ -109,7 +109,7 @@ class FirstHost:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PROVES_S)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its begin to its end; whatever goes wrong ends it, and no other."""
+        """One connection, from its start to its end; whatever goes wrong ends it, and no other."""
         try:
             if self._unproven >= UNPROVEN:
                 return

@@ -20,11 +20,12 @@ from distprof.merge.activity.markers import GLOO, STEP, TORCH_MODULE
 from distprof.merge.clock.model import Clock, RankClock, on_common_clock
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import DAMAGE, TYPES, empty, unreadable, wanted_rows
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong, untimed
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.repair import cut_overlong, has_overlong, untimed
 from distprof.merge.scan.scanned_columns import NONE, SLICE
 
 CATEGORIES = ("cpu_op", "user_annotation", KERNEL, *COPIES, *RUNTIME)

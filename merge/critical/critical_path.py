@@ -108,7 +108,7 @@ def slack_of(program: RunProgram, job: Job, graph: Graph, order: Order, chains: 
 
 
 UNRECORDED = "unrecorded"
-"""From the begin of a step to the first that is known of the rank on which its chain begins."""
+"""From the start of a step to the first that is known of the rank on which its chain begins."""
 UNKNOWN = Activity("unknown")
 KINDS = (WORK, MOVING, STARTING, WAKING, UNRECORDED)
 """What lies on a chain."""

@@ -108,7 +108,7 @@ def _begun(graph: RankGraph, found: Communication) -> dict[int, int]:
 
 def _late(graph: RankGraph, still: Mapping[int, list[Stretch]], begun: Mapping[int, int]) -> (
         Iterator[tuple[int, int, int]]):
-    """Where calls go on behind calls inside them, behind a wait, or behind the begin of what they issued."""
+    """Where calls go on behind calls inside them, behind a wait, or behind the start of what they issued."""
     inside = graph.inside()
     for place in sorted({*inside, *still, *begun}):
         whole = int(graph.start_ns[place]), graph.end_ns(place)

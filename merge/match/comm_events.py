@@ -13,19 +13,12 @@ import numpy as np
 from distprof.arrays import Flags, Integers
 from distprof.merge.match.backend_names import communicates
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
-from distprof.merge.scan.chrome_file import (
-    ON_DEVICE,
-    ChromeFile,
-    Losses,
-    base_ns_of,
-    cut_overlong,
-    has_overlong,
-    untimed,
-)
+from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.repair import ON_DEVICE, cut_overlong, has_overlong, untimed
 from distprof.merge.scan.scanned_columns import NONE, SLICE
 from distprof.merge.scan.trace_file import TraceFile
 

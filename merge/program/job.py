@@ -103,7 +103,7 @@ class Job:
     unseen_ns: Integers
     """Of each part, how long it was under way without a known wait, where waits may have been overlooked."""
     steps: Integers
-    """Rank index, step, and the events at its begin and end; shape (steps of ranks, 4)."""
+    """Rank index, step, and the events at its start and end; shape (steps of ranks, 4)."""
     ahead_ns: Integers
     """Of each rank, by how much the common clock is ahead of that of the graph."""
 

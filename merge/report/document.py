@@ -33,7 +33,7 @@ from distprof.merge.report.whole_job import whole_job
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import step_line
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.stats import mfu
+from distprof.merge.text.rates import mfu
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.step_time import step_time_data
 from distprof.threads import thread_pool

@@ -38,7 +38,7 @@ from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
 from distprof.merge.text.phrases import change_line, full_sentence, left_together, step_time_words
 from distprof.merge.text.problems import sentence
-from distprof.merge.text.stats import NO_MFU, mfu
+from distprof.merge.text.rates import NO_MFU, mfu
 from distprof.merge.text.watch import is_slow_later, watched_of
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, si

@@ -18,7 +18,7 @@ from distprof.merge.operators.grouping import grouped_sums
 from distprof.merge.report.section import AbsentError, Columns, Sample, columns_of, columns_of_rows
 from distprof.merge.report.sources import OPERATORS_BY, Sources
 from distprof.merge.text.ops import ops_data
-from distprof.merge.text.stats import mfu, peak_words
+from distprof.merge.text.rates import mfu, peak_words
 from distprof.peaks.published import device_peaks
 from distprof.units import counted
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from distprof.merge.report.section import rows_of
 from distprof.merge.text.communication.device_steps import host_work
 from distprof.merge.text.phrases import capitalized
-from distprof.merge.text.stats import bubble
+from distprof.merge.text.rates import bubble
 from distprof.merge.totals.step_time import step_time_of
 from distprof.units import counted, duration, percent, size
 

@@ -39,7 +39,7 @@ def check_size(file: BinaryIO) -> None:
     """Looks at the footer of a table.
 
     Args:
-        file: Open for reading; is at its begin afterwards.
+        file: Open for reading; is at its start afterwards.
 
     Raises:
         DamagedTableError: It has more rows or bytes than its size allows: reading it would take all memory.

@@ -10,7 +10,7 @@ from distprof.contract.problems import Problem, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.phrases import change_line, steps_words
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
+from distprof.merge.text.rates import bubble, exposed, lightly, mesh, mfu, rates
 from distprof.merge.text.watch import end_lines, is_slow_later, watched_of
 from distprof.merge.totals.step_time import step_time_of
 

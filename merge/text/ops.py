@@ -18,8 +18,7 @@ from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.sums import BY, KEYS
 from distprof.merge.operators.timeline.rank_timeline import COPIES
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.communication.culprits import chance_words
-from distprof.merge.text.phrases import LONGEST, cut
+from distprof.merge.text.phrases import LONGEST, chance_words, cut
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import Shown, quoted_all, visible

@@ -243,3 +243,14 @@ def short_names(files: Sequence[str]) -> dict[str, str]:
             if len(alike) > 1:
                 found |= {file: "/".join(_parts(file)[-parts:]) for file in alike}
     return found
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `11th`."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
+
+
+def chance_words(p_value: float) -> str:
+    """`p = 0.003`, `p < 0.0001`."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

@@ -19,7 +19,7 @@ from distprof.merge.watch.view import MATERIAL, View
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 PARTS = (10, 30)
 """Stretches of the time after the warm-up; in each the lowest value counts, as what is freed later is no leak. What has
-grown from the begin on shows in few, growth that began later in more."""
+grown from the start on shows in few, growth that began later in more."""
 LEAST_PARTS = 8
 """Stretches at the end in all of which it grows. By chance alone 8 stretches are in that order once in 8! (Mann 1945,
 for the largest value of his statistic)."""
@@ -30,7 +30,7 @@ LEAST_STEPS = 1000
 """Of watched time; less is warm-up."""
 LEAST_BYTES = 64e6
 LEAST_SHARE = 0.02
-"""Of the memory at the begin of the looked-at time."""
+"""Of the memory at the start of the looked-at time."""
 WARM_UP = 0.33
 """Of the watched time."""
 STEADY = 0.7

@@ -174,7 +174,7 @@ def _at_least(number: Integers, mean: Floats) -> Floats:
 def _coming_and_going(view: View, place: int, step: Integers, compared: Floats, hits: Flags) -> WatchFinding:
     at = np.flatnonzero(hits)
     begins = at[np.append(True, np.diff(at) > 1)]
-    # several hits in a row are one burst, whose rhythm is that of its begin
+    # several hits in a row are one burst, whose rhythm is that of its start
     bursts = len(begins) <= 0.6 * len(at)
     rhythm = period(step[begins] if bursts else step[at], () if bursts else step[~hits])
     first = _begin(begins, step, rhythm)

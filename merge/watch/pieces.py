@@ -73,7 +73,7 @@ class RankReader:
         """
         self.folder = folder
         self._read: dict[tuple[str, int], int] = {}
-        """Bytes by name and inode of a file: one that took the place of another is read from its begin, unless the
+        """Bytes by name and inode of a file: one that took the place of another is read from its start, unless the
         rank has only thinned it."""
 
     def new(self) -> Piece:

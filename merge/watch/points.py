@@ -24,7 +24,7 @@ class Points:
     first_step: Integers
     last_step: Integers
     begin_ns: Integers
-    """Since the begin of the first, by the clock of one rank."""
+    """Since the start of the first, by the clock of one rank."""
     end_ns: Integers
     origin_ns: int
     """Since the epoch."""

@@ -102,7 +102,7 @@ class TurnLog:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self._marks: list[tuple[int, int]] = [_now()]
-        """Ends of these turns, since the epoch and by a clock that is never set; in front the begin of the first."""
+        """Ends of these turns, since the epoch and by a clock that is never set; in front the start of the first."""
 
     def begin(self) -> None:
         """The first turn begins only now."""

@@ -12,7 +12,7 @@ import polars as pl
 from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
-from distprof.merge.scan.nsys import without_version
+from distprof.merge.scan.made_events import without_version
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of commands; fills of memory count as copies."""

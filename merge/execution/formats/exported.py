@@ -126,7 +126,7 @@ def export_ranks(run: Run, ranks: Sequence[Rank], sources: Sources, clock: Clock
         clock: Puts times onto one clock.
         target: Who will read it.
         form: One of `SUFFIXES`.
-        prefix: Of the files: their folder, and the begin of their names.
+        prefix: Of the files: their folder, and the start of their names.
     """
     rows = with_groups(sources.rows, run.world_size)
     context = ExportContext(target=target, groups=groups_of(rows, run.world_size), sizes=sizes_of(rows))

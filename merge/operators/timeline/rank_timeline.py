@@ -15,11 +15,12 @@ from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 from distprof.merge.operators.timeline.nesting import Nesting, in_order
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.timelines import damages_of
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong, untimed
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.repair import cut_overlong, has_overlong, untimed
 from distprof.merge.scan.scanned_columns import NONE, SLICE
 
 OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)

@@ -14,7 +14,7 @@ from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit,
 from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.slow_groups import SlowGroup
-from distprof.merge.text.phrases import brief, file_name, in_one_unit, rank_list, work_name
+from distprof.merge.text.phrases import brief, chance_words, file_name, in_one_unit, ordinal, rank_list, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.units import counted, percent, si
 
@@ -244,7 +244,7 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
         return f"{subject(one)} delays step {one.late_steps[0]}{whose} by {by} (once in {num_steps} steps; {mean})"
     gaps = {after - before for before, after in pairwise(one.late_steps)}
     if len(gaps) == 1 and number > 2 and (gap := gaps.pop()) > 1:
-        return f"{subject(one)} delays every {_ordinal(gap)} step{whose} by {by} ({mean})"
+        return f"{subject(one)} delays every {ordinal(gap)} step{whose} by {by} ({mean})"
     return f"{subject(one)} delays {number} of {num_steps} steps{whose} by {by} ({mean})"
 
 
@@ -299,13 +299,3 @@ def _line(one: Line | None) -> str:
         return ""
     function = "" if one.function == "<module>" else f" {one.function}"
     return f", {brief(one.spent_ns - one.of_peers_ns)} more at {file_name(one.file)}:{one.line}{function}"
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-    return f"{number}{ending}"
-
-
-def chance_words(p_value: float) -> str:
-    """`p = 0.003`, `p < 0.0001`."""
-    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

@@ -16,9 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from distprof.contract.watch_state import FORMAT, WatchState, write_state
-from distprof.launch.watching import watched_job, watched_place
+from distprof.launch.watching import watched_job
 from distprof.launch.watching.metrics import MetricsServer
-from distprof.launch.watching.watched_place import LauncherSource, RunSource, source_of
+from distprof.launch.watching.watched_job import LauncherSource, RunSource, source_of
 from support.jobs import called
 from support.made_up_states import job_state
 from support.ports import free_port
@@ -154,7 +154,7 @@ def test_a_folder_is_taken_before_a_host_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a:1")
     assert type(source_of("a:1")) is RunSource
-    assert watched_place.ANSWER_S <= 5
+    assert watched_job.ANSWER_S <= 5
 
 
 @pytest.mark.job

@@ -16,7 +16,7 @@ from distprof.contract.run_json import RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
 from distprof.merge.report.document import SECTIONS as BUILT
-from distprof.merge.text.stats import exposed
+from distprof.merge.text.rates import exposed
 from support.hostile import FILE_NAME, NAME, judge
 from support.jobs import EXAMPLES, called, record_run
 from support.kineto_files import DLRM, needs_shared
