@@ -231,8 +231,6 @@ STEP_KEYS = (
     "flops_per_second", "mfu", "mfu_basis", "found",
 )
 """Keys of `step` in it."""
-EVALUATION_KEYS = ("calls", "flops", "time_ns")
-"""Keys of `evaluation` in it."""
 CLOCK_KEYS = (
     "method", "reason", "num_samples", "num_collectives", "aligned", "num_hosts", "num_clocks", "uncertainty_ns",
     "excess_ns", "residual_ns", "causality", "ranks", "set_by_ns",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from distprof.merge.report.section import rows_of
 from distprof.merge.text.communication.device_steps import host_work
+from distprof.merge.text.phrases import capitalized
 from distprof.merge.text.rates import bubble
 from distprof.merge.totals.step_time import step_time_of
 from distprof.units import counted, duration, percent, size
@@ -84,6 +85,10 @@ def device_idle(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """
     parts = document["step_parts"]
     if parts is None or parts["source"] != "device":
+        return
+    if parts["doubts"]:
+        yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
+                      text=f"{capitalized(parts['doubts'][0])}.")
         return
     mean, meanwhile = parts["mean"], parts["meanwhile"]
     late = (mean["host_idle_ns"] + mean["sync_idle_ns"]) / mean["duration_ns"]

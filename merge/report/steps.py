@@ -17,6 +17,7 @@ from distprof.merge.activity.device.steps import PARTS as DEVICE_PARTS
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
 from distprof.merge.report.section import AbsentError, Columns, Sample, columns_of, columns_of_rows
 from distprof.merge.report.sources import Sources
+from distprof.merge.text.communication.device_steps import doubts_of
 from distprof.merge.totals.step_time import parts_of_step
 from distprof.merge.totals.totals import per_rank
 from distprof.merge.waits.run_waits import grouped
@@ -71,7 +72,8 @@ def _of_devices(devices: DeviceSteps, sample: Sample) -> dict[str, Any]:
     return {"source": "device", "parts": list(OF_DEVICE),
             "steps": counted_steps(devices.steps)["step"].unique().sort().to_list(),
             "by_rank": columns_of_rows(shown, ("rank", "device", *names)), "mean": _mean(rows, names),
-            "meanwhile": host_meanwhile(devices, with_modules=False).head(MOST_MEANWHILE).to_dicts()}
+            "meanwhile": host_meanwhile(devices, with_modules=False).head(MOST_MEANWHILE).to_dicts(),
+            "doubts": list(doubts_of(devices))}
 
 
 def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:

@@ -106,11 +106,17 @@ def _frame(timeline: RankTimeline, places: Places, rows: Integers, kind: Integer
         "step": step[rows], "blocking": blocking, "duration_ns": np.where(blocking, duration, 0),
         "op": [_op(names[one]) for one in timeline.name[rows]],
         "waits_for": [_KINDS[max(one - _VALUE, 0)] for one in kind[rows]],
-        "device": [{_RUNTIME: "cuda", _VALUE: "cpu"}.get(one) for one in kind[rows]],
+        "device": [_device(one, names[name]) for one, name in zip(kind[rows], timeline.name[rows], strict=True)],
         "library_call": [None if one < 0 else timeline.names[timeline.name[one]] for one in outer[rows]],
         "module_path": [None if one < 0 else paths[one] for one in places.module[rows]],
         "phase": [PHASES[one] for one in places.phase[rows]]},
         schema_overrides=dict.fromkeys(("device", "library_call", "module_path", "phase"), pl.String()))
+
+
+def _device(kind: int, call: str) -> str | None:
+    if kind == _RUNTIME:
+        return "xpu" if call.startswith(("ur", "pi", "ze")) else "cuda"
+    return "cpu" if kind == _VALUE else None
 
 
 def _op(name: str) -> str:

@@ -177,6 +177,11 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     if means["in_graph_ns"] >= least:
         yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
                "profiler may not have recorded all kernels of a graph")
+    yield from doubts_of(devices)
+
+
+def doubts_of(devices: DeviceSteps) -> Iterator[str]:
+    """Why idle times or their causes may be wrong."""
     early, early_ns = devices.outside.select(pl.col("early").sum(), pl.col("early_ns").max()).row(0)
     if early:
         yield (f"{counted(early, 'command')} began ahead of the launching call, by up to {duration(early_ns)}: clocks "

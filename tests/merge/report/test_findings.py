@@ -171,7 +171,7 @@ def device_document(*, usual_ms=None, kind="backward", passes=("time",)):
     meanwhile = [{"kind": kind, "where": None, "ratio": 0.4}, {"kind": "data", "where": None, "ratio": 0.1}]
     step = {"time_ns": None if usual_ms is None else usual_ms * MS, "low_ns": 0, "high_ns": 0, "num_steps": 3,
             "passes": list(passes)}
-    return {"step": step, "step_parts": {"source": "device", "mean": mean, "meanwhile": meanwhile}}
+    return {"step": step, "step_parts": {"source": "device", "doubts": [], "mean": mean, "meanwhile": meanwhile}}
 
 
 def test_a_device_that_waits_for_its_host_is_named_with_what_the_host_does():

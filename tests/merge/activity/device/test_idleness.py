@@ -210,3 +210,18 @@ def test_calls_that_drive_other_devices_launch_their_commands(tmp_path, category
         assert causes(row) == {"host": 895, "latency": 5}
     (ops,) = json.loads(called("ops", "--type", "runtime", "--json", run).stdout)["ops"]
     assert ops["calls"] == 2 and ops["device_ns"] == 180_000
+
+
+def test_a_host_is_not_blamed_for_idle_time_that_lost_kernels_would_fill(tmp_path):
+    run = folder(tmp_path, [*steps(0, 1000, 2000, 3000), *FIRST, *EIGHT, *NEXT, call(2010, 31), kernel(2020, 80, 31)])
+    told = called("findings", run).stdout
+    assert "8 of 11 launches left nothing in the timeline" in told and "waits for the host" not in told
+    whole = folder(tmp_path, [*steps(0, 1000, 2000, 3000), *FIRST, *NEXT, call(2010, 31), kernel(2020, 80, 31)])
+    assert "the device waits for the host" in called("findings", whole).stdout
+
+
+def test_a_wait_for_a_device_of_intel_is_one_for_an_xpu(tmp_path):
+    waiting = {**call(40, 3, dur=110, name="urQueueFinish"), "cat": "xpu_runtime"}
+    run = folder(tmp_path, [*steps(0, 1000, 2000), *FIRST, waiting, *NEXT])
+    (row,) = json.loads(called("waits", "--json", run).stdout)["waits"]
+    assert (row["op"], row["device"], row["blocked_ns"]) == ("urQueueFinish", "xpu", 110_000)
