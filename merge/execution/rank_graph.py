@@ -17,8 +17,9 @@ from distprof.errors import DataError
 from distprof.merge.execution.dependencies.stream_waits import StreamWaits
 from distprof.merge.execution.linking import Links, is_call, linked
 from distprof.merge.execution.node_table import NodeTable
+from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.nesting import Nesting
-from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline, launchers
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 
 DEVICE_THREADS = 1 << 32
 """Numbers of threads: streams of devices begin here, threads of nodes without a slice at twice this number, and those

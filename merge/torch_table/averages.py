@@ -13,9 +13,10 @@ import polars as pl
 
 from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.merge.operators.shapes import tensors_and_scalars
+from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import HOSTS, MEMORY, OUT_OF_MEMORY
 from distprof.merge.operators.timeline.nesting import Nesting
-from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline, launchers
+from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline
 from distprof.merge.torch_table.session import INPUTS, Stack, TorchSession, TorchStacks
 
 WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")

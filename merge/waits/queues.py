@@ -10,8 +10,9 @@ import polars as pl
 from distprof.arrays import Array, Integers
 from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import NO_DEVICES, WINDOWS, DeviceSteps, OnHost, device_steps
+from distprof.merge.operators.timeline.device_times import launches
 from distprof.merge.operators.timeline.grouped_calls import marked_steps
-from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, TYPES, RankTimeline, launches
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, TYPES, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",

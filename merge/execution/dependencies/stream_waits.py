@@ -14,7 +14,8 @@ import numpy as np
 
 from distprof.arrays import Flags, Integers
 from distprof.merge.execution.linking import STREAM
-from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline, joined
+from distprof.merge.operators.timeline.device_times import joined
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.scanned_columns import NONE
 

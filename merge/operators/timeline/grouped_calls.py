@@ -17,6 +17,7 @@ from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
+from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import (
@@ -28,7 +29,6 @@ from distprof.merge.operators.timeline.rank_timeline import (
     PYTHON,
     TYPES,
     RankTimeline,
-    launchers,
 )
 from distprof.merge.scan.scanned_columns import thread_of
 

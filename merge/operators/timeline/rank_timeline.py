@@ -10,9 +10,8 @@ import numpy as np
 
 from distprof.arrays import Flags, Integers
 from distprof.contract.problems import TraceDamaged
-from distprof.merge.activity.device.commands import OF_ONE_KERNEL, of_names, of_single_kernels
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
-from distprof.merge.operators.timeline.nesting import Nesting, in_order
+from distprof.merge.operators.timeline.nesting import in_order
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.timelines import damages_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
@@ -218,45 +217,3 @@ def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str],
 
 def _decoded(words: Interner) -> list[str]:
     return [text.decode("utf-8", "replace") for text in words.texts()]
-
-
-def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
-    """Row of the operator that launched each slice of a device; -1 for others, and where unknown.
-
-    A kernel has the correlation of the call that launched it, and that call lies in an operator; where it lies in none,
-    it counts itself. Where the trace has no such call, the profiler's external id joins kernel and operator.
-    """
-    found = np.full(len(timeline.name), -1, np.int64)
-    on_device = np.flatnonzero(timeline.type >= NUM_HOST)
-    calls = np.flatnonzero(timeline.type == RUNTIME)
-    launch = launches(timeline, on_device, calls)
-    around = np.where(launch >= 0, _operator_around(timeline, nesting)[launch], -1)
-    operators = np.flatnonzero(timeline.type == OPERATOR)
-    by_id = joined(timeline.external, on_device, operators)
-    found[on_device] = np.where(around >= 0, around, np.where(by_id >= 0, by_id, launch))
-    return found
-
-
-def launches(timeline: RankTimeline, on_device: Integers, calls: Integers) -> Integers:
-    """The row of the call that launched each of these slices of a device; -1 where that is not known."""
-    single = of_names(OF_ONE_KERNEL, timeline.names)[timeline.name]
-    return of_single_kernels(joined(timeline.correlation, on_device, calls), np.append(single, False))
-
-
-def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
-    """Row of the innermost operator that each slice is or lies in; -1 for none."""
-    found = np.where(timeline.type == OPERATOR, np.arange(len(timeline.type)), -1)
-    for rows, parents in nesting.downwards():
-        found[rows] = np.where((found[rows] < 0) & (parents >= 0), found[parents], found[rows])
-    return found
-
-
-def joined(key: Integers, rows: Integers, others: Integers) -> Integers:
-    """The row among the others that has the key of each row; -1 where none does, and for 0, which is no id. Of several
-    the last counts."""
-    if not len(others):
-        return np.full(len(rows), -1, np.int64)
-    order = others[np.argsort(key[others], kind="stable")]
-    place = np.searchsorted(key[order], key[rows], "right") - 1
-    hit = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (key[hit] == key[rows]) & (key[rows] != NONE) & (key[rows] != 0), hit, -1)
