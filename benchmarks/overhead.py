@@ -50,8 +50,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import distprof
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import ModuleScopes
+from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.communication.labels import CollectiveRecorder
-from distprof.recording.communication.running_works import RunningWorks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from train_ddp import Transformer

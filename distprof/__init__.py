@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from distprof.counting.count import Counts as Counts
     from distprof.counting.count import count as count
     from distprof.formulas.user_formulas import register_flops as register_flops
-    from distprof.merge.commands.frames import RunFrames as RunFrames
-    from distprof.merge.commands.frames import read_run as read_run
+    from distprof.merge.run_frames import RunFrames as RunFrames
+    from distprof.merge.run_frames import read_run as read_run
     from distprof.peers.reconcile import reconcile as reconcile
     from distprof.profiling.profile import Profile as Profile
     from distprof.profiling.profile import profile as profile
@@ -27,11 +27,11 @@ _HOMES = {
     "Counts": "distprof.counting.count",
     "Profile": "distprof.profiling.profile",
     "Recorder": "distprof.recording.recorder",
-    "RunFrames": "distprof.merge.commands.frames",
+    "RunFrames": "distprof.merge.run_frames",
     "StepPlan": "distprof.recording.plan",
     "count": "distprof.counting.count",
     "profile": "distprof.profiling.profile",
-    "read_run": "distprof.merge.commands.frames",
+    "read_run": "distprof.merge.run_frames",
     "reconcile": "distprof.peers.reconcile",
     "record": "distprof.recording.active",
     "register_flops": "distprof.formulas.user_formulas",

@@ -1,4 +1,9 @@
-"""Writes files whole or not at all: beside their place, synced, then moved there. Reads those that must be small."""
+"""Writes files whole or not at all: beside their place, synced, then moved there. Reads those that must be small.
+
+Files that are appended to while something runs are sequences of frames, each of a mark, a length, a checksum and a
+body. The length and the CRC-32 of the body follow the mark as little-endian 32-bit integers. A frame that a kill cut
+short, or that is damaged, costs what was in it: the next one is found by its mark.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import errno
 import json
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,3 +183,45 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+FRAME_MARK_BYTES = 4
+FRAME_HEAD_BYTES = FRAME_MARK_BYTES + 8
+MOST_FRAME_BYTES = 1 << 24
+"""What claims to be longer is damage; nor does a body inflate to more."""
+
+
+def framed(mark: bytes, content: bytes) -> bytes:
+    """The frame of this content, which is compressed by zlib.
+
+    Args:
+        mark: 4 bytes that begin each frame of this kind of file.
+        content: What the frame holds.
+    """
+    body = zlib.compress(content, 6)
+    return mark + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+
+
+def frame_contents(mark: bytes, file: bytes) -> Iterator[tuple[int, bytes]]:
+    """What the frames in these bytes hold, each with the place behind it; what is damaged is skipped.
+
+    Bytes behind the last place that is yielded may be the start of a frame that is still being written.
+    """
+    at = file.find(mark)
+    while 0 <= at <= len(file) - FRAME_HEAD_BYTES:
+        length = int.from_bytes(file[at + 4:at + 8], "little")
+        body = file[at + FRAME_HEAD_BYTES:at + FRAME_HEAD_BYTES + length]
+        if length <= MOST_FRAME_BYTES and len(body) < length and file.find(mark, at + 1) < 0:
+            return
+        found = _inflated(body) if zlib.crc32(body) == int.from_bytes(file[at + 8:at + 12], "little") else None
+        if found is not None:
+            yield at + FRAME_HEAD_BYTES + length, found
+            at += FRAME_HEAD_BYTES + length - 1
+        at = file.find(mark, at + 1)
+
+
+def _inflated(body: bytes) -> bytes | None:
+    try:
+        return zlib.decompressobj().decompress(body, MOST_FRAME_BYTES)
+    except zlib.error:
+        return None

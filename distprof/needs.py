@@ -1,10 +1,11 @@
 """What distprof needs to record and to count, and what is said where that is not there.
 
-Reading runs needs none of it.
+Reading runs needs none of it. Of torch, recording also wants the flight recorder on.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from types import ModuleType
@@ -51,3 +52,19 @@ def expect_linux(purpose: str) -> None:
     if not LINUX:
         raise LackingError(purpose, f"that needs Linux, but this is {SYSTEMS.get(sys.platform, sys.platform)}",
                            hint="record on Linux; reading a run works on every system: distprof report RUN")
+
+
+RECORDER_SIZE = "TORCH_FR_BUFFER_SIZE"
+OLD_RECORDER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+RECORDED_COLLECTIVES = 2000
+"""Of which `stuck.json` shows the last when the process hangs: as many as torch keeps where it has its flight recorder
+on by itself."""
+
+
+def switch_on_flight_recorder() -> None:
+    """Asks for torch's flight recorder in process groups that this process and its children make from now on.
+
+    torch 2.8 has it off.
+    """
+    if OLD_RECORDER_SIZE not in os.environ:
+        os.environ.setdefault(RECORDER_SIZE, str(RECORDED_COLLECTIVES))

@@ -1,9 +1,13 @@
-"""Sizes as users write them on the command line."""
+"""Sizes as users write them: any, and how many bytes the folder of a rank may take, and the watch in it.
+
+`--max-rank-size 2GB`, `--watch-bytes 8MB`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from distprof.errors import UsageError
 
@@ -23,3 +27,35 @@ def num_bytes(text: str, flag: str) -> int:
     if number < 1:
         raise UsageError(f"{flag} must be a size, not {text!r}", hint="like 1GB, 500MB or 2GiB")
     return int(number)
+
+
+RANK_VARIABLE = "DISTPROF_MAX_RANK_SIZE"
+MOST_RANK_BYTES = 2 * 10**9
+WATCH_VARIABLE = "DISTPROF_WATCH_BYTES"
+MOST_WATCH_BYTES = 8 * 10**6
+"""An hour of short steps takes less than 1 MB."""
+
+
+def rank_bytes(environ: Mapping[str, str]) -> int:
+    """What DISTPROF_MAX_RANK_SIZE says, else `MOST_RANK_BYTES`.
+
+    Raises:
+        UsageError: It says no size.
+    """
+    text = environ.get(RANK_VARIABLE, "")
+    return num_bytes(text, RANK_VARIABLE) if text else MOST_RANK_BYTES
+
+
+def watch_bytes(environ: Mapping[str, str]) -> int:
+    """What DISTPROF_WATCH_BYTES says, else `MOST_WATCH_BYTES`.
+
+    Raises:
+        UsageError: It says no size.
+    """
+    text = environ.get(WATCH_VARIABLE, "")
+    return num_bytes(text, WATCH_VARIABLE) if text else MOST_WATCH_BYTES
+
+
+def bytes_in(folder: Path) -> int:
+    """What the files of a folder take."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

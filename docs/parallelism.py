@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -184,11 +183,11 @@ class Alone:
 
 def rows(example: str, jobs: Sequence[str] = ()) -> Iterator[Row]:
     """Runs jobs of an example, all without `jobs`, and reads them."""
-    from distprof.merge.commands.stats import stats
+    from distprof.merge.totals.run_summary import run_summary
 
     with tempfile.TemporaryDirectory() as folder:
         for job, run in recorded(example, jobs or JOBS[example], Path(folder)):
-            yield Row(job=job, example=example, summary=json.loads(stats(run, as_json=True)),
+            yield Row(job=job, example=example, summary=run_summary([run]),
                       unsharded=unsharded(example, job))
 
 

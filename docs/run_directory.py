@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distprof.contract.merged_tables import (
+from distprof.contract.merged import (
     MERGED_COLLECTIVES,
     MERGED_EVENTS,
     MERGED_MODULES,
@@ -23,9 +23,9 @@ PAGE = Path(__file__).parent / "run-directory.md"
 
 HEAD = f"""# The run directory, format {FORMAT}
 
-Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stats` and `comms`. `docs/run_directory.py`
-generates this page from `distprof/contract/`, where `rank_json.py` has all fields of `run.json` and `rank.json`,
-`stuck.py` those of `stuck.json`, and `tables.py` and `merged_tables.py` all columns.
+Written by `distprof run` and `distprof.record`, read by all other commands. `docs/run_directory.py` generates this page
+from `distprof/contract/`, where `run_json.py` has all fields of `run.json`, `rank_json.py` those of `rank.json`,
+`stuck.py` those of `stuck.json`, and `tables.py` and `merged.py` all columns.
 
     runs/<name>/
       run.json                    what was launched: arguments (without secrets), plan, versions, start, end, exit code
@@ -38,14 +38,17 @@ generates this page from `distprof/contract/`, where `rank_json.py` has all fiel
         memory.json.gz            only with the memory pass: its Chrome trace, with every allocation
         tensors.parquet           only with the memory pass: tensors that the rank held
         uses.parquet              only with the memory pass: when each allocation was last used
+        execution_trace.json.gz, execution_timeline.json.gz, execution_collectives.parquet   only with the execution pass
+        lines.parquet             samples of lines of the script, from the trace and arrivals passes
         compilations.parquet      only if torch.compile compiled something; then also in merged/
-        stuck.json                only for a rank that hangs, or was asked: its collectives and stacks, see below
-      hosts/host-4f00/            what a host said once a second while the job was watched: conditions-000.bin, ...
-      columns/host-4f00.bin       what many ranks are asked about, of each rank of a host: see [thousands of ranks](levels.md)
+        stuck.json                only for a rank that hangs or was asked for it: its collectives and stacks, see below
+      hosts/host-4f00/            readings of a host, once a second while the job was watched: conditions-000.bin, ...
+      columns/host-4f00.bin       summaries of the ranks of a host: see [thousands of ranks](levels.md)
+      watch/state.json            what `distprof watch` shows: ranks and findings, while the job runs and at its end
       watch/tensorboard/          only with `run --log-to tensorboard`: metrics and findings of the job
       watch/log-to-wandb          only with `run --log-to wandb` (or mlflow): which rank wrote into which run
-      watch/request.json          what `distprof trigger`, or the watch, asks the ranks to record: number, step, passes
-      windows/0001/               what they recorded then: a run directory of its own; 0002 and so on
+      watch/request.json          a request of `distprof trigger` or the watch to record some steps: number, step, passes
+      windows/0001/               the steps recorded then, as a run directory of its own; 0002 and so on
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/
         trace.json.gz             one Chrome trace of all ranks
@@ -60,24 +63,25 @@ well and reported as unfinished. `status` in rank.json is `complete`, `partial` 
 or `failed`. Times end in `_ns`: int64 nanoseconds, since the Unix epoch if they are points in time.
 
 Between the data and the footer of each table that a rank writes is a checksum of the whole file. distprof checks it
-before reading the table; for other readers the file is ordinary Parquet (`distprof/contract/table_checksum.py`). Values
+before reading the table; for other readers the file is ordinary Parquet (`distprof/contract/parquet_footer.py`). Values
 are checked too: a table with rows of another rank, with nulls where the list below has none, or with impossible numbers
 (2^50 elements or bytes, 2^60 FLOPs, a step of 104 days) is named and skipped (`merge/run/table_check.py`; the limits
 are in `distprof/contract/tables.py`).
 
 ## watch-000.bin
 
-Every step outside of the passes, in rows of one or more, communication in a sample of steps, and notes; appended as
-frames of zlib-compressed MessagePack while the job runs. A frame that a kill cut short costs what was in it.
-`distprof/contract/watch.py` has all columns and reads frames; `merge/watch/pieces.py` joins them. When all pieces take
-more than `--watch-bytes`, older ones are joined and thinned.
+All steps outside the passes, in rows of one or more steps; collectives in sampled steps; and notes. Frames of
+zlib-compressed MessagePack are appended while the job runs. If a kill cuts a frame short, only its contents are lost.
+`distprof/contract/watch.py` has all columns and reads frames; `merge/watch/pieces.py` joins them. When the files exceed
+`--watch-bytes`, older rows are joined.
 
 ## stuck.json
 
 Written when no step has ended for 20 times the longest step, at least 30 s, or (after the last pass, in a job started
 by `distprof run`) when no collective was called for 300 s; DISTPROF_HANG_SECONDS sets both. Also written when the
 process gets SIGTERM, when SIGINT does not reach the script, when a collective raises, and when the watcher of the job
-asks for it because no rank has ended a step for 15 s and 20 usual steps. A rank that continues removes it. It lists the process groups of the rank with their last collectives, called and completed, as recorded by torch's
+requests it because no rank has ended a step for 15 s and the duration of 20 normal steps. A rank that continues removes
+it. It lists the process groups of the rank with their last collectives, called and completed, as recorded by torch's
 flight recorder, calls of the trace pass that have not ended, and the Python stack of every thread.
 `distprof/contract/stuck.py` has all fields, with types, and explains how to read several ranks together.
 
@@ -91,9 +95,9 @@ flight recorder, calls of the trace pass that have not ended, and the Python sta
 | `remarks` | what to keep in mind when reading the numbers, in the same form |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank`. Times are parts of the step time: their share of the steps with module timers, times the step time |
 | `model` | per quantity one number: mp_size x the mean per GPU; `stored_params` is what one replica of the model takes on all its ranks; `unique_params` counts every parameter once, however many ranks hold it, `active_params` those that work on a token if experts are routed; null if unknown |
-| `step` | the step time, `time_ns`: the median over steps in which nothing heavy ran, or the mean of their middle half if that differs by more than 10 % because steps are of several kinds (steps are those of `passes`: time and arrivals; if there are none, steps with a timeline), each step being the mean over ranks. 5 to 95 % of the `num_steps` steps lie between `low_ns` and `high_ns`. Its parts as in `per_gpu`, and `measured_ns`, the mean of the steps with module timers in which the parts were measured; `samples` of the whole job and `samples_per_second` (null if the topology is not certain) and `flops_per_second` of the whole job (including recomputation), `mfu` per GPU; FLOP/s and MFU divide the counted FLOPs by the time in which steps process as many samples (or forward calls) as the counted step did; and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it is based on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`), `uncounted` (some timed modules were not counted); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/steps_found.py`): a `rule`, the `optimizers` whose steps make a step, and after how many optimizer steps that was known |
+| `step` | the step time, `time_ns`: the median over steps in which nothing heavy ran, or the mean of their middle half if that differs by more than 10 % because steps are of several kinds (steps are those of `passes`: time and arrivals; if there are none, steps with a timeline), each step being the mean over ranks. 5 to 95 % of the `num_steps` steps lie between `low_ns` and `high_ns`. Its parts as in `per_gpu`, and `measured_ns`, the mean of the steps with module timers in which the parts were measured; `samples` of the whole job and `samples_per_second` (null if the topology is not certain) and `flops_per_second` of the whole job (including recomputation), `mfu` per GPU; FLOP/s and MFU divide the counted FLOPs by the time in which steps process as many samples (or forward calls) as the counted step did; and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it is based on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`), `uncounted` (some timed modules were not counted); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/rank_json.py`): a `rule`, the `optimizers` whose steps make a step, and after how many optimizer steps that was known |
 | `evaluation` | root forward calls without gradient that only some steps of a training job have; they are in no other number. `calls` per step over all steps, `flops` of the step of the count pass, `time_ns` as a part of the step time; means over ranks; null if there were none |
-| `steps` | all steps of the job: `num_recorded`; `num_run` (null if unknown), `later_ns` (median of the steps that were not recorded), and `change` (null, or the `step` from which steps take longer or shorter, `before_ns` and `after_ns`, medians; null where `watched` looks closer), based on `watch-*.bin` (in older runs `step_ends.bin`); and `watched` (null if nobody has looked), what the watch of the whole job knows: `num_steps`, `first_watched`, `elapsed_ns`, `step_ns`, `findings` and `notes` of [`distprof watch --once --json`](watching.md) |
+| `steps` | all steps of the job: `num_recorded`; `num_run` (null if unknown), `later_ns` (median of the steps that were not recorded), and `change` (null, or the `step` from which steps take longer or shorter, `before_ns` and `after_ns`, medians; null if `watched` covers it more precisely), based on `watch-*.bin` (in older runs `step_ends.bin`); and `watched` (null if no watch has analysed the job), the state of the watch of the whole job: `num_steps`, `first_watched`, `elapsed_ns`, `step_ns`, `findings` and `notes` of [`distprof watch --once --json`](watching.md) |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
 | `passes` | what recording costs: for each `pass`, its `num_steps`, their median `time_ns`, and its `ratio` to the step time; `stats --passes` shows them |
 | `communication` | fraction of a step (of the [device](devices.md), if `of_device`) in which a rank waits for others or for data to move (`exposed_ratio`), and these two separately (`waiting_ratio`, `moving_ratio`; null if ranks are missing or no collective is known from all of its ranks, because waiting then looks like moving); what steps of each device are spent on (`devices`, as `steps` of [`comms --json`](devices.md#--json)); for a `pipeline` (null without stages), the `bubble_ratio`, the part of a step that waits for messages of other stages (mean over stages), the work and waiting of its `stages`, and `imbalance_ratio`, the work of the busiest stage divided by the mean; and the `steps` that these cover: those with a timeline, if there are any; up to five ranks that shorten the step when fixed, in the order in which they are blamed (`culprits`, as in [`comms --json`](comms.md#--json), without `ratio`), over all steps of the trace and arrivals passes except the first of each; which of these `passes` there were; why delays could not be seen (`blind`, null if they could; [possible values](comms.md#when-no-rank-is-named)); hosts whose ranks all waited for CPUs (`crowded`, as in `comms --json`). For more than 64 ranks, all of this comes from [files of hosts](levels.md), unless they know of no waits. null: nothing was recorded, or there are more than a million collectives, or a rank with more than 3 million events, and no such files: use `distprof comms` for those |

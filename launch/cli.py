@@ -15,8 +15,8 @@ import click
 from distprof import __version__
 from distprof.errors import DistprofError, Ended, LackingError, UsageError
 from distprof.launch import commands
-from distprof.launch.display.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.launch.limits import is_limited, reached
+from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.launch.what_next import command_names
 from distprof.system import SIGPIPE
 from distprof.terminal import relay, say, show

@@ -19,7 +19,7 @@ class UntilTorch:
     handed_over = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds torch as Python would, with what watches for the begin of a training."""
+        """Finds torch as Python would, with what watches for the start of a training."""
         if name != "torch" or self.handed_over:
             return None
         self.handed_over = True

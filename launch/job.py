@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distprof.contract import rank_json
-from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.passes import EXECUTION
 from distprof.contract.paths import RANK_JSON
-from distprof.contract.rank_json import RankJson
+from distprof.contract.rank_json import RankJson, first_failure, is_victim
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch import worker
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
-from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.hosts.hosts_process import HostsProcess
 from distprof.launch.hosts.hosts_process import asked as asked_hosts
 from distprof.launch.job_arguments import (
@@ -38,20 +36,20 @@ from distprof.launch.job_arguments import (
     world_size,
 )
 from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
+from distprof.launch.job_progress import progress_shown
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.launch.watching.watch_process import WatchProcess, wanted
-from distprof.process import flight_recorder
+from distprof.needs import switch_on_flight_recorder
 from distprof.process.topology import from_sizes
-from distprof.recording import rank_size
 from distprof.recording.chosen_ranks import VARIABLE as RANKS
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.job.claim import join_or_make
 from distprof.recording.plan import VARIABLE as TOPICS
 from distprof.recording.plan import StepPlan, asked_plan
 from distprof.recording.run_directory import NO_ARGV, WATCH, make_run_directory, new_run_id, this_launch
-from distprof.recording.steps.every import VARIABLE
-from distprof.recording.watch.open_runs import VARIABLE as LOG_TO
-from distprof.sizes import num_bytes
+from distprof.recording.steps.pattern import VARIABLE
+from distprof.recording.watch.run_log import VARIABLE as LOG_TO
+from distprof.sizes import RANK_VARIABLE, WATCH_VARIABLE, num_bytes, rank_bytes, watch_bytes
 from distprof.storage.places import remote
 from distprof.terminal import relay, say
 
@@ -97,16 +95,16 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
                      window_every=args.window_every, is_on=(args.watch or os.environ.get(WATCH)) != "off")
     hosts = asked_hosts(args.hosts, args.hosts_cert, args.hosts_key)
     if args.max_rank_size is not None:
-        os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
+        os.environ[RANK_VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
     if args.no_argv:
         os.environ[NO_ARGV] = "1"
     if args.watch is not None:
         os.environ[WATCH] = args.watch
     if args.watch_bytes is not None:
-        os.environ[rank_size.WATCH_VARIABLE] = str(num_bytes(args.watch_bytes, "--watch-bytes"))
+        os.environ[WATCH_VARIABLE] = str(num_bytes(args.watch_bytes, "--watch-bytes"))
     os.environ[LOG_TO] = args.log_to or ""
-    rank_size.requested(os.environ)  # what the ranks would not take is refused here
-    rank_size.watch_bytes(os.environ)
+    rank_bytes(os.environ)  # what the ranks would not take is refused here
+    watch_bytes(os.environ)
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)
@@ -119,7 +117,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     else:
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
-    say(f"recording {'no passes, only every step,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
+    say(f"recording {'no passes, only watching all steps,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)
@@ -160,7 +158,7 @@ def _default_directory(args: argparse.Namespace) -> Path:
     """Creates a directory under runs/; jobs that start in the same second get one each."""
     if not is_one_node(args):
         raise UsageError("a job on several nodes needs --out",
-                         hint="use --out DIR on every node: one directory that all share, or one of its own for each")
+                         hint="use --out DIR on every node: a shared directory, or a separate one on each node")
     name = f"{Path(args.training_script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         Path("runs").mkdir(exist_ok=True)
@@ -195,7 +193,7 @@ def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mappin
     if every is not None:
         os.environ[VARIABLE] = every
     os.environ |= {name: "1" for name, wanted in (("DISTPROF_DEBUG", debug), ("DISTPROF_FORCE", force)) if wanted}
-    flight_recorder.switch_on()
+    switch_on_flight_recorder()
 
 
 def _with_worker(args: argparse.Namespace) -> argparse.Namespace:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
-from distprof.contract.topics import NAMES
+from distprof.contract.passes import TOPIC_NAMES
 from distprof.contract.watch_state import OPEN_RUNS
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import OFF, default_plan
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.pattern import StepEvery
 from distprof.storage.places import place
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """Flags of torchrun that set where ranks meet."""
+OF_OTHERS = ("DISTPROF_", "PET_")
+"""Begin names of variables that set what is recorded, and flags of torchrun."""
+KEPT = ("DISTPROF_DEBUG", "DISTPROF_PLAIN_ENGINE")
+ON_THIS_MACHINE = ("--no-progress", "--standalone", "--local-addr=127.0.0.1")
+"""Flags of jobs that distprof ships. No name of this machine is looked up, which takes long, or fails, without a
+network."""
+
+
+def forgotten(environ: Mapping[str, str]) -> list[str]:
+    """Variables that another job has set and that a shipped job must not see."""
+    return [name for name in environ if name.startswith(OF_OTHERS) and name not in KEPT]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,8 +78,8 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                        help="also record an execution trace in one extra step, for distprof export: what ran, its "
                             "tensors and its dependencies; the same as execution=1 in --steps")
     group.add_argument("--topics", default="", metavar="TOPICS",
-                       help=f"record only these topics: {', '.join(NAMES)}, or all, separated by commas or |; --steps "
-                            "can then set the number of steps of their passes or add passes")
+                       help=f"record only these topics: {', '.join(TOPIC_NAMES)}, or all, separated by commas or |; "
+                            "--steps can then set the number of steps of their passes or add passes")
     group.add_argument("--ranks", default=None, metavar="RANKS",
                        help="ranks to record fully, separated by commas: 0-7, leaders (one rank per part of the "
                             "model, or per host if there is no device mesh), sample:32 (that many, evenly spread), "
@@ -85,8 +96,8 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                        help="DeepSpeed config file; its flops_profiler section sets the first recorded step and the "
                             "report")
     group.add_argument("--no-merge", action="store_true",
-                       help="do not merge the ranks at the end (by default, a job on one host ends with a merge and a "
-                            "ten-line summary)")
+                       help="do not merge the ranks at the end (by default, a job ends with a merge and a ten-line "
+                            "summary)")
     group.add_argument("--no-progress", action="store_true",
                        help="do not show progress (pass, recorded steps, slowest rank) on the last row of the "
                             "terminal")
@@ -94,17 +105,17 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                        help="do not store arguments in run.json (by default they are stored, with *** for values "
                             "whose names look secret (token, key, password, ...) and for passwords in URLs)")
     group.add_argument("--passes", choices=("on", "off"), default="on",
-                       help="off: record no passes, only what --watch notes, from the second step on; the same as "
-                            "--steps off (default: on)")
-    group.add_argument("--watch", choices=("on", "off"), default=None,
-                       help="whether to note every step after the passes too, and communication in a sample of steps "
+                       help="off: record no passes; --watch then starts with the second step; the same as --steps off "
                             "(default: on)")
+    group.add_argument("--watch", choices=("on", "off"), default=None,
+                       help="after the passes, log the time and memory of every step, and the collectives of sampled "
+                            "steps (default: on)")
     group.add_argument("--watch-bytes", default=None, metavar="SIZE",
-                       help="maximum size of what --watch notes of a rank, like 20MB; beyond it, older steps are "
-                            "joined to rows of more steps (default: 8MB)")
+                       help="maximum size of the --watch log of a rank, like 20MB; beyond it, older steps are stored "
+                            "at lower resolution (default: 8MB)")
     group.add_argument("--metrics", default=None, metavar="PORT",
                        help="serve metrics of all ranks for Prometheus on this port (or HOST:PORT) while the job runs, "
-                            "at /metrics, and what distprof watch shows at /state.json; needs "
+                            "at /metrics, and the state of distprof watch at /state.json; needs "
                             "pip install 'distprof[metrics]'")
     group.add_argument("--on-finding", default=None, metavar="CMD|URL",
                        help="run this command with each new finding as JSON on its standard input, or POST it to this "
@@ -113,21 +124,21 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
                        help="send the same metrics, and findings as log events, to the OpenTelemetry collector at this "
                             "URL, like http://localhost:4318 (OTLP over HTTP); needs pip install 'distprof[otlp]'")
     group.add_argument("--log-to", choices=("tensorboard", *OPEN_RUNS), default=None,
-                       help="also write the metrics, and findings as texts: as an event file to watch/tensorboard/ in "
-                            "the run directory (needs pip install 'distprof[tensorboard]'), or into the run that the "
-                            "script has open in wandb or mlflow, beside its own curves")
+                       help="also log metrics and findings: tensorboard writes an event file to watch/tensorboard/ in "
+                            "the run directory (needs pip install 'distprof[tensorboard]'); wandb and mlflow log to "
+                            "the run that the script has open")
     group.add_argument("--window-every", default=None, metavar="MINUTES",
-                       help="least time between two recordings that the watch asks for to find module and line of what "
-                            "it noticed; off: it never does (default: 10)")
+                       help="minimum time between two recordings that the watch starts to find the module and line of "
+                            "a finding; off: none (default: 10)")
     group.add_argument("--hosts", default=None, metavar="on|off|PORT",
-                       help="whether the launchers of several hosts without a common --out bring what they record to "
-                            "the first one, while the job runs and at its end; PORT (or HOST:PORT): where the first "
-                            "one listens (default: on, any free port)")
+                       help="if hosts do not share --out: whether each launcher copies its files to the first host, "
+                            "during the job and at its end; PORT (or HOST:PORT): where the first host listens "
+                            "(default: on, any free port)")
     group.add_argument("--hosts-cert", default=None, metavar="FILE",
-                       help="PEM file with a certificate, by which the connections of --hosts are encrypted (TLS); "
-                            "needed on the first host, and refused to do without where it is given")
+                       help="PEM file with the certificate that encrypts the connections of --hosts (TLS); required "
+                            "on the first host; on another host, unencrypted connections are refused")
     group.add_argument("--hosts-key", default=None, metavar="FILE",
-                       help="its key, if it is not in the same file")
+                       help="key of that certificate, if it is not in the same file")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from distprof.compiled.library import is_built
 from distprof.contract import rank_json
 from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_folder
-from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.errors import DataError, DistprofError
 from distprof.launch.final_merge import final_merge
 from distprof.launch.hosts.protocol import Gathered
@@ -43,7 +44,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
 
     Args:
         directory: The run directory.
-        started: What run.json held at the begin.
+        started: What run.json held at the start.
         code: Exit code of the job; one that failed is not merged, which may take long. One that the user ended when
             everything had been recorded did not fail.
         failed: Fields of run.json on the rank that failed first.
@@ -66,7 +67,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         done += " Without the compiled library, a rank that is stopped keeps only what it had written."
     others = [one for one in about.directories if one.identity != about.directory_id and not _are_here(directory, one)]
     if gathered is not None and gathered.role == "brought" and uploaded_to is None:
-        say(f"{done} Brought to {gathered.place}, whose launcher says the answer; the files stay here as well.")
+        say(f"{done} Copied to {gathered.place}, where the answer is printed. The files also stay here.")
     elif gathered is not None and gathered.role == "first" and uploaded_to is None:
         _finish_first(directory, gathered, done, after_merge, job_lines, merges=merges,
                       has_failed=bool(code) and not interrupted)
@@ -110,7 +111,7 @@ def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: A
             has_failed = True
     if gathered.missing:
         say(f"without {', '.join(gathered.missing)}: "
-            f"{'it has' if len(gathered.missing) == 1 else 'they have'} not brought all that was recorded there")
+            f"{'its' if len(gathered.missing) == 1 else 'their'} files did not all arrive")
     if not merges or (has_failed and not gathered.missing) or not any(directory.glob(f"rank?????/{RANK_JSON}")):
         if job_lines:
             say(*job_lines)
@@ -127,16 +128,16 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
         target: Of the run; the ranks of this host are there.
         job_lines: What was noticed in all steps of the job.
     """
-    from distprof.launch.upload.last_merge import claimed, unclaimed
+    from distprof.launch.upload.job_upload import claimed, unclaimed
 
     try:
         merges = claimed(target)
     except (DistprofError, OSError, msgspec.MsgspecError) as error:
-        merges, why = False, f"cannot see whether all ranks are there: {error.args[0] if error.args else error}"
+        merges, why = False, f"cannot check whether all ranks are there: {error.args[0] if error.args else error}"
     else:
         why = "ranks of other hosts are not there yet, or another launcher merges"
     if not merges:
-        say(f"not merged here: {why}. Should no other launcher do it:", f"    distprof merge {quoted(target)}")
+        say(f"not merged here: {why}. If no other launcher does it:", f"    distprof merge {quoted(target)}")
         return
     say("all ranks of all hosts are there. Merging (skip with --no-merge)")
     try:
@@ -198,7 +199,7 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
     try:
         answer = final_merge(directory)
     except Exception as error:  # noqa: BLE001 (the exit code stays that of the script)
-        say(f"no merge: {error}", *_indented(job_lines))
+        say(f"cannot merge: {error}", *_indented(job_lines))
         return
     if answer is None:
         say("not merged. Next:", *_indented([f"distprof merge {quoted(directory)}"]))

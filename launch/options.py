@@ -6,6 +6,7 @@ Imports neither torch nor tables.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,14 @@ from click.shell_completion import CompletionItem
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.errors import UsageError
+from distprof.files import told, write_whole
 from distprof.launch.run_paths import of_hosts
 from distprof.storage.credentials import is_url
 from distprof.storage.places import place
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from distprof.merge.workers.choice import Workers
 
 
@@ -93,14 +97,14 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
 
 def _on_one_host(context: click.Context, _: click.Parameter, value: object) -> None:
     if value:
-        from distprof.merge.clock.recorded_clock import on_one_host
+        from distprof.merge.clock.choose import on_one_host
 
         context.with_resource(on_one_host())
 
 
 SAME_HOST = click.option("--same-host", is_flag=True, expose_value=False, callback=_on_one_host,
                          help="All ranks of these foreign traces ran on one host: compare their times directly. For "
-                              "traces without host names, or with those of containers.")
+                              "traces whose host names are missing or are those of containers.")
 
 
 def worker_options(command: Callable[..., None]) -> Any:
@@ -155,3 +159,55 @@ def _with(command: object, options: Sequence[Callable[[Any], Any]]) -> Any:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def given_runs(runs: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
+    """The directories to read, at the start of a command: numpy and Arrow are not to be imported before.
+
+    Raises:
+        UsageError: There is no such attempt.
+    """
+    from distprof.launch.limits import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.run.rank_folders import of_attempt
+
+    return of_attempt(runs, attempt)
+
+
+def check_rates(**rates: float | None) -> None:
+    """Looks at rates that are given in place of published ones, by the names of their options.
+
+    Raises:
+        UsageError: One is no positive number.
+    """
+    for option, rate in rates.items():
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise UsageError(f"--{option} must be positive, not {rate}")
+
+
+def check_new(path: Path | None) -> None:
+    """Looks at what `--parquet` asks for, before the work.
+
+    Raises:
+        UsageError: The file exists.
+    """
+    if path is not None and path.exists():
+        raise UsageError(f"--parquet {path} exists already")
+
+
+def write_parquet(table: pl.DataFrame, path: Path) -> None:
+    """Writes what `--parquet` asks for.
+
+    Raises:
+        UsageError: The file exists.
+        OutputError: It cannot be written.
+    """
+    check_new(path)
+    with told(path):
+        write_whole(path, table.write_parquet)
+
+
+def as_csv(table: pl.DataFrame) -> str:
+    """What `--csv` prints: a header, and no line end behind the last row."""
+    return table.write_csv().removesuffix("\n")

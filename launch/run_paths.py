@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON, SUMMARY_JSON
-from distprof.contract.rank_json import RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.launch.what_next import started_ns
 from distprof.terminal import quoted

@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any
 
 from distprof.after_import import AfterImport, after_import, own_imports
-from distprof.process import flight_recorder
+from distprof.needs import switch_on_flight_recorder
 from distprof.system import after_fork
 
 RECORDED_BY = "DISTPROF_RECORDED_BY"
@@ -55,7 +55,7 @@ class StartHook:
         try:
             if not self._forked:
                 after_fork(self._after_fork)
-            flight_recorder.switch_on()
+            switch_on_flight_recorder()
             after_import(C10D, self._watch_groups)
             if not self._is_child():
                 self._watch_training()
@@ -74,7 +74,7 @@ class StartHook:
         from torch.nn.modules.module import register_module_parameter_registration_hook
         from torch.optim import Optimizer
 
-        from distprof.recording.unnoticed import unnoticed
+        from distprof.model.quiet import unnoticed
 
         with unnoticed():
             handle = register_module_parameter_registration_hook(lambda *_: self._begin(MODEL))

@@ -47,7 +47,7 @@ def _lacking(kind: str, module: ModuleType) -> Iterator[str]:
     if activity_of(kind) not in torch.profiler.supported_activities():
         yield f"torch.profiler has no timeline of {kind} devices: kernels and their waits are unknown"
     if not hasattr(module, MEASURES_PEAK):
-        yield f"{kind} does not tell how much memory was held: peak memory of devices is unknown"
+        yield f"{kind} does not report allocated memory: peak memory of devices is unknown"
 
 
 class Feature(NamedTuple):

@@ -18,7 +18,7 @@ from distprof.contract.paths import (
     TRACE_JSON,
     TRACE_TAR,
 )
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.launch import commands
 from distprof.terminal import quoted

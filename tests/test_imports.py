@@ -73,7 +73,7 @@ def test_merging_a_trace_of_another_program_imports_no_polars(tmp_path):
 
 
 def test_the_contract_imports_nothing_of_others():
-    names = loaded("import distprof.contract.merged_tables, distprof.errors, distprof.recording.plan")
+    names = loaded("import distprof.contract.merged, distprof.errors, distprof.recording.plan")
     assert not {"torch", "polars", "pyarrow", "msgspec"} & names
 
 

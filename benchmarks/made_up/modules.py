@@ -11,7 +11,8 @@ import polars as pl
 from distprof.contract import rank_json
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
-from distprof.contract.rank_json import ParamCount, RankJson, RunJson
+from distprof.contract.rank_json import ParamCount, RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, TIME_COLUMNS, Table
 
 PASSES = ("wait", "count", "time", "time", "time", *("trace",) * 4, *("arrivals",) * 4)

@@ -11,10 +11,11 @@ from zlib import crc32
 import numpy as np
 
 from distprof.contract import rank_json
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
-from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson, RunJson
+from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS, Table, TableRow
 from made_up.pipelined_job import BYTES, NONE, NOW_NS, Call, PipelinedJob, Stage
 

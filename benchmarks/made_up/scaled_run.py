@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 from isal import igzip
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 

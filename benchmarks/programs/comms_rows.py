@@ -15,13 +15,10 @@ from typing import Any, TypeVar
 import polars as pl
 
 from distprof.merge.blame.analysis import analyse
-from distprof.merge.clock.choose import choose_clock
+from distprof.merge.clock.choose import choose_clock, hosts_of, recorded_clock
 from distprof.merge.clock.model import Clock
-from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
-from distprof.merge.cost.collectives import measured_collectives
-from distprof.merge.cost.coverage import coverage
-from distprof.merge.cost.kinds import kinds
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import coverage, kinds, per_collective
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.match.matching import match
 from distprof.merge.run.open_run import open_run

@@ -14,11 +14,11 @@ from distprof.launch.limits import reuse_memory
 def main(trace: str) -> None:
     """Without the imports, as `key_averages` is timed."""
     reuse_memory()  # before polars is there, as the command does
-    from distprof.merge.commands.ops import OpsView, ops
+    from distprof.launch.commands.ops import ops_text
     from distprof.merge.operators.selection import Selection
 
     before, cpu = time.perf_counter(), time.process_time()
-    ops(Path(trace), selection=Selection(), view=OpsView())
+    ops_text(Path(trace), selection=Selection())
     print(json.dumps({"table_s": time.perf_counter() - before, "cpu_s": time.process_time() - cpu,
                       "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 

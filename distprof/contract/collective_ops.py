@@ -1,12 +1,20 @@
 """Communication ops, one row each: what backends call them, what ranks wait for, and how their cost is counted.
 
+The ranks of a process group as a text, which tables hold and commands print.
+
 A new op is a new row of `ROWS`. Rules that need numpy or polars are named here and stand beside their user.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
+
+from distprof.contract.run_json import MOST_RANKS
+from distprof.units import spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +118,27 @@ def bus_factor(name: str, num_ranks: int) -> float | None:
         return None
     share = (num_ranks - 1) / num_ranks
     return {"ring twice": 2 * share, "ring": share, "once": 1.0}[rule]
+
+
+_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})(?: by ([0-9]{1,7}))?)?")
+
+
+def text_of(ranks: Sequence[int]) -> str:
+    """`0-3`, `0, 2, 5-7`, `0-24 by 8`: ranks in the order in which the group has them."""
+    return spans(ranks)
+
+
+@lru_cache(maxsize=1 << 14)
+def ranks_of(text: str | None) -> tuple[int, ...]:
+    """The ranks of such a text, in its order; none where it is null or says no ranks that can be."""
+    found = list[int]()
+    for part in (text or "").split(", "):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            return ()
+        first, last, stride = match.groups()
+        some = range(int(first), int(last or first) + 1, int(stride or 1) or MOST_RANKS)
+        if not some or len(found) + len(some) > MOST_RANKS:
+            return ()  # a text of some bytes may be meant to take all memory
+        found += some
+    return tuple(found)

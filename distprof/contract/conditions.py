@@ -1,7 +1,7 @@
 """`conditions-000.bin`, `conditions-001.bin`, ... in `hosts/<host>-<boot id>/`: what the machine said, once a second.
 
-A file is a sequence of frames (`framing.py`), each `Moments` as MessagePack. A column is named by what was read and,
-where there are several of them on a host, by which: `psi_memory`, `disk_wait_ms/nvme0n1`, `gpu_mhz/3`,
+A file is a sequence of frames (`distprof/files.py`), each `Moments` as MessagePack. A column is named by what was read
+and, where there are several of them on a host, by which: `psi_memory`, `disk_wait_ms/nvme0n1`, `gpu_mhz/3`,
 `rank_others/12`. The oldest files are removed beyond a limit: then no file has the number 000.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distprof.contract.framing import contents, framed
+from distprof.files import frame_contents, framed
 
 MARK = b"dpC1"
 HOSTS = "hosts"
@@ -145,7 +145,7 @@ class ReadMoments:
 
 def moments(content: bytes) -> Iterator[tuple[int, ReadMoments]]:
     """The frames in these bytes, each with the place behind it; what is damaged is skipped."""
-    for end, body in contents(MARK, content):
+    for end, body in frame_contents(MARK, content):
         try:
             yield end, _whole(msgspec.msgpack.decode(body, type=Moments))
         except (msgspec.MsgspecError, IndexError):

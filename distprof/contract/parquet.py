@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distprof.contract import table_checksum
+from distprof.contract.parquet_footer import add_checksum
 from distprof.contract.tables import Column, Table
 from distprof.files import write_whole
 
@@ -94,6 +94,6 @@ def _write(path: Path, pieces: Iterable[pa.Table]) -> None:
                     continue
                 writer.write_table(piece)
         with temporary.open("r+b") as file:
-            table_checksum.add(file)
+            add_checksum(file)
 
     write_whole(path, write)

@@ -1,17 +1,22 @@
-"""How many rows a table of parquet has, and how many bytes its pages take: what its footer says, before it is read.
+"""The end of a table of parquet: what its footer says before the table is read, and a checksum in front of it.
 
-A few KB of parquet may hold gigabytes. Polars does not tell without reading them, and arrow takes longer to load than
-the footers of a run take to read.
+A few KB of parquet may hold gigabytes: the footer says how many rows a table has, and how many bytes its pages take.
+Polars does not tell without reading them, and arrow takes longer to load than the footers of a run take to read.
+
+The checksum, CRC-32 of the whole file, lies between the data and the footer, where readers do not look: the file is
+parquet for all of them. Parquet's own checksums cover pages, but neither their headers nor the footer, and few readers
+look at them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from distprof.contract.table_checksum import ENDING_BYTES, DamagedTableError, footer_at
+from isal import isal_zlib
 
 MOST_BYTES = 4 << 20
 """Of a footer; those of ranks have some KB."""
@@ -23,6 +28,13 @@ _LARGE_NUMBERS = (re.compile(rb"\x16[\x80-\xff]{3}"), re.compile(rb"\x06[\x04\x0
 before, or its number. By chance other bytes are like it: then the footer is read for nothing."""
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)
+MARK = b"distprof-crc32:"
+CRC_BYTES, ENDING_BYTES = 4, 8
+"""The checksum behind the mark; the length of the footer and `PAR1`, with which a file ends."""
+MARK_BYTES = len(MARK) + CRC_BYTES
+CHUNK_BYTES = 1 << 20
+LOOKED_AT = 1 << 20
+"""Where the length of the footer is damaged, the mark is looked for in so many bytes before the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +50,7 @@ def read_footer(file: BinaryIO, *, if_large: bool = False) -> Footer | None:
     """Reads the footer.
 
     Args:
-        file: Open for reading; is at its begin afterwards.
+        file: Open for reading; is at its start afterwards.
         if_large: Only where the table, or a group of its rows, may have `LARGE` rows or bytes.
 
     Returns:
@@ -160,3 +172,66 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         at += 1
     return number | byte << shift, at + 1
+
+
+class DamagedTableError(OSError):
+    """The content of a table is not what was written."""
+
+
+def add_checksum(file: BinaryIO) -> None:
+    """Puts the checksum into a table of parquet that has none.
+
+    Args:
+        file: Open for reading and writing.
+    """
+    crc = _crc(file, 0, _size(file))
+    at = footer_at(file)
+    file.seek(at)
+    footer = file.read()
+    file.seek(at)
+    file.write(MARK + crc.to_bytes(CRC_BYTES, "little") + footer)
+
+
+def check_checksum(file: BinaryIO) -> None:
+    """Compares a table with its checksum. One without a checksum passes: an older version or another program wrote it.
+
+    Args:
+        file: Open for reading; is at its start afterwards.
+
+    Raises:
+        DamagedTableError: They differ.
+    """
+    size, at = _size(file), footer_at(file)
+    file.seek(max(0, at - MARK_BYTES))
+    mark = file.read(MARK_BYTES)
+    if mark.startswith(MARK) and len(mark) == MARK_BYTES:
+        found = _crc(file, at, size, _crc(file, 0, at - MARK_BYTES))
+        if found != (written := int.from_bytes(mark[len(MARK):], "little")):
+            raise DamagedTableError(f"its checksum should be {written:08x} but is {found:08x}")
+    elif _is_anywhere(file, size):
+        raise DamagedTableError("its checksum is missing")
+    file.seek(0)
+
+
+def _size(file: BinaryIO) -> int:
+    return file.seek(0, os.SEEK_END)
+
+
+def footer_at(file: BinaryIO) -> int:
+    """Where the footer begins, as the end of the file says; 0 for what cannot be."""
+    size = _size(file)
+    file.seek(max(0, size - ENDING_BYTES))
+    return max(0, size - ENDING_BYTES - int.from_bytes(file.read(4), "little"))
+
+
+def _crc(file: BinaryIO, begin: int, end: int, before: int = 0) -> int:
+    file.seek(begin)
+    while begin < end and (chunk := file.read(min(CHUNK_BYTES, end - begin))):
+        before = isal_zlib.crc32(chunk, before)
+        begin += len(chunk)
+    return before
+
+
+def _is_anywhere(file: BinaryIO, size: int) -> bool:
+    file.seek(max(0, size - LOOKED_AT))
+    return MARK in file.read()

@@ -1,8 +1,15 @@
-"""The passes of a recording, one row each: steps are recorded in this order, each pass once."""
+"""The passes of a recording, one row each: steps are recorded in this order, each pass once.
+
+Topics say what is to be recorded in MegEngine's words; here are the passes that record them.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from enum import IntFlag
+
+from distprof.errors import UsageError
 
 WAIT = "wait"
 """The pass in which nothing is measured."""
@@ -58,3 +65,69 @@ PASSES = (
 PASS_NAMES = tuple(row.name for row in PASSES)
 USUAL = tuple(row for row in PASSES if row.steps)
 """Those that are recorded without being asked for."""
+
+
+class Topic(IntFlag):
+    """Topics, combined with `|`. The first six have the bits that they have in MegEngine."""
+
+    COMMAND = 1
+    """Calls of the runtime, which put work on the queue of a device."""
+    OPERATOR = 2
+    """Operators on the host with their arguments, and what they run on a device."""
+    TENSOR_LIFETIME = 4
+    """From the allocation of a tensor's memory until it is freed."""
+    TENSOR_PROP = 8
+    """Values that the script reads of tensors."""
+    SYNC = 16
+    """What blocks the host until a device, or a value on it, is ready."""
+    SCOPE = 32
+    """Calls of modules, and `scope`."""
+    MEMORY = 64
+    """Bytes allocated on each device."""
+    SHAPE_INFER = 128
+    """Tracing and compiling by torch.compile, which infer shapes; eager operators do that inside."""
+    ALL = 255
+
+
+RECORDED_BY = {
+    Topic.COMMAND: (TRACE,), Topic.OPERATOR: ("count", TRACE), Topic.TENSOR_LIFETIME: (MEMORY,),
+    Topic.TENSOR_PROP: (SYNC,), Topic.SYNC: (SYNC,), Topic.SCOPE: ("time", TRACE), Topic.MEMORY: (MEMORY,),
+    # what torch.compile does is noted in every step: this pass is long, and disturbs little
+    Topic.SHAPE_INFER: (ARRIVALS,)}
+"""Passes of each topic."""
+STEPS_IF_ASKED = {SYNC: 2, MEMORY: 1}
+"""Of the passes that the usual plan leaves out."""
+TOPIC_NAMES = tuple((topic.name or "").lower() for topic in RECORDED_BY)
+TOPICS_EXAMPLE = "--topics operator,sync"
+
+
+def parse_topics(text: str) -> Topic:
+    """Reads `operator,sync`, or MegEngine's `OPERATOR | SYNC`.
+
+    Raises:
+        UsageError: There is no such topic.
+    """
+    found = Topic(0)
+    for word in filter(None, re.split(r"[,|\s]+", text.lower())):
+        if word not in (*TOPIC_NAMES, "all"):
+            import difflib  # only where the user has mistyped it
+
+            near = difflib.get_close_matches(word, (*TOPIC_NAMES, "all"), n=1)
+            raise UsageError(f"unknown topic {word!r} in --topics; choose from {', '.join(TOPIC_NAMES)} or all",
+                             hint=f"did you mean {near[0]!r}?" if near else TOPICS_EXAMPLE)
+        found |= Topic[word.upper()]
+    if not found:
+        raise UsageError(f"no topics in --topics {text!r}; choose from {', '.join(TOPIC_NAMES)} or all",
+                         hint=TOPICS_EXAMPLE)
+    return found
+
+
+def steps_of(topics: Topic) -> dict[str, int]:
+    """Steps of the passes that these topics need, and 0 for the other ones but the wait pass."""
+    needed = {name for topic, names in RECORDED_BY.items() if topic & topics for name in names}
+    return {row.name: STEPS_IF_ASKED.get(row.name, row.steps) if row.name in needed else 0 for row in PASSES[1:]}
+
+
+def needing(topics: Topic, name: str) -> list[str]:
+    """Those of the topics that need a pass, by name."""
+    return [(topic.name or "").lower() for topic, names in RECORDED_BY.items() if topic & topics and name in names]

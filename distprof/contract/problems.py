@@ -62,7 +62,7 @@ class RanksMissing(Problem, frozen=True):
 
 
 class Unfinished(Problem, frozen=True):
-    """A rank recorded only a part: it noted why, was killed, ran out of disk space, or is still running."""
+    """A rank recorded only a part: it says why, was killed, ran out of disk space, or is still running."""
 
     rank: int
     status: Status
@@ -183,12 +183,12 @@ class TraceDamaged(Problem, frozen=True):
 
     rank: int
     file: str
-    what: Literal["all", "container", "end", "places", "events", "keys", "durations"]
+    what: Literal["all", "container", "end", "places", "events", "keys", "durations", "times"]
     """What is lost; container: bytes of a compressed file; places: text between events that is no JSON; events: those
     that have no phase, or a time that is not a number; keys: values beside the events, `detail` names them;
-    durations: see `cut_overlong`."""
+    durations: see `cut_overlong`; times: see `untimed`."""
     num_events: int = 0
-    """Events that are lost, of `end` those that are whole, and of `durations` those that were cut."""
+    """Events that are lost; of `end` those that are whole, of `durations` those that were cut."""
     places: int = 0
     lost_bytes: int = 0
     detail: str = ""
@@ -241,7 +241,7 @@ class SeveralRanksInFile(Remark, frozen=True):
 
 
 class TimesInNanoseconds(Remark, frozen=True):
-    """Traces whose times were read as nanoseconds: as microseconds, which the format asks for, they lie behind 2262."""
+    """Traces whose times were read as nanoseconds, because in microseconds they would be after the year 2262."""
 
     num_files: int
     files: tuple[str, ...]
@@ -260,7 +260,7 @@ class ExecutionTraces(Remark, frozen=True):
 
 
 class ExecutionTraceLeftOut(Remark, frozen=True):
-    """An execution trace beside timelines is not exported: nothing gives it to a rank."""
+    """An execution trace next to timelines is not exported, because its rank is unknown."""
 
     file: str
     what: LeftOut
@@ -323,7 +323,7 @@ class RecordedLightly(Remark, frozen=True):
 
 
 class RecordedLater(Remark, frozen=True):
-    """This was recorded later in a job: step 0 here is another one of the job."""
+    """This was recorded later in a job: its step 0 is a later step of the job."""
 
     first: int
     """Step of the job."""
@@ -331,7 +331,7 @@ class RecordedLater(Remark, frozen=True):
 
 
 class RecordedAgain(Remark, frozen=True):
-    """Steps were recorded later in the job as well, each time into a run directory of its own."""
+    """More steps were recorded later in the job, each time into a separate run directory."""
 
     num_runs: int
     folder: str
@@ -363,7 +363,7 @@ class FirstStepLeftOut(Remark, frozen=True):
 
 
 class CulpritsOfAllSteps(Remark, frozen=True):
-    """One step was asked for, and culprits are of all of them."""
+    """One step was selected, but culprits are judged over all steps."""
 
     first: int
     last: int

@@ -1,11 +1,11 @@
-"""The types of `rank.json` and `run.json`: recording writes them, merging reads them.
+"""`rank.json`, which recording writes and merging reads; how it and `run.json` are read and written.
 
 Fields with a default may be missing in a file: older versions did not write them all, and other tools need not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from distprof.contract.paths import FORMAT
-from distprof.contract.steps_found import StepsFound
+from distprof.contract.run_json import MOST_RANKS, RunJson
 from distprof.errors import DataError, FormatError
 from distprof.files import json_text, read_small, write_private, write_whole
 
@@ -105,8 +105,6 @@ class PeakMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Most bytes of tensors at a time on its CUDA device, since the script last reset that number; None on a CPU."""
 
 
-MOST_RANKS = 1 << 20
-"""Numbers from here on are no ranks: damage makes such."""
 Status = Literal["recording", "complete", "partial", "failed"]
 
 
@@ -114,6 +112,40 @@ Basis = Literal["given", "mesh", "framework", "wrapper", "assumed"]
 """What a topology rests on. given: flags of the user; mesh: DeviceMesh objects and pipeline stages of torch; framework:
 sizes that a framework keeps; wrapper: the process groups of DDP or FSDP; assumed: nothing says how ranks divide the
 model, and all were taken for data parallel."""
+
+
+StepRule = Literal["optimizer", "pattern", "backward", "irregular", "forward", "explicit", "given"]
+"""optimizer: the only one there is. pattern: several, whose steps come in a pattern. backward: those that step while
+backward runs, once a pass. irregular: several without a pattern, of which one was chosen. forward: a call of the first
+root module, because no optimizer was alive. explicit: `rec.step()`. given: `--step-every`."""
+
+
+class OptimizerSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one optimizer in one step of the job."""
+
+    name: str
+    """Like Critic's Adam: the module whose parameters it has, and its class."""
+    steps: int = 1
+
+
+class StepsFound(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends a step, and from what that is known."""
+
+    rule: StepRule
+    optimizers: list[OptimizerSteps] = []
+    """Those whose steps make a step, in their order; of `given` those that were seen."""
+    given: str | None = None
+    """The argument of `--step-every`."""
+    module: str | None = None
+    """Of `forward`: class of the root module."""
+    looked_at: int = 0
+    """Optimizer steps after which this was known."""
+    silent: list[str] = []
+    """Optimizers that were alive and had not stepped by then."""
+    skipped: int = 0
+    """Optimizer steps that a gradient scaler left out while recording; they end steps like others."""
+    left_in: int | None = None
+    """The first step in which optimizers stepped otherwise than this says."""
 
 
 class RankJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,57 +220,18 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """File of the folder -> rows; None for files without rows."""
 
 
-class RanksDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A run directory of a job, which hosts without a common folder have one each of."""
+def first_failure(ranks: Iterable[RankJson]) -> RankJson | None:
+    """The rank with the earliest exception that is none of communication; None where there is no such.
 
-    identity: str
-    """`directory_id` of its run.json: equal paths on two hosts may be one directory, or two."""
-    path: str
-    """Absolute, as those hosts see it."""
-    hosts: list[str]
-    ranks: list[int]
+    Clocks of hosts may differ: of several such exceptions the earliest by their own clocks is taken.
+    """
+    own = [one for one in ranks if one.failure is not None and not one.failure.of_communication]
+    return min(own, key=lambda one: (one.failure.at_ns if one.failure is not None else 0, one.rank), default=None)
 
 
-class RunJson(msgspec.Struct, frozen=True, kw_only=True):
-    """What `run.json` holds: what was launched, and how that ended."""
-
-    format: int = FORMAT
-    run_id: str
-    argv: list[str] = []
-    """Without secrets (`distprof/hidden.py`); empty where the user wants none of it stored."""
-    working_directory: str = ""
-    steps: str = ""
-    """The plan, like wait=2,count=1,time=3,trace=6,arrivals=20; without what depends on a number of ranks that was not
-    known."""
-    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)] | None = None
-    """None where torchrun decided it at run time."""
-    given_sizes: dict[str, int] = {}
-    """Model-parallel sizes that the user gave."""
-    versions: dict[str, str] = {}
-    git_commit: str = ""
-    """What was checked out where the script lies; '' where git has no part in it. The files may differ from it."""
-    hosts: list[str] = []
-    start_ns: int = 0
-    """Since the epoch, clock of the host that launched."""
-    end_ns: int | None = None
-    """None while the job runs, and where no launcher saw its end; likewise `exit_code`."""
-    exit_code: int | None = None
-    interrupted: bool = False
-    """The user ended the job (Ctrl-C) after all its ranks had recorded everything."""
-    failed_rank: int | None = None
-    """The rank whose process failed first; None where none did, or it is not known."""
-    failed_with: int | None = None
-    """Its exit code; below 0: the signal that ended it."""
-    failed_ns: int | None = None
-    """When, since the epoch, clock of its host."""
-    launch_key: str = ""
-    """Equal on all launchers of a job, and in all its attempts; '' where they have nothing in common."""
-    directory_id: str = ""
-    """Random, of this directory: that of other hosts of the same run has another one."""
-    first_step: int = 0
-    """The step of the job that is step 0 here. Above 0 in what was recorded later in a job, see `windows/`."""
-    directories: list[RanksDirectory] = []
-    """Where all ranks of the job are recorded, as far as they told each other."""
+def is_victim(rank: int, ranks: Iterable[RankJson]) -> bool:
+    """True where the exception of a rank is one of communication."""
+    return any(one.rank == rank and one.failure is not None and one.failure.of_communication for one in ranks)
 
 
 class _Versioned(msgspec.Struct):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from distprof.contract.rank_json import RankJson
-from distprof.contract.tables import MODULES, OPS, STEPS, Table
+from distprof.contract.tables import MODULES, OPS, STEPS
 
 SUMMARY_FORMAT = 3
 """The newest summary that this version reads and the one it writes."""
@@ -152,8 +152,3 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Table that was read -> its rows."""
     damaged: list[str] = []
     """Tables that could not be read; nothing of them is here."""
-
-
-def type_names(table: Table) -> dict[str, str]:
-    """Column of a table of ranks -> type of its packed values."""
-    return {column.name: DTYPES[column.type] for column in table.columns if column.type in DTYPES}

@@ -295,13 +295,13 @@ COLLECTIVES = Table(
         Column(name="asynchronous", type="bool", doc="True if the call was asynchronous (async_op)."),
         time("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
         time("start_ns", "When the backend started it: a gloo thread took it off its queue, or an NCCL kernel "
-                         "started. For data on a device, where the timeline does not show it: when the stream came "
-                         "to the op. Null if unknown.", nullable=True),
+                         "started. For data on a device, if the timeline does not show it: when the stream reached the "
+                         "op. Null if unknown.", nullable=True),
         time("end_ns", "When the op completed on this rank. Null if neither the timeline, the backend nor a wait "
                        "shows it.", nullable=True),
         text("timed_by", "Source of `end_ns`: timeline (exact); future (a callback, late by however long the "
                          "interpreter was busy); or wait (`wait_end_ns`, if earlier than the callback or if there was "
-                         "none; for data on a device, when its stream went on behind the wait).", nullable=True,
+                         "none; for data on a device, when its stream continued after the wait).", nullable=True,
              among=("timeline", "future", "wait")),
         time("wait_start_ns", "When a thread of this rank first began to wait for the op; ns since the epoch, this "
                               "rank's clock. Null: no thread is known to have waited.", nullable=True),
@@ -327,9 +327,9 @@ STEPS = Table(
         time("start_ns", "Start; ns since the epoch, this rank's clock."),
         time("end_ns", "End; ns since the epoch, this rank's clock."),
         span("duration_ns", "end_ns - start_ns, by a monotonic clock."),
-        span("device_ns", "Time on the current stream of the accelerator, from where it came to the begin of the step "
-                          "to where it came to the end. The host may run ahead of it. Null without an accelerator, or "
-                          "if the rank ended in the middle.", nullable=True),
+        span("device_ns", "Time on the current stream of the accelerator, from when it reached the start of the step "
+                          "until it reached the end. The host may run ahead of it. Null without an accelerator, or if "
+                          "the rank ended in the middle.", nullable=True),
         span("before_forward_ns", "From the start of the step to the first forward call: data loading and anything "
                                   "else the script does there, excluding optimizers (time pass).", nullable=True),
         span("fwd_ns", "Time inside root forward calls, excluding evaluation (time pass).", nullable=True),
@@ -344,7 +344,7 @@ STEPS = Table(
                          "tensor, summed over its forward calls, excluding evaluation; a tensor passed again counts "
                          "once. Null if no tensor was passed, and in wait passes that were not "
                          "observed.", nullable=True),
-        int64("elements", "Elements of these tensors: of a batch of sequences, its tokens with padding.",
+        int64("elements", "Elements of these tensors: for a batch of sequences, its tokens including padding.",
               nullable=True),
         span("cpu_ns", "CPU time of the thread that runs the steps (trace and arrivals passes).",
              nullable=True),

@@ -1,6 +1,6 @@
 """`watch-000.bin`, `watch-001.bin`, ... of a rank: all its steps outside of the passes, appended while the job runs.
 
-A file is a sequence of frames (`framing.py`), each a `Frame` as MessagePack.
+A file is a sequence of frames (`distprof/files.py`), each a `Frame` as MessagePack.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.framing import contents, framed
-from distprof.contract.group_ranks import ranks_of, text_of
+from distprof.contract.collective_ops import ranks_of, text_of
+from distprof.files import frame_contents, framed
 
 MARK = b"dpW1"
 UNKNOWN = -1
@@ -164,7 +164,7 @@ def encoded(frame: Frame) -> bytes:
 def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
     """The frames in these bytes, each with the place behind it; what is damaged is skipped.
 
-    Bytes behind the last place that is yielded may be the begin of a frame that is still being written.
+    Bytes behind the last place that is yielded may be the start of a frame that is still being written.
     """
     for end, frame, rows in packed_frames(content):
         try:
@@ -175,7 +175,7 @@ def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
 
 def packed_frames(content: bytes) -> Iterator[tuple[int, Frame, PackedRows]]:
     """The same with rows as they are written, for who unpacks many frames at once."""
-    for end, body in contents(MARK, content):
+    for end, body in frame_contents(MARK, content):
         try:
             packed = msgspec.msgpack.decode(body, type=_Packed)
             frame = Frame(samples=_thousands(packed), notes=packed.notes,

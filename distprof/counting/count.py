@@ -23,7 +23,7 @@ from distprof.model.params import ParamCounter
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
 from distprof.reporters.tree import TreeView
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 
 if TYPE_CHECKING:
     from distprof.reporters.count_schema import Frames
@@ -46,7 +46,7 @@ class Counts(CountedCall):
             depth: Levels below the root; None for all.
             top: Only this many modules, the largest by `sort`.
             sort: path (the order of the model), params, macs or flops; for a profile also fwd, bwd or time.
-            columns: Keys of `distprof.reporters.tree_columns.TREE_COLUMNS`; None for all that are informative.
+            columns: Keys of `distprof.reporters.tree_report.TREE_COLUMNS`; None for all that are informative.
 
         Raises:
             UsageError: There is no such order or column.

@@ -37,7 +37,7 @@ from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 
 NOT_SEEN = "operators inside are not visible; bytes are those of its inputs and outputs"
 

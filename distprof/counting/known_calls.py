@@ -14,10 +14,9 @@ from torch.nn.parameter import is_lazy
 
 from distprof import formulas
 from distprof.formulas.composite_operators import is_whole
-from distprof.formulas.dispatched_call import call_key
-from distprof.formulas.operator_kinds import kind_without_formula
+from distprof.formulas.dispatched_call import call_key, kind_without_formula
 from distprof.model.tensors import dtype_name, tensors
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 
 MOST_CALLS = 1 << 14
 """Calls that are kept; then all are forgotten. Shapes that differ from step to step would fill the memory."""

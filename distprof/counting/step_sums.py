@@ -14,7 +14,7 @@ from distprof.counting.known_calls import KnownCall
 from distprof.model.call_paths import CallPath
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, GradientWatch
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 
 NO_CALLS = partial(Cost, calls=0)
 CallOfStep = tuple[CallPath, KnownCall, str, tuple[str, ...], str]

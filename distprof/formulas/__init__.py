@@ -2,7 +2,7 @@
 
 `MACS` maps each operator to a small function of shapes that returns the multiply-accumulates (MACs) of a contraction:
 matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs, one of complex numbers eight; adding a
-bias is not counted. All other operators have a kind and an element count (`operator_kinds.py`) or an estimate
+bias is not counted. All other operators have a kind and an element count (`dispatched_call.py`) or an estimate
 (`estimates.py`), which are never part of the FLOPs.
 """
 
@@ -16,13 +16,11 @@ from torch.utils.flop_counter import flop_registry
 
 from distprof.formulas.bytes_moved import bytes_moved
 from distprof.formulas.contractions import LOOK_AT_VALUES, MACS
-from distprof.formulas.dispatched_call import dispatched_call, name_of
-from distprof.formulas.operator_kinds import element_count, kind_without_formula
+from distprof.formulas.dispatched_call import dispatched_call, element_count, kind_without_formula, name_of
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.matmul import NESTED_MATMUL
-from distprof.shape_formulas.operator_call import real_share
-from distprof.shape_formulas.operator_cost import Cost, Macs, OperatorKind
+from distprof.shape_formulas.operator_call import Cost, Macs, OperatorKind, real_share
 
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]
 

@@ -14,8 +14,7 @@ import torch
 
 from distprof.formulas.dispatched_call import name_of
 from distprof.model.tensors import parts_of, tensors
-from distprof.shape_formulas.operator_call import OperatorCall
-from distprof.shape_formulas.operator_cost import OperatorKind
+from distprof.shape_formulas.operator_call import OperatorCall, OperatorKind
 
 OVERWRITING = frozenset({
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from distprof.recording.plan import VARIABLE as TOPICS
 from distprof.recording.plan import asked_plan
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.pattern import StepEvery
 from distprof.terminal import say
 
 if TYPE_CHECKING:

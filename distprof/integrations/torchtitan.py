@@ -37,8 +37,8 @@ def trace_post_processor(trace_path: str) -> None:
 
 
 def _topology() -> dict[str, object] | None:
-    from distprof.process.framework_topology import framework_sizes
     from distprof.process.identity import Identity
+    from distprof.process.topology import framework_sizes
 
     identity = Identity.read()
     found = framework_sizes(rank=identity.rank, world_size=identity.world_size)

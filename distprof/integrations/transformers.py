@@ -11,7 +11,7 @@ from distprof.integrations.joined_recording import JoinedRecording
 
 
 class DistprofCallback(TrainerCallback):
-    """Records from the begin of `trainer.train()` to its end.
+    """Records from the start of `trainer.train()` to its end.
 
     A step is what the Trainer counts in `state.global_step`: all its batches of gradient accumulation and the optimizer
     behind them. What the Trainer evaluates in between is evaluation.

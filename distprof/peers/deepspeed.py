@@ -18,8 +18,7 @@ from distprof.counting.torch_functions import OPERATOR, FunctionCall, TensorSpec
 from distprof.model.modules import Site
 from distprof.peers.deepspeed_formulas import CELLS, LAYERS, RULES, Amount, Recurrence, added_bias, doubled, operand
 from distprof.peers.einsum import printed_flops
-from distprof.peers.peer_line import PeerLine
-from distprof.peers.traced_ops import ATTENTION, fused_paths
+from distprof.peers.traced_ops import ATTENTION, PeerLine, fused_paths
 
 BUGS = {
     "matmul_second_operand": "matmul multiplies the size of the first operand by the last dimension of the second: a "

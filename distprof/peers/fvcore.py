@@ -17,8 +17,7 @@ from distprof.counting.count import Counts
 from distprof.counting.torch_functions import FunctionCall
 from distprof.peers.einsum import printed_flops
 from distprof.peers.jit_values import JitValue, get_shape
-from distprof.peers.peer_line import OUTSIDE, PeerLine
-from distprof.peers.traced_ops import FUSED_ATTENTION, TracedOp, traced_ops
+from distprof.peers.traced_ops import FUSED_ATTENTION, OUTSIDE, PeerLine, TracedOp, traced_ops
 
 OperatorRule = Callable[[list[JitValue], list[JitValue]], Any]
 """Arguments and results of an operator -> its count, or a Counter with names."""

@@ -8,8 +8,7 @@ from collections import defaultdict
 from distprof.counting.count import Counts
 from distprof.counting.counted_call import OpCount
 from distprof.counting.torch_functions import TensorSpec
-from distprof.peers.peer_line import OUTSIDE, PeerLine
-from distprof.peers.traced_ops import fused_paths
+from distprof.peers.traced_ops import OUTSIDE, PeerLine, fused_paths
 from distprof.shape_formulas.operator_call import OF_COMPLEX, PART_OF_COMPLEX
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})

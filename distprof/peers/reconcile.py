@@ -13,7 +13,7 @@ from distprof.counting.count import Counts, count_with_unused
 from distprof.counting.counted_call import OpCount
 from distprof.errors import UsageError
 from distprof.peers import deepspeed, fvcore, ptflops
-from distprof.peers.peer_line import OUTSIDE, PeerLine
+from distprof.peers.traced_ops import OUTSIDE, PeerLine
 from distprof.terminal import visible
 
 

@@ -1,4 +1,4 @@
-"""The operators that torch.jit.trace would record for the torch functions of a counted call.
+"""The operators that torch.jit.trace would record for the torch functions of a counted call; lines of other counters.
 
 Nothing is traced. Three things differ from a trace: arithmetic on sizes is missing (a trace makes tensors of them), so
 are attributes like `x.T`, and operators whose result nothing uses are there: callers subtract `Counts.unused`.
@@ -20,6 +20,24 @@ ATTENTION = "torch.nn.functional.multi_head_attention_forward"
 FUSED_ATTENTION = "aten::_native_multi_head_attention"
 Recorded = tuple[str, Iterable[Any], Any]
 """Kind, arguments and output of one operator."""
+OUTSIDE = "(no torch function)"
+"""Stands for the function of operators that no torch function called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLine:
+    """All calls of one function by one module, as another counter's total has them."""
+
+    function: str
+    """As torch names it: torch.nn.functional.linear."""
+    module_path: str | None
+    """Innermost module; None outside of every module."""
+    flops: int
+    """In the unit of the other counter."""
+    macs: int
+    """Multiply-accumulates the other counter sees."""
+    reason: str = ""
+    """Why this is not what ran; empty where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,9 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 from distprof.contract.mesh import axes_of_dimensions, in_rank_order
-from distprof.process.framework_topology import framework_sizes
 from distprof.process.identity import in_process_group
 from distprof.process.live_objects import live_objects
-from distprof.process.topology import Topology, from_sizes
+from distprof.process.topology import Topology, framework_sizes, from_sizes
 
 STAGES = ("torch.distributed.pipelining.stage", "_PipelineStageBase")
 DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")

@@ -1,14 +1,21 @@
-"""The topology of a job: sizes of its device mesh and the coordinates of this rank."""
+"""The topology of a job: sizes of its device mesh and the coordinates of this rank, given or of a framework.
+
+Megatron-core, DeepSpeed and torchtitan keep sizes of their own, without DeviceMesh. Each is asked only where the script
+has imported it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
-from distprof.contract.mesh import AXES, GIVEN_AXES, SIZE_FLAGS, dp_size_of, in_rank_order, mp_size_of
+from distprof.contract.mesh import AXES, DATA_PARALLEL, GIVEN_AXES, SIZE_FLAGS, dp_size_of, in_rank_order, mp_size_of
 from distprof.contract.rank_json import Basis
 from distprof.errors import UsageError
+from distprof.process.live_objects import live_objects
 from distprof.units import counted
 
 
@@ -74,3 +81,125 @@ def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topol
     return Topology(sizes=in_rank_order(full), coordinates=in_rank_order(coordinates),
                     source=order if sizes else "no device mesh: assuming all ranks are data parallel",
                     basis="given" if sizes else "assumed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkSizes:
+    """What a framework says about this rank."""
+
+    sizes: Mapping[str, int]
+    """Axis -> size; their product is the world size."""
+    coordinates: Mapping[str, int]
+    source: str
+
+
+def framework_sizes(*, rank: int, world_size: int) -> FrameworkSizes | None:
+    """What the first framework says whose sizes make up the world; None where none does."""
+    for ask in (_megatron, _deepspeed_grid, _deepspeed_groups, _torchtitan):
+        try:
+            found = ask(rank)
+        except Exception:  # noqa: BLE001 (they are internals of other packages; versions differ)
+            continue
+        if found is not None and prod(found.sizes.values()) == world_size:
+            return found
+    return None
+
+
+# --- Megatron-core -------------------------------------------------------------------------------------------------
+
+MEGATRON_AXES = {"pp": "pipeline_model_parallel", "dp": "data_parallel", "cp": "context_parallel",
+                 "tp": "tensor_model_parallel"}
+
+
+def _megatron(_rank: int) -> FrameworkSizes | None:
+    state = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return None
+    sizes = {axis: int(getattr(state, f"get_{name}_world_size")()) for axis, name in MEGATRON_AXES.items()}
+    places = {axis: int(getattr(state, f"get_{name}_rank")()) for axis, name in MEGATRON_AXES.items()}
+    return FrameworkSizes(
+        **_with_experts(sizes, places, num_groups=_asked(state.get_expert_model_parallel_world_size),
+                        place=_asked(state.get_expert_model_parallel_rank, otherwise=0)),
+        source="Megatron parallel_state")
+
+
+def _asked(question: Callable[[], Any], otherwise: int = 1) -> int:
+    """The answer; `otherwise` where the framework refuses one, as it does for groups that it did not make."""
+    try:
+        return int(question() or otherwise)
+    except (AssertionError, RuntimeError, TypeError, KeyError):
+        return otherwise
+
+
+def _with_experts(sizes: dict[str, int], places: dict[str, int], *, num_groups: int,
+                  place: int) -> dict[str, dict[str, int]]:
+    """Sizes with the axis of experts, which frameworks take from the data-parallel ranks."""
+    if num_groups > 1 and sizes["dp"] % num_groups == 0:
+        sizes = {**sizes, "dp": sizes["dp"] // num_groups, "ep": num_groups}
+        places = {**places, "dp": places["dp"] // num_groups, "ep": place}
+    return {"sizes": sizes, "coordinates": places}
+
+
+# --- DeepSpeed -----------------------------------------------------------------------------------------------------
+
+
+def _deepspeed_grid(_rank: int) -> FrameworkSizes | None:
+    """By the grid of a PipelineModule."""
+    home = sys.modules.get("deepspeed.runtime.pipe.topology")
+    grid = home and next(iter(live_objects(lambda kind: kind is home.PipelineParallelGrid)), None)
+    if not grid:
+        return None
+    sizes = {"pp": grid.pipe_parallel_size, "dp": grid.data_parallel_size, "tp": grid.model_parallel_size}
+    places = {"pp": grid.stage_id, "dp": grid.data_parallel_id, "tp": grid.get_slice_parallel_rank()}
+    return FrameworkSizes(sizes=sizes, coordinates=places, source="DeepSpeed PipelineParallelGrid")
+
+
+def _deepspeed_groups(rank: int) -> FrameworkSizes | None:
+    """By the `mpu` that was passed to DeepSpeed, and by groups that it made for experts and sequences."""
+    groups = sys.modules.get("deepspeed.utils.groups")
+    distributed = sys.modules.get("torch.distributed")
+    if groups is None or distributed is None:
+        return None
+    mpu, experts = groups.mpu, groups._EXPERT_PARALLEL_GROUP
+    tp_size, tp_rank = (_asked(mpu.get_model_parallel_world_size), _asked(mpu.get_model_parallel_rank, 0)) \
+        if hasattr(mpu, "get_model_parallel_world_size") else (1, 0)
+    cp_size = _asked(groups._get_sequence_parallel_world_size)
+    num_groups = max((group.size() for group in experts.values()), default=1)
+    if tp_size * cp_size * num_groups == 1:
+        return None
+    dp_size = distributed.get_world_size() // (tp_size * cp_size)
+    sizes = {"dp": dp_size, "cp": cp_size, "tp": tp_size}
+    places = {"dp": rank // (tp_size * cp_size), "tp": tp_rank,
+              "cp": _asked(groups._get_sequence_parallel_rank, 0) if cp_size > 1 else 0}
+    place = next((group.rank() for group in experts.values() if group.size() == num_groups), 0)
+    return FrameworkSizes(**_with_experts(sizes, places, num_groups=num_groups, place=place),
+                          source="DeepSpeed process groups")
+
+
+# --- torchtitan ----------------------------------------------------------------------------------------------------
+
+TITAN_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+
+
+def _torchtitan(rank: int) -> FrameworkSizes | None:
+    """By its ParallelDims: of its several meshes none shows all axes."""
+    home = sys.modules.get("torchtitan.distributed.parallel_dims")
+    dims = home and next(iter(live_objects(lambda kind: kind is home.ParallelDims)), None)
+    if not dims:
+        return None
+    sizes = {axis: int(getattr(dims, axis)) for axis in TITAN_AXES}
+    places, rest = {}, rank
+    for axis in reversed(TITAN_AXES):
+        places[axis] = rest % sizes[axis]
+        rest //= sizes[axis]
+    if 1 in (sizes["dp_replicate"], sizes["dp_shard"]):
+        sizes = {"dp": sizes["dp_replicate"] * sizes["dp_shard"]} | {
+            axis: size for axis, size in sizes.items() if axis not in DATA_PARALLEL}
+        places = {"dp": places["dp_replicate"] + places["dp_shard"]} | {
+            axis: place for axis, place in places.items() if axis not in DATA_PARALLEL}
+    num_groups = int(getattr(dims, "ep", 1))
+    if "dp" in sizes and sizes["cp"] * sizes["tp"] == 1:
+        return FrameworkSizes(**_with_experts(sizes, places, num_groups=num_groups, place=places["dp"] % num_groups),
+                              source="torchtitan ParallelDims")
+    return None if num_groups > 1 else FrameworkSizes(sizes=sizes, coordinates=places,
+                                                      source="torchtitan ParallelDims")

@@ -11,7 +11,7 @@ from distprof.process.topology import requested
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.plan import StepPlan, asked_plan
 from distprof.recording.recorder import Recorder
-from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.pattern import StepEvery
 from distprof.recording.watch.later_recorder import later_recorder
 
 _active: list[Recorder] = []

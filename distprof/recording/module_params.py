@@ -13,9 +13,8 @@ import torch
 
 from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import TableRow
-from distprof.model.experts import active_ratios
 from distprof.model.modules import Model, ModuleMap, Site
-from distprof.model.params import OwnParam, ParamCounter
+from distprof.model.params import OwnParam, ParamCounter, active_ratios
 from distprof.process.topology import Topology
 
 MOST_ELEMENTS = 4096

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from distprof.contract.passes import WAIT
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import Frame, Guard, ModuleScopes
+from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
-from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.line_sampler import LineSampler
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import LIGHT_CLASSES, PASS_CLASSES

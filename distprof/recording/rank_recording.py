@@ -14,8 +14,7 @@ from msgspec.structs import replace as replace_fields
 from distprof.contract import rank_json
 from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
-from distprof.contract.rank_json import RankFailure, RankJson, Status
-from distprof.contract.steps_found import StepsFound
+from distprof.contract.rank_json import RankFailure, RankJson, Status, StepsFound
 from distprof.contract.tables import COLLECTIVES, COMPILATIONS, LINES, MODULES, PARAMETERS, STEPS, TableRow
 from distprof.errors import UsageError
 from distprof.helper import Helper
@@ -38,8 +37,7 @@ from distprof.recording.compile_log import CompileLog
 from distprof.recording.job.membership import GivenPlace, JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
-from distprof.recording.plan import StepPlan
-from distprof.recording.plan_progress import PlanProgress
+from distprof.recording.plan import PlanProgress, StepPlan
 from distprof.recording.run_directory import RankFolder
 from distprof.terminal import say
 from distprof.threads import UnseenThread, is_scarce

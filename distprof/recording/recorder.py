@@ -20,28 +20,26 @@ from torch.compiler import is_compiling
 from distprof.contract.rank_json import Status
 from distprof.freed_memory import give_back
 from distprof.model.compiled import never_compile
+from distprof.model.quiet import is_traced, unnoticed
 from distprof.needs import expect_linux, import_torch
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compile_log import CompileLog
-from distprof.recording.failure import in_words
+from distprof.recording.failure import failure_of, in_a_line, in_words
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.known_job import KnownJob
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
-from distprof.recording.script_error import failure_of, in_a_line
 from distprof.recording.step_walk import StepWalk
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.evaluation import CallsWithoutGradient, EvaluationJudge
-from distprof.recording.steps.every import VARIABLE, StepEvery
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
+from distprof.recording.steps.pattern import VARIABLE, StepEvery
 from distprof.recording.steps.step_thread import StepThread
-from distprof.recording.termination import Flush, TerminationWatch
-from distprof.recording.unnoticed import is_traced, unnoticed
+from distprof.recording.termination import Flush, TerminationWatch, Writing
 from distprof.recording.watch.rank_watch import RankWatch
 from distprof.recording.watch.windows import LaterRecording, Windows
-from distprof.recording.writing import Writing
 from distprof.units import counted
 
 MakesLater = Callable[[Path, StepPlan, KnownJob], LaterRecording]

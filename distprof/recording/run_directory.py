@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.contract.conditions import HOSTS
-from distprof.contract.job_command import job_command
 from distprof.contract.paths import (
     MERGED,
     PARTIAL_SUFFIX,
@@ -28,8 +27,9 @@ from distprof.contract.paths import (
     STEP_LINES,
     rank_folder,
 )
-from distprof.contract.rank_json import EventsLeftOut, RankJson, RunJson
+from distprof.contract.rank_json import EventsLeftOut, RankJson
 from distprof.contract.rank_summary import SUMMARIES
+from distprof.contract.run_json import RunJson, job_command
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.contract.watch_state import WATCH as WATCH_FOLDER
 from distprof.contract.watch_state import WINDOWS

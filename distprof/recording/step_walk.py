@@ -17,8 +17,8 @@ from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.pattern import Waited
 from distprof.recording.steps.step_thread import StepThread
+from distprof.recording.termination import Writing
 from distprof.recording.tracing.foreign_profiler import ForeignProfiler
-from distprof.recording.writing import Writing
 
 sequence_number = torch._C._autograd._get_sequence_nr
 """Of the next node that autograd makes on this thread."""

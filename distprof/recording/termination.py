@@ -4,6 +4,8 @@ torchrun ends the peers of a failed rank with SIGTERM, often while they hang in 
 would run. So a handler in C (`compiled/signals.c`), which the script cannot see, wakes a thread. Where the signal ends
 the process, the thread first asks the main thread to flush, by a real-time signal that nobody else uses, then flushes
 without it, and ends the process. Where the script handles the signal, nothing is done, unless the main thread hangs.
+
+Two threads of one recording never write its files at once.
 """
 
 from __future__ import annotations
@@ -12,12 +14,55 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 
 from distprof.compiled.library import library
 from distprof.threads import UnseenThread, is_unseen
+
+PATIENCE_S = 5.0
+"""How long another thread may go on writing when the process is told to end."""
+
+
+class Writing:
+    """A lock of the rank folder, and whether the main thread holds it."""
+
+    def __init__(self) -> None:
+        self.now = False
+        """True while the main thread writes: a signal handler on it must not."""
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Puts a SIGTERM off: the thread that watches for it writes the same files, and so would its handler."""
+        outer, self.now = self.now, True
+        try:
+            with self._lock:
+                yield
+        finally:
+            self.now = outer
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """For a thread that writes while the script goes on: a SIGTERM need not wait for the main thread."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def at_the_end(self) -> Iterator[None]:
+        """Waits for a write that goes on, a while.
+
+        Raises:
+            TimeoutError: It does not end.
+        """
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            raise TimeoutError("a write to the run directory hangs")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
 
 WATCHED = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 1.0
@@ -181,7 +226,7 @@ def _place_of_main_thread() -> tuple[int, int] | None:
 
 
 def _unused_signal() -> int | None:
-    """A real-time signal without a handler, from the end: from the begin they are taken by others."""
+    """A real-time signal without a handler, from the end: from the start they are taken by others."""
     if not hasattr(signal, "SIGRTMIN"):
         return None
     free = (number for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1)

@@ -21,7 +21,7 @@ class TreeRow:
     """Path from the root; the root is '', a second root model is 'model1:'."""
     class_name: str
     values: Mapping[str, Any]
-    """Key of a column (`tree_columns.TREE_COLUMNS`) -> value; missing or None is unknown."""
+    """Key of a column (`tree_report.TREE_COLUMNS`) -> value; missing or None is unknown."""
     group: str = ""
     """Rows of one group form one tree, such as a pipeline stage."""
     marks: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class TreeView:
     sort: str = "path"
     """One of `SORTS`; siblings are sorted largest first."""
     columns: Sequence[str] | None = None
-    """Keys of `tree_columns.TREE_COLUMNS`; None: all that are informative."""
+    """Keys of `tree_report.TREE_COLUMNS`; None: all that are informative."""
     collapse: bool = True
     """Fold neighbours that are equal in all numbers into one line."""
 

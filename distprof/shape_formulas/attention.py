@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
-from distprof.shape_formulas.operator_cost import Macs
+from distprof.shape_formulas.operator_call import Macs, MacsFormula, OperatorCall
 
 BEYOND = 2**62
 """Size of an unlimited window."""

@@ -6,7 +6,7 @@ gelu_backward.
 
 from __future__ import annotations
 
-from distprof.shape_formulas.operator_cost import OperatorKind
+from distprof.shape_formulas.operator_call import OperatorKind
 
 _NAMES: dict[OperatorKind, str] = {
     "norm": """native_layer_norm layer_norm native_batch_norm batch_norm _native_batch_norm_legit

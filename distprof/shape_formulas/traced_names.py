@@ -1,6 +1,6 @@
 """Names that torch knows of operators, for readers of traces that have no torch: of parts, arguments and kinds.
 
-With torch, `formulas/composite_operators.py` and `formulas/operator_kinds.py` ask it. `SPLIT` has operators without
+With torch, `formulas/composite_operators.py` and `formulas/dispatched_call.py` ask it. `SPLIT` has operators without
 namespace that torch takes apart before it dispatches them: of one that has overloads of both sorts the usual one
 decides. Of `TAGGED` torch itself says by tags and schemas what they are; only names with a kind are there, as in
 `kind_names.py`. Arguments are those of contractions that formulas ask for; left out are operators of which the trace
@@ -10,7 +10,7 @@ shows too little: packed, sparse and quantized weights.
 from __future__ import annotations
 
 from distprof.shape_formulas.kind_names import KIND_OF, bare_names
-from distprof.shape_formulas.operator_cost import OperatorKind
+from distprof.shape_formulas.operator_call import OperatorKind
 
 _NAMES = """
     __ixor__ __xor__ _autocast_to_full_precision _autocast_to_reduced_precision _backward

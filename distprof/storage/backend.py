@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from distprof.storage.faults import CHANGED, NUMBERS, Kind, RemoteError
-from distprof.storage.retrying import persistently
-from distprof.storage.tally import Tally
+from distprof.storage.retrying import Tally, persistently
 from distprof.storage.writing.writable import Writable
 
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from distprof.errors import StorageError
 from distprof.hidden import hidden
 
 KEYS = "are credentials set and not expired? see docs/object-storage.md for where each storage looks for them"
-RIGHTS = "may these credentials read and list there? see docs/object-storage.md for the permissions needed"
+RIGHTS = "can these credentials read and list there? see docs/object-storage.md for the permissions needed"
 NETWORK = "is the network up and the endpoint right? repeat the command to continue"
 HOST = ("is it the right host? run `ssh` to it once to add its key to ~/.ssh/known_hosts; if the key has changed, ask "
         "the administrator")

@@ -13,7 +13,7 @@ from distprof.system import after_fork
 from distprof.threads import thread_pool
 
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 22
-"""Of a block: the first is small, since many files are read only at their begin."""
+"""Of a block: the first is small, since many files are read only at their start."""
 AHEAD = 2
 """Blocks that are on their way while another one is read."""
 REQUESTS = 32

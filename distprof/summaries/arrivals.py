@@ -20,9 +20,8 @@ from distprof.contract.rank_summary import (
     Arrivals,
     PackedTable,
 )
-from distprof.summaries.channels import Cells, cells_of, labels_of
 from distprof.summaries.packing import hash_of, integers, packed_arrays
-from distprof.summaries.rank_calls import RankCalls
+from distprof.summaries.rank_calls import Cells, RankCalls, cells_of, labels_of
 
 LARGEST = 2**31 - 2
 MOST_UNIT_NS = 1 << 12

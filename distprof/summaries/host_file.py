@@ -21,8 +21,9 @@ import msgspec
 from isal import isal_zlib
 from msgspec.structs import replace
 
-from distprof.contract.rank_json import MOST_RANKS, RankJson
+from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import SUMMARIES, SUMMARY_FORMAT, SUMMARY_SUFFIX, Arrivals, RankSummary
+from distprof.contract.run_json import MOST_RANKS
 from distprof.errors import FormatError
 from distprof.files import escaped
 from distprof.system import lock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from distprof.merge.commands.diff import Answer
+    from distprof.merge.text.difference.answer import Answer
 
 PathLike = str | os.PathLike[str]
 Runs = PathLike | Sequence[PathLike]
@@ -40,12 +40,12 @@ def distprof_regression(request: pytest.FixtureRequest) -> Regression:
                 unsure: str = "skip") -> Answer:
         __tracebackhide__ = True
         from distprof.errors import CannotTell
-        from distprof.merge.commands.diff import DiffView, diff
-        from distprof.merge.text.difference.document import limit_line
+        from distprof.launch.commands.diff import compared
+        from distprof.merge.text.difference.answer import limit_line
 
         if unsure not in ("skip", "fail", "pass"):
             raise ValueError(f"unsure must be skip, fail or pass, not {unsure!r}")
-        answer = diff(_paths(baseline), _paths(run), DiffView(fail_if=fail_if, noise=noise))
+        answer = compared(_paths(baseline), _paths(run), fail_if=fail_if, noise=noise)
         for one in answer.limits:
             # what record_property does, without its warning for the usual family of JUnit files
             request.node.user_properties.append(("distprof", limit_line(one)))

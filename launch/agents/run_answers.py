@@ -14,8 +14,8 @@ import msgspec
 from distprof.contract.watch_state import WINDOWS, WatchFinding, WatchState, window_folder
 from distprof.errors import DataError, DistprofError, UsageError
 from distprof.launch.agents.bounded import answer
-from distprof.launch.watching.live import NOTHING
-from distprof.launch.watching.watched_place import RunSource
+from distprof.launch.commands.watch import NOTHING
+from distprof.launch.watching.watched_job import RunSource
 from distprof.storage.places import place, remote
 from distprof.terminal import quoted
 
@@ -162,36 +162,35 @@ class RunAnswers:
         return found
 
 
-def _findings_json(run: Path, _: Mapping[str, Any]) -> str:
-    from distprof.merge.commands.findings import findings
+def _findings(run: Path, _: Mapping[str, Any]) -> str:
+    from distprof.launch.commands.findings import findings_text
 
-    return findings(run, as_json=True)
-
-
-def _stats_json(run: Path, _: Mapping[str, Any]) -> str:
-    from distprof.merge.commands.stats import stats
-
-    return stats(run, as_json=True)
+    return findings_text(run, as_json=True)
 
 
-def _comms_json(run: Path, asked: Mapping[str, Any]) -> str:
-    from distprof.merge.commands.comms import View, comms
+def _stats(run: Path, _: Mapping[str, Any]) -> str:
+    from distprof.launch.commands.stats import stats_text
+
+    return stats_text(run, as_json=True)
+
+
+def _comms(run: Path, asked: Mapping[str, Any]) -> str:
+    from distprof.launch.commands.comms import comms_text
     from distprof.merge.cost.choice import Choice
 
-    return comms(run, choice=Choice(**asked), view=View(as_json=True))
+    return comms_text(run, choice=Choice(**asked), as_json=True)
 
 
-def _ops_json(run: Path, asked: Mapping[str, Any]) -> str:
-    from distprof.merge.commands.ops import OpsView, ops
+def _ops(run: Path, asked: Mapping[str, Any]) -> str:
+    from distprof.launch.commands.ops import ops_text
     from distprof.merge.operators.selection import Selection
 
     chosen = {name: value for name, value in asked.items() if name not in ("by", "sort")}
-    return ops(run, selection=Selection(**chosen),
-               view=OpsView(by=asked["by"] or ("op",), sort=asked["sort"], form="json"))
+    return ops_text(run, selection=Selection(**chosen), by=asked["by"] or ("op",), sort=asked["sort"], form="json")
 
 
 DOCUMENTS: Mapping[str, Callable[[Path, Mapping[str, Any]], str]] = {
-    "findings": _findings_json, "stats": _stats_json, "comms": _comms_json, "ops": _ops_json}
+    "findings": _findings, "stats": _stats, "comms": _comms, "ops": _ops}
 
 
 def _rank_of_finding(one: WatchFinding) -> tuple[bool, bool, float]:
@@ -233,7 +232,8 @@ def _of_rank(rows: Sequence[Document], rank: int | None) -> Sequence[Document]:
         return rows
     found = [row for row in rows if row["rank"] == rank]
     if rows and not found:
-        raise UsageError(f"nothing is known of rank {rank}", hint=f"ranks are 0 to {max(row['rank'] for row in rows)}")
+        raise UsageError(f"nothing is known about rank {rank}", hint="ranks are 0 to "
+                                                                     f"{max(row['rank'] for row in rows)}")
     return found
 
 

@@ -17,14 +17,15 @@ from distprof.launch.agents.run_answers import RunAnswers
 
 INSTRUCTIONS = """\
 Tools about one run of distprof, a profiler of distributed PyTorch jobs. Begin with `findings`: it says which rank, \
-phase, module and line make the job slow, and since which step. `watch_state` covers every step of the job, while it \
-runs too; `steps`, `comms` and `ops` cover the few steps that were recorded in detail at its begin, or, with window=N, \
+phase, module and line make the job slow, and since which step. `watch_state` covers every step of the job, also while \
+it runs; `steps`, `comms` and `ops` cover the few steps that were recorded in detail at its start, or, with window=N, \
 later. Answers are JSON of at most 8 KB: `left_out` says what is missing and how to ask for it. Times are nanoseconds \
 (`_ns`), steps and ranks count from 0, and a key that is absent is unknown. Nothing here changes the job."""
 Window = Annotated[int | None, Field(ge=1, description=(
     "Read the N-th recording that was made later in the job (`windows` of findings lists them) instead of the one at "
-    "its begin."))]
-Offset = Annotated[int, Field(ge=0, description="Leave out so many rows: `left_out.rows.next_offset` of an answer.")]
+    "its start."))]
+Offset = Annotated[int, Field(ge=0, description="Skip this many rows: `left_out.rows.next_offset` of the previous "
+                                                "answer.")]
 Rank = Annotated[int | None, Field(ge=0, description="Only this rank.")]
 Step = Annotated[int | None, Field(ge=0, description="Only this step.")]
 BY = Field(description="Group calls by any of: op, type, category, module, class, shape, dtype, phase, rank, stream, "
@@ -61,7 +62,7 @@ def _findings(answers: RunAnswers) -> Callable[..., str]:
         """What makes the job slow, worst first. Ask this first.
 
         `findings` is a list. Each has `text` (a sentence), `severity` (bad, warn, note, good), `source` ("whole job":
-        noticed in all steps, since any step; "recorded steps": measured in the steps recorded in detail), and, where
+        found in the whole job; "recorded steps": measured in the steps recorded in detail), and, where
         known: `kind` (slow_rank, slow_host, slow_link, slow_group, regression: all ranks are slower than before,
         intermittent, data_stall, memory_growth, pauses, stopped, hang), `ranks` (who is to blame; absent: all),
         `hosts`, `phase` (data, forward, backward, optimizer, host, communication), `module`, `line` (file.py:33),
@@ -77,7 +78,7 @@ def _findings(answers: RunAnswers) -> Callable[..., str]:
 
 def _steps(answers: RunAnswers) -> Callable[..., str]:
     def steps(rank: Rank = None, each_step: Annotated[bool, Field(
-            description="Each recorded step of each rank in place of the mean step.")] = False,
+            description="Return each recorded step of each rank instead of the mean step.")] = False,
             window: Window = None, offset: Offset = 0) -> str:
         """How long a step takes and what each rank does in it, from the steps recorded in detail.
 
@@ -96,7 +97,7 @@ def _comms(answers: RunAnswers) -> Callable[..., str]:
     def comms(op: Annotated[str | None, Field(description="Only this op, like all_reduce.")] = None,
               group: Annotated[str | None, Field(description="Only this process group.")] = None, step: Step = None,
               collective: Annotated[int | None, Field(ge=0, description=(
-                  "What each rank did in this one: `collective` of a row."))] = None,
+                  "Show what each rank did in this collective: the number `collective` of a row."))] = None,
               window: Window = None, offset: Offset = 0) -> str:
         """Communication in the steps recorded in detail: who arrives late, how long others wait, how fast data move.
 

@@ -1,4 +1,4 @@
-"""`distprof bench`: record two ways to run a job in turns, and compare them."""
+"""`distprof bench`: record two ways to run a job in turn, and compare them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TwoJobs(click.Command):
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
               help="Exit with 1 if a change exceeds a limit; see distprof diff.")
 def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[str, ...]) -> None:
-    """Record two ways to run a job in turns, and compare them.
+    """Record two ways to run a job in turn, and compare them.
 
     A and B are the arguments of `distprof run`, each in quotes. Because they take turns, a machine that slows down
     makes neither of them look slower. distprof diff can compare the runs again later.
@@ -57,10 +57,10 @@ def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[
         if code:
             say(f"{name} ended with exit code {code}: nothing is compared")
             sys.exit(code if code > 0 else 128 - code)
-    from distprof.merge.commands.diff import DiffView, diff
+    from distprof.launch.commands.diff import compared
 
     runs = {name: [folder / f"{name}{number}" for number in range(1, rounds + 1)] for name in sides}
-    answer = diff(runs["base"], runs["new"], DiffView(fail_if=fail_if))
+    answer = compared(runs["base"], runs["new"], fail_if=fail_if)
     show(answer.text)
     if answer.error is not None:
         raise answer.error

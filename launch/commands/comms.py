@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +15,17 @@ from distprof.launch.options import (
     RUNS,
     SAME_HOST,
     STRICT,
+    given_runs,
     given_sizes,
     given_workers,
     mesh_sizes,
     worker_options,
 )
 from distprof.terminal import show
+
+if TYPE_CHECKING:
+    from distprof.merge.cost.choice import Choice
+    from distprof.merge.totals.findings import Findings
 
 
 @click.command()
@@ -45,16 +53,78 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     directories of one job whose hosts share no folder. --workers and --scheduler apply to traces and timelines; the
     collectives tables of a run directory are always read locally.
     """
-    from distprof.launch.limits import reuse_memory
-
-    reuse_memory()
-    from distprof.merge.commands.comms import View
-    from distprof.merge.commands.comms import comms as comms_of
+    runs = given_runs(runs, attempt)
     from distprof.merge.cost.choice import Choice
-    from distprof.merge.run.attempts import of_attempt
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.timelines import reading_in
 
-    view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
     with reading_in(given_workers(workers, scheduler)):
-        show(comms_of(*of_attempt(runs, attempt), choice=Choice(op=op, group=group, step=step), view=view,
-                      strict=strict, sizes=given_sizes(sizes)))
+        show(comms_text(*runs, choice=Choice(op=op, group=group, step=step), slowest=slowest, timeline=timeline,
+                        matrix=matrix, as_json=as_json, strict=strict, sizes=given_sizes(sizes)))
+
+
+def comms_text(*runs: Path, choice: Choice | None = None, slowest: int | None = None, timeline: bool = False,
+               matrix: bool = False, as_json: bool = False, strict: bool = False,
+               sizes: Mapping[str, int] | None = None) -> str:
+    """Communication of a run.
+
+    Args:
+        *runs: A run directory, or several of one job; traces of other programs, or dumps of torch's flight recorder.
+        choice: Which collectives; all without.
+        slowest: So many collectives as a table, in place of the summary.
+        timeline: Every collective on a time axis, likewise.
+        matrix: Bytes between ranks, likewise.
+        as_json: All of it as JSON.
+        strict: Fail where something is missing.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+
+    Raises:
+        DataError: The run cannot be read.
+        UsageError: There is no such op, group or step.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.cost.choice import Choice
+    from distprof.merge.text.communication.comms_tables import comms_data
+    from distprof.merge.text.communication.hang import dumps_alone, dumps_text
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.merge.totals.description import problems_of
+    from distprof.merge.totals.findings import findings_of
+
+    if len(runs) == 1 and (dumps := dumps_alone(runs[0])) is not None:
+        fail_if_incomplete(dumps.problems, strict=strict)
+        return dumps_text(dumps, as_json=as_json)
+    found = findings_of(*runs, choice=choice or Choice(), sizes=sizes or {}, of_rows=timeline or matrix)
+    fail_if_incomplete(problems_of(found.run, found.clock), strict=strict)
+    if as_json:
+        return json.dumps(comms_data(found), indent=1)
+    return _screen(found, runs, slowest=slowest, timeline=timeline, matrix=matrix)
+
+
+def _screen(found: Findings, runs: Sequence[Path], *, slowest: int | None, timeline: bool, matrix: bool) -> str:
+    """The summary, or what was asked for in its place."""
+    from distprof.merge.clock.choose import runs_as_told
+    from distprof.merge.cost.matrix import bytes_between
+    from distprof.merge.text.communication.comms import summarise
+    from distprof.merge.text.communication.comms_tables import list_slowest, show_matrix
+    from distprof.merge.text.communication.timeline import draw_timeline
+    from distprof.merge.text.problems import show_problems
+    from distprof.merge.totals.description import problems_of
+    from distprof.merge.watch.job_watch import known_state
+    from distprof.reporters.page import Page
+
+    page, is_summary = Page(), slowest is None and not timeline and not matrix
+    if is_summary:
+        summarise(found, page, known_state(found.run))
+    if slowest is not None:
+        list_slowest(found.collectives, slowest, found.clock, page)
+        page.line()
+    if timeline:
+        draw_timeline(found.rows, found.run, found.clock, page)
+    if matrix:
+        show_matrix(bytes_between(found.counted_rows), found.run.world_size, found.steps, page)
+    show_problems(found.run.remarks, problems_of(found.run, found.clock), page)
+    if is_summary:
+        last = f" --step {found.steps[-1]}" if found.steps else ""
+        page.line()
+        page.line(f"Next: distprof comms --timeline{last} {runs_as_told(runs)}")
+        page.line(f"      distprof comms --slowest 20 {runs_as_told(runs)}")
+    return page.text()

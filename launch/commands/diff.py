@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distprof.errors import DataError, UsageError
+from distprof.files import write_whole
 from distprof.launch.options import JSON, PLACE, STRICT, run_directories
 from distprof.launch.run_paths import checked
 from distprof.terminal import show
+
+if TYPE_CHECKING:
+    from distprof.merge.difference.difference import Difference
+    from distprof.merge.difference.limits import Judged
+    from distprof.merge.difference.observed import Observed
+    from distprof.merge.text.difference.answer import Answer
+    from distprof.merge.text.difference.document import Document
 
 SEVERAL = ("--base", "--new")
 
@@ -71,19 +83,62 @@ def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.diff import DiffView
-    from distprof.merge.commands.diff import diff as diff_of
-
-    view = DiffView(fail_if=fail_if, noise=ratio, peak=peak, top=top, html=html,
-                    form="json" if as_json else "markdown" if markdown else "text")
     try:
-        answer = diff_of(*sides, view, strict=strict)
+        answer = compared(*sides, fail_if=fail_if, noise=ratio, peak=peak, top=top, html=html,
+                          form="json" if as_json else "markdown" if markdown else "text", strict=strict)
     except DataError as error:
         error.exit_code = UsageError.exit_code  # 1 is what a change beyond a limit ends with
         raise
     show(answer.text)
     if answer.error is not None:
         raise answer.error
+
+
+def compared(base: Sequence[Path], new: Sequence[Path], *, fail_if: Sequence[str] = (), noise: float | None = None,
+             peak: float | None = None, top: int = 10, html: Path | None = None, form: str = "text",
+             strict: bool = False) -> Answer:
+    """Compares runs.
+
+    Args:
+        base: Runs of the one side.
+        new: Those of the other.
+        fail_if: Limits like `step_time > 5 %`.
+        noise: What single runs are taken to differ by, as a part; None: the default.
+        peak: FLOP/s of each rank's device, in place of the published rate.
+        top: Rows of each table.
+        html: Gets the page as well.
+        form: text, json or markdown.
+        strict: Fail where something is missing in a run.
+
+    Raises:
+        DataError: A run cannot be read.
+        UsageError: A limit is none, or no run has the quantity.
+        OutputError: The page cannot be written.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.difference.difference import Difference
+    from distprof.merge.difference.limits import judged, limit_of
+    from distprof.merge.difference.observed import observe
+    from distprof.merge.text.difference.answer import Answer, error_of
+    from distprof.merge.text.difference.document import document
+    from distprof.merge.text.difference.formats import html as page_of
+    from distprof.merge.text.problems import fail_if_incomplete
+
+    for option, rate in (("--peak", peak), ("--noise", noise)):
+        if rate is not None and not (math.isfinite(rate) and rate >= 0):
+            raise UsageError(f"{option} must be positive, not {rate}")
+    limits = [limit_of(text) for text in fail_if]
+    for option, side in (("--base", base), ("--new", new)):
+        _fail_if_repeated(option, side)
+    sides = [[observe(path, peak=peak) for path in side] for side in (base, new)]
+    found = Difference(base=sides[0], new=sides[1], given_noise=noise)
+    fail_if_incomplete([problem for run in found.runs for problem in run.problems], strict=strict)
+    answers = judged(limits, found, _communication())
+    shown = document(found, answers, top=top)
+    if html is not None:
+        page = page_of(shown)
+        write_whole(html, lambda temporary: temporary.write_text(page, encoding="utf-8"))
+    return Answer(text=_printed(found, answers, shown, form), limits=answers, error=error_of(answers))
 
 
 def _sides(runs: tuple[Path, ...], base: tuple[Path, ...],
@@ -102,3 +157,40 @@ def _ratio(noise: str | None) -> float | None:
         return None if noise is None else float(noise.strip().removesuffix("%")) / 100
     except ValueError:
         raise UsageError(f"--noise must be a percentage, not {noise!r}") from None
+
+
+def _fail_if_repeated(option: str, side: Sequence[Path]) -> None:
+    """A run that is given twice would seem to show that runs do not differ by themselves."""
+    known = [path.resolve() for path in side]
+    for path in side:
+        if known.count(path.resolve()) > 1:
+            raise UsageError(f"{option} has {path} more than once")
+
+
+def _printed(found: Difference, answers: Sequence[Judged], shown: Document, form: str) -> str:
+    from distprof.merge.text.difference.document import render
+    from distprof.merge.text.difference.formats import difference_data, markdown
+    from distprof.reporters.page import Page
+
+    if form == "json":
+        return json.dumps(difference_data(found, answers), indent=1)
+    return markdown(shown) if form == "markdown" else render(shown, Page())
+
+
+def _communication() -> Callable[[Observed], Mapping[str, Any]]:
+    """Gives what `comms --json` prints of a run, with `communication` of `stats --json`; each is read once."""
+    from distprof.merge.cost.choice import Choice
+    from distprof.merge.text.communication.comms_tables import comms_data
+    from distprof.merge.totals.findings import findings_of
+    from distprof.merge.totals.summary import communication
+
+    known: dict[Path, Mapping[str, Any]] = {}
+
+    def of(run: Observed) -> Mapping[str, Any]:
+        if run.path not in known:
+            steps = run.tables.steps if run.tables is not None else None
+            known[run.path] = {**comms_data(findings_of(run.path, choice=Choice())),
+                               "communication": communication(run.measured, steps)[0]}
+        return known[run.path]
+
+    return of

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT
+from distprof.errors import IncompleteError
+from distprof.files import told
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT, given_runs
 from distprof.terminal import show
+
+if TYPE_CHECKING:
+    from distprof.contract.problems import Remark
+    from distprof.merge.execution.process_groups import Target
 
 
 @click.command()
@@ -32,13 +40,52 @@ def export(runs: tuple[Path, ...], *, out: Path, form: str, prefix: str | None, 
     RUN is a run directory, or execution traces from torch's observer together with torch.profiler timelines of the same
     ranks. Nodes have times, tensors and dependencies; communication has its type, size and process group.
     """
-    from distprof.launch.limits import reuse_memory
+    show(_exported(given_runs(runs, attempt), out=out, form=form, prefix=prefix,
+                   target="replay" if target == "replay" else "astra-sim", ranks=ranks, strict=strict))
 
-    reuse_memory()
-    from distprof.merge.commands.export import ExportOptions
-    from distprof.merge.commands.export import export as export_of
-    from distprof.merge.run.attempts import of_attempt
 
-    options = ExportOptions(out=out, form=form, prefix=prefix, ranks=ranks,
-                            target="replay" if target == "replay" else "astra-sim")
-    show(export_of(*of_attempt(runs, attempt), options=options, strict=strict))
+def _exported(runs: Sequence[Path], *, out: Path, form: str, prefix: str | None, target: Target,
+              ranks: Sequence[int], strict: bool) -> str:
+    """Writes the execution traces of a run; what was written as text.
+
+    Raises:
+        DataError: There is nothing to export.
+        UsageError: There is no such rank.
+        OutputError: A file cannot be written.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.cost.measured_run import measured_run
+    from distprof.merge.execution.formats.exported import chosen_ranks, export_for_replay, export_ranks
+    from distprof.merge.execution.rank_execution import sources_of
+    from distprof.merge.run.open_run import open_run
+    from distprof.merge.text.export import ExportShown, lost, render
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.reporters.page import Page
+
+    run = open_run(*runs, untimed=True)
+    sources = sources_of(run)
+    problems = [*run.problems, *sources.problems]
+    fail_if_incomplete(problems, strict=strict)
+    chosen = chosen_ranks(run, sources, ranks)
+    clock, lacking = measured_run(run, collectives=False).clock, None
+    with told(out):
+        out.mkdir(parents=True, exist_ok=True)
+    if form == "replay":
+        exported, lacking = export_for_replay(chosen, sources, out, run.world_size)
+    else:
+        exported = list(export_ranks(run, chosen, sources, clock, target, form, out / (prefix or run.run_id)))
+    about = ExportShown(
+        exported=exported, step=sources.step, aligned=clock.aligned, lacking=lacking,
+        left_out=sorted({one.number for one in run.ranks} - {one.number for one in sources.ranks}))
+    if strict and (found := lost(about)):
+        raise IncompleteError(f"incomplete: {'; '.join(found)}", hint="without --strict, this exits with 0")
+    remarks = [one for one in (*run.remarks, *sources.remarks) if not _is_of_pairs(one)]
+    return render(remarks, problems, about, Page())
+
+
+def _is_of_pairs(one: Remark) -> bool:
+    """What opening a run says of execution traces, without looking for their timelines as `sources_of` does."""
+    from distprof.contract.problems import ExecutionTraces, FilesLeftOut
+    from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
+
+    return isinstance(one, ExecutionTraces) or (isinstance(one, FilesLeftOut) and one.instead == EXECUTION_TRACE)

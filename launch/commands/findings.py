@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, given_runs, given_sizes, mesh_sizes
 from distprof.terminal import show
+
+MARKS = {"bad": "!!", "warn": "! ", "note": "- ", "good": "ok"}
 
 
 @click.command()
@@ -23,11 +28,34 @@ def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, **si
     RUN is a run directory, or traces written by torch.profiler. The output of --json is short enough for a script or a
     coding agent to read all of it.
     """
-    from distprof.launch.limits import reuse_memory
+    show(findings_text(*given_runs(runs, attempt), as_json=as_json, sizes=given_sizes(sizes)))
 
-    reuse_memory()
-    from distprof.merge.commands.findings import findings as findings_of
+
+def findings_text(*runs: Path, as_json: bool = False, sizes: Mapping[str, int] | None = None) -> str:
+    """What is wrong with a run, the worst first.
+
+    Args:
+        *runs: A run directory, or several of one job; traces of other programs; or a merge.
+        as_json: `findings_data` as JSON.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+
+    Raises:
+        DataError: The run cannot be read.
+        UsageError: The sizes do not make up the world.
+    """
+    from distprof.merge.report.document import document
     from distprof.merge.report.sources import Given
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.text.findings import findings_data
 
-    show(findings_of(*of_attempt(runs, attempt), as_json=as_json, given=Given(sizes=given_sizes(sizes))))
+    found = findings_data(document(*runs, given=Given(sizes=sizes or {})))
+    return json.dumps(found, indent=1) if as_json else "\n".join(_lines(found))
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for one in found["findings"]:
+        yield f"{MARKS[one['severity']]} {one['text']}"
+        yield from (f"     {line}" for line in (one["detail"] or "").splitlines())
+        if one["next"] is not None:
+            yield f"     {one['next']}"
+    if found["num_more"]:
+        yield f"   {found['num_more']} more: distprof report shows all"

@@ -27,7 +27,7 @@ def mcp(run: Path) -> None:
 
     reuse_memory()  # before numpy is imported
     if not run.is_dir():
-        raise DataError(f"{run} is no run directory", hint="distprof run prints where it records")
+        raise DataError(f"{run} is not a run directory", hint="distprof run prints where it records")
     from distprof.launch.agents.server import server
 
     server(run).run("stdio")

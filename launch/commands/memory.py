@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT
+from distprof.errors import DataError, UsageError
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT, check_new, given_runs, write_parquet
 from distprof.terminal import show
 
 
@@ -33,13 +36,77 @@ def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...
     or snapshots from torch.cuda.memory._dump_snapshot, one per rank. Snapshots are read as plain data: no code in them
     is run.
     """
-    from distprof.launch.limits import reuse_memory
+    runs = given_runs(runs, attempt)
+    from distprof.merge.snapshot.run_snapshots import find_snapshots
 
-    reuse_memory()
-    from distprof.merge.commands.memory import MemoryView
-    from distprof.merge.commands.memory import memory as memory_of
-    from distprof.merge.run.attempts import of_attempt
+    check_new(parquet)
+    files = find_snapshots(runs)
+    if not files:
+        show(_of_run(runs, by=by, ranks=ranks, top=top, as_json=form == "json", lifetimes=lifetimes, parquet=parquet,
+                     strict=strict))
+        return
+    if lifetimes:
+        raise UsageError("--lifetimes needs a run with a memory pass, not memory snapshots",
+                         hint="snapshots do not show when tensors were last used")
+    show(_of_snapshots(files, by=by, ranks=ranks, top=top, as_json=form == "json", parquet=parquet, strict=strict))
 
-    view = MemoryView(by=by, ranks=ranks, top=top, form=form or "text", parquet=parquet,
-                      lifetimes=lifetimes)
-    show(memory_of(*of_attempt(runs, attempt), view=view, strict=strict))
+
+def _of_snapshots(files: Sequence[Path], *, by: Sequence[str], ranks: Sequence[int], top: int | None, as_json: bool,
+                  parquet: Path | None, strict: bool) -> str:
+    """Snapshots of torch.cuda.memory as text.
+
+    Raises:
+        DataError: None can be read.
+        UsageError: There is no such rank or key.
+        OutputError: The Parquet file cannot be written.
+        IncompleteError: One cannot be read, and `strict` is set.
+    """
+    from distprof.merge.snapshot.run_snapshots import TENSORS, ranks_of, run_snapshots
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.merge.text.snapshots import SnapshotsShown, render, snapshots_data
+    from distprof.reporters.page import Page
+
+    by = tuple(dict.fromkeys(by)) or ("line",)
+    of_rank, named = ranks_of(files)
+    found = run_snapshots(of_rank, by=by, ranks=ranks, top=top or TENSORS, with_rows=parquet is not None)
+    fail_if_incomplete(list(found.problems), strict=strict)
+    if parquet is not None and found.rows is not None:
+        write_parquet(found.rows, parquet)
+    if as_json:
+        return json.dumps(snapshots_data(found, top), indent=1)
+    return render(SnapshotsShown(found=found, by=by, top=top, named=named, files=of_rank), Page())
+
+
+def _of_run(runs: Sequence[Path], *, by: Sequence[str], ranks: Sequence[int], top: int | None, as_json: bool,
+            lifetimes: bool, parquet: Path | None, strict: bool) -> str:
+    """Allocations of a run as text.
+
+    Raises:
+        DataError: The run cannot be read, or has no allocations.
+        UsageError: There is no such rank or key.
+        OutputError: The Parquet file cannot be written.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.memory.run_memory import grouped, longest_unused, run_memory
+    from distprof.merge.run.open_run import open_run
+    from distprof.merge.text.memory import MemoryShown, memory_data, render
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.reporters.page import Page
+
+    run = open_run(*runs)
+    found = run_memory(run)
+    problems = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    found = found.of_ranks(ranks)
+    if lifetimes and all(peak.unused_bytes is None for peak in found.peaks):
+        raise DataError(f"{runs[0]} has no memory pass that shows when tensors were last used",
+                        hint="record one with --steps memory=1; torch.profiler traces do not show it")
+    by = tuple(dict.fromkeys(by)) or ("category",)
+    table = grouped(found.rows, found.peaks, by)
+    if parquet is not None:
+        write_parquet(found.rows.drop("first", "last"), parquet)
+    if as_json:
+        return json.dumps(memory_data(run, found, table, top) | (
+            {"lifetimes": longest_unused(found.rows, top).to_dicts()} if lifetimes else {}), indent=1)
+    return render(MemoryShown(run=run, found=found, table=table, by=by, top=top, paths=runs, problems=problems,
+                              lifetimes=lifetimes), Page())

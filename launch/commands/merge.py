@@ -9,7 +9,6 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
-from distprof.launch.display.progress import progress_bar
 from distprof.launch.options import (
     ATTEMPT,
     PLACE,
@@ -21,6 +20,7 @@ from distprof.launch.options import (
     mesh_sizes,
     worker_options,
 )
+from distprof.launch.standard_streams import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.sizes import num_bytes
 from distprof.terminal import show
@@ -94,9 +94,9 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.merge import merge as merge_run
-    from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.rank_folders import of_attempt
     from distprof.merge.run.traces.ranking import Naming, read_rank_map
+    from distprof.merge.writing.merge import merge as merge_run
 
     runs = of_attempt(runs, attempt)
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order,

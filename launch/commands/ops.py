@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT, given_workers, worker_options
+from distprof.errors import DataError, UsageError
+from distprof.launch.options import (
+    ATTEMPT,
+    PLACE,
+    RUNS,
+    STRICT,
+    as_csv,
+    check_new,
+    check_rates,
+    given_runs,
+    given_workers,
+    worker_options,
+    write_parquet,
+)
 from distprof.terminal import show
+from distprof.units import spans
+
+if TYPE_CHECKING:
+    from distprof.merge.operators.selection import Selection
 
 FRAMES = 5
 
@@ -69,31 +88,117 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         raise UsageError(f"--min-time must be below --max-time, found {min_time:g} and {max_time:g}")
     if stack is not None and "stack" not in by:
         raise UsageError("--stack needs --by stack", hint=f"--by stack --stack {stack}")
-    num_frames = stack or FRAMES
-    from distprof.launch.limits import reuse_memory
-
-    reuse_memory()
-    from distprof.merge.run.attempts import of_attempt
-
     if as_torch:
         others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
         if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
             raise UsageError("--torch can be combined only with --rank, --by shape, --by stack, --stack, --sort and "
                              "--top")
-        from distprof.merge.commands.ops import torch_ops
-
-        show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by,
-                       num_frames=num_frames if "stack" in by else 0, sort=sort, top=top))
+        show(_torch_table(given_runs(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by,
+                          num_frames=stack or FRAMES if "stack" in by else 0, sort=sort, top=top))
         return
-    from distprof.merge.commands.ops import OpsView
-    from distprof.merge.commands.ops import ops as ops_of
+    runs = given_runs(runs, attempt)
     from distprof.merge.operators.selection import Selection
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.timelines import reading_in
 
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
-    view = OpsView(by=by or ("op",), num_frames=num_frames, sort=sort or "self", top=top, form=form or "text",
-                   parquet=parquet, peak=peak, bandwidth=bandwidth)
     with reading_in(given_workers(workers, scheduler)):
-        show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))
+        show(ops_text(*runs, selection=selection, by=by or ("op",), num_frames=stack or FRAMES, sort=sort or "self",
+                      top=top, form=form or "text", parquet=parquet, peak=peak, bandwidth=bandwidth, strict=strict))
+
+
+def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num_frames: int = FRAMES,
+             sort: str = "self", top: int | None = None, form: str = "text", parquet: Path | None = None,
+             peak: float | None = None, bandwidth: float | None = None, strict: bool = False) -> str:
+    """Operators of a run.
+
+    Args:
+        *runs: A run directory, or several of one job; traces of other programs; or a merge of them.
+        selection: Which operators.
+        by: What calls are grouped by.
+        num_frames: Functions that are kept apart by stack.
+        sort: A column, largest first.
+        top: Rows; all without, 20 in text and Markdown.
+        form: text, json, csv or markdown.
+        parquet: Gets the rows as well.
+        peak: FLOP/s of each rank's device, in place of the published rate.
+        bandwidth: Bytes/s of its memory, likewise.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read, has no timeline, or no stacks where they are asked for.
+        UsageError: There is no such column, type, rank, step or phase, a rate is no positive number, or a file exists.
+        OutputError: The Parquet file cannot be written.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.operators.grouping import columns_of, grouped_sums
+    from distprof.merge.operators.merged_operators import run_of_merge
+    from distprof.merge.operators.rank_share import Asked
+    from distprof.merge.operators.run_operators import run_operators
+    from distprof.merge.operators.selection import check, check_words
+    from distprof.merge.run.open_run import open_run
+    from distprof.merge.text.ops import OperatorsShown, ops_data, render
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.reporters.page import Page
+
+    check_rates(peak=peak, bandwidth=bandwidth)
+    check_words(selection)
+    check_new(parquet)
+    opened = run_of_merge(*runs)
+    run, by_stack = open_run(*opened.paths), "stack" in by
+    found = run_operators(run, (peak, bandwidth), merge=opened.merge, num_frames=num_frames if by_stack else 0,
+                          asked=Asked(selection=selection, keys=columns_of(by)))
+    if by_stack and not any(one.has_stacks for one in found.shares):
+        raise DataError(f"--by stack needs Python calls, and the timelines of {run.path} have none",
+                        hint="torch.profiler records them with with_stack=True; distprof's passes do not")
+    check(selection, found.ranks, found.all("steps"), found.all("phases"))
+    problems = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    table = selection.of_groups(grouped_sums(found.sums, sort=sort))
+    if parquet is not None:
+        write_parquet(table, parquet)
+    if form == "json":
+        return json.dumps(ops_data(run, found, table.head(top) if top else table), indent=1)
+    if form == "csv":
+        return as_csv(table.head(top) if top else table)
+    shown = OperatorsShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(by)), top=top, paths=runs,
+                           problems=problems)
+    return render(shown, Page(), markdown=form == "markdown")
+
+
+def _torch_table(runs: Sequence[Path], *, rank: int | None, by_shape: bool, num_frames: int, sort: str | None,
+                 top: int | None) -> str:
+    """Operators of one rank as torch.profiler prints them.
+
+    Args:
+        runs: As those of `ops_text`.
+        rank: Which; None: the only one.
+        by_shape: Keeps calls with other shapes apart.
+        num_frames: Keeps calls with other innermost frames of Python apart.
+        sort: What torch's table takes for `sort_by`.
+        top: Rows shown.
+
+    Raises:
+        DataError: The rank has no timeline.
+        UsageError: There is no such rank or order.
+    """
+    from distprof.merge.operators.merged_operators import run_of_merge
+    from distprof.merge.run.open_run import open_run
+    from distprof.merge.run.timelines import with_timelines
+    from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
+    from distprof.merge.torch_table.averages import torch_averages
+    from distprof.merge.torch_table.session import read_session
+
+    run = with_timelines(open_run(*run_of_merge(*runs).paths))
+    traced = {one.number: one for one in run.ranks if one.trace is not None}
+    if rank is None and len(traced) > 1:
+        raise UsageError(f"--torch needs --rank: there are {len(traced)} ranks", hint="--torch --rank 0")
+    if rank is not None and rank not in traced:
+        raise UsageError(f"rank {rank} has no timeline; --rank can be {spans(sorted(traced))}")
+    if sort is not None and sort not in SORTS:
+        raise UsageError(f"unknown --sort {sort!r} for --torch; choose from {', '.join(SORTS)}")
+    if not traced:
+        raise DataError(f"no timeline in {run.path}")
+    session = read_session(traced[min(traced) if rank is None else rank])
+    return torch_table(torch_averages(session, by_shape=by_shape, num_frames=num_frames), sort=sort, rows=top or ROWS)

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from distprof.errors import UsageError
+from distprof.contract.paths import MERGED, REPORT_HTML
+from distprof.errors import OutputError, UsageError
+from distprof.files import told, write_whole
 from distprof.launch.options import (
     ATTEMPT,
     PLACE,
     RUNS,
     SAME_HOST,
+    check_rates,
+    given_runs,
     given_sizes,
     given_workers,
     mesh_sizes,
     worker_options,
 )
 from distprof.terminal import show
+
+if TYPE_CHECKING:
+    from distprof.merge.report.sources import Given
+
+GENERATOR = b'<meta name="generator" content="distprof">'
+HEAD_BYTES = 2000
+"""It stands among these of a page."""
 
 
 @click.command()
@@ -55,14 +69,77 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
     if form is not None and (out is not None or force):
         raise UsageError(f"--{form} cannot be combined with {'--out' if out is not None else '--force'}",
                          hint=f"distprof report --{form} RUN > FILE")
-    from distprof.launch.limits import reuse_memory
-
-    reuse_memory()
-    from distprof.merge.commands.report import report as report_of
+    runs = given_runs(runs, attempt)
     from distprof.merge.report.sources import Given
-    from distprof.merge.run.attempts import of_attempt
-    from distprof.merge.run.each_rank import reading_in
+    from distprof.merge.run.timelines import reading_in
 
     given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
     with reading_in(given_workers(workers, scheduler)):
-        show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, given=given))
+        check_rates(peak=peak, bandwidth=bandwidth)
+        show(str(write_report(*runs, out=out, force=force, given=given)) if form is None else
+             _printed(runs, form, given))
+
+
+def _printed(runs: Sequence[Path], form: str, given: Given) -> str:
+    """The document as JSON, or the findings as Markdown."""
+    from distprof.merge.report.document import document
+
+    found = document(*runs, given=given)
+    if form == "json":
+        return json.dumps(found, separators=(",", ":"))
+    from distprof.merge.text.findings import render
+
+    return render(found)
+
+
+def write_report(*runs: Path, out: Path | None = None, force: bool = False, given: Given | None = None) -> Path:
+    """Writes the page.
+
+    Args:
+        *runs: A run directory, or several of one job; traces of other programs; or a merge.
+        out: Where it goes; into the merge of the run, or the run itself, where it is not given. There an earlier page
+            is replaced.
+        force: Replace any earlier file.
+        given: What the user knows better.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        DataError: The run cannot be read.
+        OutputError: The file exists, or cannot be written.
+        UsageError: The sizes given do not make up the world.
+    """
+    from distprof.merge.report.document import document
+    from distprof.merge.report.sources import MEASURED
+
+    place = out if out is not None else _place_of(runs)
+    if place.exists() and not force and not (out is None and _is_page(place)):
+        raise OutputError(f"{place} exists already", hint="replace it with --force, or choose another "
+                                                          "with --out FILE.html")
+    from distprof.merge.report.page.render import page
+
+    text = page(document(*runs, given=given or MEASURED))
+    with told(place):
+        place.absolute().parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return place
+
+
+def _is_page(place: Path) -> bool:
+    """True for a page that we wrote."""
+    with told(place), place.open("rb") as file:
+        return GENERATOR in file.read(HEAD_BYTES)
+
+
+def _place_of(runs: Sequence[Path]) -> Path:
+    """Into the merge of a run, which is replaced as a whole; into a run without one; here for traces of others."""
+    from distprof.merge.run.merged import is_merge
+    from distprof.merge.run.traces.discovery import is_recorded
+
+    first = runs[0]
+    if is_merge(first):
+        return first / REPORT_HTML
+    if not is_recorded(first):
+        return Path(REPORT_HTML)
+    return first / MERGED / REPORT_HTML if is_merge(first / MERGED) else first / REPORT_HTML

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,8 +12,12 @@ from distprof.ending import ended_by_signals
 from distprof.errors import OutputError, UsageError
 from distprof.launch.options import PLACE, run_directories
 from distprof.storage.places import remote
-from distprof.terminal import show
-from distprof.units import counted
+from distprof.terminal import quoted, show
+from distprof.units import counted, size
+
+if TYPE_CHECKING:
+    from distprof.launch.upload.run_upload import RunUploaded
+    from distprof.storage.remote_path import RemotePath
 
 
 @click.command()
@@ -25,7 +31,7 @@ def upload(run: Path, url: Path) -> None:
     target = remote(url)
     if target is None:
         raise UsageError(f"{url} is not a URL like s3://bucket/runs/a", hint="use cp -r to copy to a folder")
-    from distprof.launch.upload.run_upload import lines_of, upload_run
+    from distprof.launch.upload.run_upload import upload_run
 
     with ended_by_signals():
         done = upload_run(run, target.url)
@@ -35,5 +41,13 @@ def upload(run: Path, url: Path) -> None:
         raise OutputError(f"{len(done.failed)} of {parts} of {run} were not uploaded: {first.part.name or run.name}: "
                           f"{first.why}",
                           hint=f"{first.hint or 'fix that'}; repeat the command to continue")
-    for line in lines_of(done, run, target):
+    for line in _lines(done, run, target):
         show(line)
+
+
+def _lines(done: RunUploaded, run: Path, url: RemotePath) -> Iterator[str]:
+    """What arrived, and what comes next."""
+    ranks = sum(one.part.is_rank for one in done.uploaded)
+    moved = f"{size(done.num_bytes)} moved" if done.num_bytes else "everything was already there"
+    yield f"{counted(ranks, 'rank')} in {url}: {moved}"
+    yield f"Next: distprof {'comms' if (run / 'merged').is_dir() else 'merge'} {quoted(url)}"

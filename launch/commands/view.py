@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.display.progress import progress_bar
 from distprof.launch.options import PLACE, run_directories
 from distprof.launch.run_paths import checked
+from distprof.launch.standard_streams import progress_bar
 
 
 @click.command()
@@ -51,7 +51,7 @@ def _merge(run: Path) -> None:
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.merge import merge
+    from distprof.merge.writing.merge import merge
 
     with progress_bar("merging") as advance:
         merge(run, progress=advance)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.launch.options import ATTEMPT, RUNS, STRICT, as_csv, given_runs
 from distprof.terminal import show
 
 
@@ -36,13 +38,40 @@ def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | 
     visible in timelines are shown. Every recording shows what torch.compile did: what it compiled, what it recompiled
     and why, and the lines at which graphs break.
     """
-    from distprof.launch.limits import reuse_memory
+    show(_blocked(given_runs(runs, attempt), by=by or ("line", "op"), sort=sort, top=top, ranks=ranks, steps=steps,
+                  form=form or "text", queues=queues, strict=strict))
 
-    reuse_memory()
-    from distprof.merge.commands.waits import WaitsView
-    from distprof.merge.commands.waits import waits as waits_of
-    from distprof.merge.run.attempts import of_attempt
 
-    view = WaitsView(by=by or ("line", "op"), sort=sort, top=top, ranks=ranks, steps=steps, queues=queues,
-                     form=form or "text")
-    show(waits_of(*of_attempt(runs, attempt), view=view, strict=strict))
+def _blocked(runs: Sequence[Path], *, by: Sequence[str], sort: str, top: int | None, ranks: Sequence[int],
+             steps: Sequence[int], form: str, queues: bool, strict: bool) -> str:
+    """Waits of a run as text, JSON or CSV.
+
+    Raises:
+        DataError: The run cannot be read, or nothing shows waits.
+        UsageError: There is no such name, rank or step.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.run.open_run import open_run
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.merge.text.waits import WaitsShown, render, waits_data
+    from distprof.merge.waits.run_waits import grouped, run_waits
+    from distprof.merge.waits.script_lines import script_lines
+    from distprof.reporters.page import Page
+
+    run = open_run(*runs)
+    found = run_waits(run, queues=queues)
+    problems = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    chosen = found.chosen(ranks, steps)
+    table = grouped(chosen.rows, by, sort=sort, total_ns=int(chosen.steps["duration_ns"].sum()))
+    first = table.head(top) if top else table
+    if form == "csv":
+        return as_csv(first)
+    lines = script_lines(run)
+    if ranks or steps:  # they are of all ranks and steps: samples of a few are too few
+        lines = lines.clear()
+    if form == "json":
+        return json.dumps(waits_data(run.world_size, chosen, first, lines, top), indent=1)
+    shown = WaitsShown(run=run, found=chosen, table=table, lines=lines, by=tuple(dict.fromkeys(by)), top=top,
+                       queues=queues, paths=runs, problems=problems)
+    return render(shown, Page())

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, STRICT, given_sizes, mesh_sizes
+from distprof.errors import UsageError
+from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, STRICT, given_runs, given_sizes, mesh_sizes
 from distprof.terminal import show
+
+if TYPE_CHECKING:
+    from distprof.merge.critical.replayable import Replayable
+    from distprof.merge.whatif.changes import Changes
 
 
 @click.command()
@@ -42,16 +50,67 @@ def whatif(runs: tuple[Path, ...], *, scales: tuple[str, ...], no_stragglers: bo
     predicted step of the job and of each rank next to the measured step and a replay without changes. Changes can be
     combined. RUN is a run directory or traces from torch.profiler.
     """
-    from distprof.launch.limits import reuse_memory
-
-    reuse_memory()
-    from distprof.merge.commands.whatif import WhatIfView
-    from distprof.merge.commands.whatif import whatif as whatif_of
-    from distprof.merge.run.attempts import of_attempt
+    runs = given_runs(runs, attempt)
     from distprof.merge.whatif.changes import Changes, factor_of, scale_of
 
     changes = Changes(scales=tuple(map(scale_of, scales)), no_stragglers=no_stragglers,
                       free_communication=free_communication, defer_waits=defer_waits, no_overlap=no_overlap,
                       bandwidth=None if bandwidth is None else factor_of(bandwidth, "--bandwidth", least=0.001))
-    view = WhatIfView(steps=steps, top=top, as_json=as_json)
-    show(whatif_of(*of_attempt(runs, attempt), changes=changes, view=view, strict=strict, sizes=given_sizes(sizes)))
+    if changes == Changes():
+        raise UsageError("nothing to change",
+                         hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication, --bandwidth 2x, "
+                              "--defer-waits or --no-overlap")
+    _fail_if_contradicting(changes)
+    show(_predicted(runs, changes, steps=steps, top=top, as_json=as_json, strict=strict, sizes=given_sizes(sizes)))
+
+
+def _fail_if_contradicting(changes: Changes) -> None:
+    if changes.defer_waits and changes.no_overlap:
+        raise UsageError("--defer-waits and --no-overlap cannot be combined",
+                         hint="a rank waits either as late as it can or at once")
+    if changes.free_communication and changes.bandwidth is not None:
+        raise UsageError("--free-communication and --bandwidth cannot be combined",
+                         hint="communication that takes no time has no bandwidth")
+
+
+def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], top: int | None, as_json: bool,
+               strict: bool, sizes: Mapping[str, int]) -> str:
+    """What the steps of a run would have taken, as text.
+
+    Raises:
+        DataError: The run cannot be read, its ranks cannot be put into one graph, or sizes or who uses what are not
+            known.
+        UsageError: What is to be changed, or a step, is not there.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    from distprof.merge.critical.replayable import chosen_steps, open_replayable
+    from distprof.merge.execution.dependencies.first_uses import uses_of
+    from distprof.merge.text.problems import fail_if_incomplete
+    from distprof.merge.text.whatif import WhatIfShown, render, whatif_data
+    from distprof.merge.totals.description import problems_of
+    from distprof.merge.totals.step_time import step_time
+    from distprof.merge.whatif.prediction import predict
+    from distprof.reporters.page import Page
+
+    found = open_replayable(*runs, sizes=sizes)
+    problems = problems_of(found.run, found.clock)
+    fail_if_incomplete(problems, strict=strict)
+    coordinates = {rank.number: rank.coordinates for rank in found.run.ranks if rank.coordinates is not None}
+    prediction = predict(found.program, found.job, changes,
+                         chosen_steps(found, steps) if steps else _all_steps(found, changes), coordinates=coordinates,
+                         clock_ns=found.clock.pair_uncertainty_ns() or 0,
+                         uses=uses_of(found.run) if changes.defer_waits else {})
+    if as_json:
+        return json.dumps(whatif_data(found, changes, prediction), indent=1)
+    return render(WhatIfShown(run=found.run, clock=found.clock, changes=changes, prediction=prediction, top=top,
+                              guessed=found.guessed, on_device=found.on_device, problems=problems, paths=runs,
+                              step_time=None if steps else step_time(found.recorded),
+                              untraced=changes.needs_timeline and not steps and bool(found.program.arrivals)), Page())
+
+
+def _all_steps(found: Replayable, changes: Changes) -> list[int]:
+    """Steps that can be predicted: without a timeline nothing shows which module ran."""
+    there = set(found.steps)
+    traced, replayable = ([step for step in steps if step in there] for steps in (found.program.traced,
+                                                                                 found.program.replayable))
+    return sorted(traced if changes.needs_timeline and traced else replayable) or found.steps

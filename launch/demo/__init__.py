@@ -1,1 +1,1 @@
-"""A small job with a late rank, and what `distprof demo` shows of it. Ranks have this folder first on sys.path."""
+"""The job of `distprof demo`, in which one rank is late. Ranks have this folder first on sys.path."""

@@ -1,1 +1,1 @@
-"""Hosts without a common folder: their launchers bring what was recorded to the first one."""
+"""Hosts that share no directory: their launchers copy what was recorded to the first host."""

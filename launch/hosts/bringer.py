@@ -1,4 +1,4 @@
-"""The process beside a job of several hosts that brings files: on the first host it takes them. Never imports torch.
+"""The process next to a job that copies files between hosts; on the first host, it receives. Never imports torch.
 
 Its standard input begins with an order and ends with the launcher: `protocol.py`.
 """
@@ -105,7 +105,7 @@ class Bringer:
             port = first.listen(host, port)
         except (OSError, DistprofError) as error:
             why = getattr(error, "strerror", None) or error
-            tell(FromHosts(say=f"cannot take files of other hosts at port {port}: {why}; they keep them"))
+            tell(FromHosts(say=f"cannot receive files from other hosts on port {port}: {why}; each host keeps its own"))
             return
         self._first = first
         self._announced = Announcement(protocol=PROTOCOL, addresses=[], port=port, token=first.token,
@@ -119,8 +119,8 @@ class Bringer:
 
     def _bring(self, to: Announcement, node: int) -> None:
         if to.protocol != PROTOCOL or (self._order.certificate is not None and not to.certificate):
-            has = "another version of distprof" if to.protocol != PROTOCOL else "no certificate, as --hosts-cert wants"
-            tell(FromHosts(say=f"{to.host} has {has}: what this host records stays in {self._run}"))
+            has = "another version of distprof" if to.protocol != PROTOCOL else "no certificate (see --hosts-cert)"
+            tell(FromHosts(say=f"{to.host} has {has}: the files of this host stay in {self._run}"))
             return
         if self._bringing is None:
             stem = file_stem(RankJson(run_id="", status="recording", rank=0, world_size=1, host=self._host,

@@ -1,4 +1,4 @@
-"""Brings what one host records to the first one, in a thread: it connects, looks for changes, and begins again where
+"""Copies the files of one host to the first host, in a thread: it connects, looks for changes, and starts again where
 the connection breaks."""
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Literal
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RunJson
-from distprof.contract.watch_state import REQUEST_JSON, WATCH
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.run_json import RunJson
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, write_unsynced
 from distprof.errors import DataError
 from distprof.files import read_small
 from distprof.launch.hosts.changes import Change, Changes
@@ -36,8 +35,8 @@ REFUSED_S = 5.0
 """Before what was refused is tried again: a rank may have another number in the next attempt."""
 BULK_BYTES_S = 16e6
 """A second, of what no watch reads, while the job runs: the network is the job's."""
-HINT = ("hint: may this host connect to that port? `--hosts PORT` chooses one, `--hosts off` brings nothing; or give "
-        "all hosts a common --out")
+HINT = ("hint: can this host connect to that port? `--hosts PORT` sets it, `--hosts off` copies nothing; or use a "
+        "shared --out")
 
 
 class Bringing:
@@ -115,13 +114,13 @@ class Bringing:
         if not self._has_said and self._to is not None and not is_common(self._run):
             self._has_said = True
             where = f"{self._to.host} ({', '.join(self._to.addresses)}; port {self._to.port})"
-            self._say(f"cannot bring what this host records to {where}: {self._why}; it stays in {self._run}  {HINT}")
+            self._say(f"cannot copy files to {where}: {self._why}; they stay in {self._run}  {HINT}")
 
     def _talk(self, connection: Connection, to: Announcement) -> None:
         """Until the end of the job.
 
         Raises:
-            OSError, DataError: The connection broke, or another host is the first one now.
+            OSError, DataError: The connection broke, or another host is now the first one.
         """
         answer = connection.ask(Hello(host=self._host, stem=self._stem, node=self._node,
                                       directory_id=directory_id_of(self._run)))
@@ -139,7 +138,7 @@ class Bringing:
             self._hear(connection, is_shared=is_shared)
             if self._changed.wait(EVERY_S):
                 self._changed.clear()
-        raise DataError("another host is the first one now")
+        raise DataError("another host is now the first one")
 
     def _bring(self, connection: Connection, *, at_end: bool) -> list[str]:
         """Brings all changes; why some were refused."""

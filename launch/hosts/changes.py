@@ -1,4 +1,4 @@
-"""What changed in the run directory of a host since it was brought: files of its ranks, of its machine, summaries."""
+"""What changed in the run directory of a host since it was copied: files of its ranks, of its machine, summaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.watch_state import WINDOWS
 from distprof.errors import DataError
-from distprof.launch.hosts.received_paths import RANK_FOLDER
+from distprof.launch.hosts.received_files import RANK_FOLDER
 from distprof.launch.hosts.wire import CHUNK_BYTES, Drop, Move, Put
 
 APPENDED = re.compile(rf"(watch-\d+|conditions-\d+)\.bin|{re.escape(STEP_LINES)}")
@@ -111,7 +111,7 @@ class Changes:
             file.brought, file.signs, file.tail = size, (0, 0, 0), b""
 
     def forget(self) -> None:
-        """Nothing is there: another host is the first one now."""
+        """Nothing is there: another host is now the first one."""
         self._folders = {}
 
     @property

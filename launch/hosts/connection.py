@@ -108,7 +108,7 @@ def _opened(to: Announcement) -> tuple[socket.socket, Connection]:
             why[str(getattr(error, "strerror", None) or error) or type(error).__name__] = None
             if wire is not None:
                 wire.close()
-    raise ConnectionError("; ".join(why) or "it told no address")
+    raise ConnectionError("; ".join(why) or "it announced no address")
 
 
 def _encrypted(wire: socket.socket, certificate: str) -> ssl.SSLSocket:

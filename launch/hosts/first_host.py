@@ -1,4 +1,4 @@
-"""The first host of a job: takes what the launchers of the others bring, and tells them what its watch knows."""
+"""The first host of a job: receives files from the other launchers, and sends them the state of its watch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class FirstHost:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PROVES_S)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its begin to its end; whatever goes wrong ends it, and no other."""
+        """One connection, from its start to its end; whatever goes wrong ends it, and no other."""
         try:
             if self._unproven >= UNPROVEN:
                 return

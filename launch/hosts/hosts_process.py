@@ -1,4 +1,4 @@
-"""The process that brings files between hosts, as its launcher has it: begun beside the job, never in its way."""
+"""The launcher's handle of the process that copies files between hosts: it never holds up the job."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class HostsProcess:
             self._write(order)
             self._reader.start()
         except (OSError, RuntimeError) as error:  # no process, or no thread
-            say(f"cannot bring files of several hosts together: {getattr(error, 'strerror', None) or error}")
+            say(f"cannot copy files between hosts: {getattr(error, 'strerror', None) or error}")
             self._kill()
 
     def meeting(self) -> AbstractContextManager[None]:
@@ -83,7 +83,7 @@ class HostsProcess:
                 self._write(ToHosts(end=end))
                 self._reader.join(PATIENCE_S)
         except Ended:
-            say("nobody waits for other hosts any more")
+            say("the process that receives files from other hosts has ended")
 
     def _meet(self, meet: Meet) -> Announcement | None:
         """Tells the process; on the first host, what the others are to know."""

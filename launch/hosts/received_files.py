@@ -1,23 +1,84 @@
-"""The files that other hosts bring, in the run directory of the first: each writes what is its own, and no more."""
+"""Files received from other hosts, in the run directory of the first: each host can write only its own files."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from distprof.contract.conditions import HOSTS
 from distprof.contract.paths import PARTIAL_SUFFIX
-from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.rank_summary import SUMMARIES
+from distprof.contract.run_json import MOST_RANKS
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, write_unsynced
 from distprof.errors import DataError
 from distprof.files import read_small
-from distprof.launch.hosts.received_paths import ReceivedFile, received_file, received_folder
 from distprof.launch.hosts.wire import Answer, Drop, Move, Put
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+_OF_RUN = rf"(?P<window>{WINDOWS}/\d{{4}}/)?(?P<attempt>attempt\d{{4}}/)?"
+RANK_FOLDER = re.compile(rf"{_OF_RUN}rank(?P<rank>\d{{5,7}})(?P<partial>{re.escape(PARTIAL_SUFFIX)})?")
+RANK_FILE = re.compile(rf"(?P<folder>{RANK_FOLDER.pattern})/(?P<name>{_NAME})")
+HOST_FILE = re.compile(rf"(?P<folder>(?:{WINDOWS}/\d{{4}}/)?{HOSTS}/(?P<stem>{_NAME}))/(?P<name>{_NAME})")
+SUMMARY_FILE = re.compile(rf"(?P<folder>(?:{WINDOWS}/\d{{4}}/)?{SUMMARIES})/(?P<name>{_NAME})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedFile:
+    """A file as it may be written."""
+
+    path: PurePosixPath
+    """In the run directory, without `..`."""
+    owned: str
+    """What belongs to one host alone: the folder of a rank without `.partial`, the folder of a host, or a file."""
+
+
+def received_file(path: str, *, stem: str, directory_id: str) -> ReceivedFile:
+    """Where a file is written that a host brings.
+
+    Args:
+        path: As that host names it.
+        stem: Of that host; it brings no folders of other hosts.
+        directory_id: Of its run directory. Summaries of two launchers on one machine have the same name: to that of the
+            host that brings them this is added.
+
+    Raises:
+        DataError: No host brings such a file.
+    """
+    if (found := RANK_FILE.fullmatch(path)) is not None and int(found["rank"]) < MOST_RANKS:
+        return ReceivedFile(path=PurePosixPath(path), owned=rank_place(found["folder"]))
+    if (found := HOST_FILE.fullmatch(path)) is not None and found["stem"] == stem:
+        return ReceivedFile(path=PurePosixPath(path), owned=found["folder"])
+    if (found := SUMMARY_FILE.fullmatch(path)) is not None and found["name"].startswith(stem):
+        first, dot, rest = found["name"].rpartition(".")
+        named = PurePosixPath(found["folder"]) / f"{first}-{directory_id}{dot}{rest}"
+        return ReceivedFile(path=named, owned=str(named))
+    raise DataError(f"a host may not send a file {path!r}")
+
+
+def received_folder(path: str) -> ReceivedFile:
+    """The folder of a rank.
+
+    Raises:
+        DataError: It is none.
+    """
+    found = RANK_FOLDER.fullmatch(path)
+    if found is None or int(found["rank"]) >= MOST_RANKS:
+        raise DataError(f"{path!r} is no folder of a rank")
+    return ReceivedFile(path=PurePosixPath(path), owned=rank_place(path))
+
+
+def rank_place(folder: str) -> str:
+    """The folder of a rank, whether it is whole or not."""
+    return folder.removesuffix(PARTIAL_SUFFIX)
+
 
 MOST_FILE_BYTES, MOST_HOST_BYTES, MOST_HOST_FILES = 16 << 30, 512 << 30, 200_000
 """Of a file, and of all that a host brings."""
@@ -85,7 +146,7 @@ class ReceivedFiles:
     def _move(self, said: Move) -> Answer:
         old, new = received_folder(said.path), received_folder(said.to)
         if self._owners.get(old.owned) != self._directory_id:
-            raise DataError(f"{said.path} is not of that host")
+            raise DataError(f"{said.path} does not belong to that host")
         if new.owned != old.owned and not (self._run / new.path).is_dir():
             self._claimed(new)
         self._make((self._run / new.path).parent)
@@ -109,7 +170,7 @@ class ReceivedFiles:
                 raise DataError(f"{place.owned} is recorded on this host")
             self._owners[place.owned] = self._directory_id
         elif holder != self._directory_id:
-            raise DataError(f"{place.owned} is of another host")
+            raise DataError(f"{place.owned} belongs to another host")
         return place
 
     def _is_there(self, place: ReceivedFile) -> bool:
@@ -120,9 +181,9 @@ class ReceivedFiles:
         self._files.add(place.path)
         if (said.offset + len(said.content) > MOST_FILE_BYTES or self._num_bytes > MOST_HOST_BYTES
                 or len(self._files) > MOST_HOST_FILES):
-            raise DataError("that is more than a host may bring")
+            raise DataError("this is more than a host may send")
         if shutil.disk_usage(self._run).free - len(said.content) < FREE_BYTES:
-            raise DataError("there is no room there")
+            raise DataError("the disk there is full")
 
     def _make(self, folder: Path) -> None:
         """Makes a folder in the run directory, which is not made again where it was removed.

@@ -145,7 +145,7 @@ class Seals:
             DataError: It is larger than what is read at the other end.
         """
         if len(body) > MOST_ANSWERED:
-            raise DataError(f"a message of {len(body)} bytes is not sent")
+            raise DataError(f"a message of {len(body)} bytes is too large to send")
         return HEAD.pack(len(body), self._seal(body)) + body
 
     def opened(self, head: bytes, body: bytes) -> bytes:
@@ -155,7 +155,7 @@ class Seals:
             DataError: Somebody did.
         """
         if not hmac.compare_digest(HEAD.unpack(head)[1], self._seal(body)):
-            raise DataError("a message is not as it was sent")
+            raise DataError("a message was changed in transit")
         return body
 
     def _seal(self, body: bytes) -> bytes:
@@ -171,7 +171,7 @@ def length_in(head: bytes, most: int) -> int:
     """
     length = int(HEAD.unpack(head)[0])
     if length > most:
-        raise DataError(f"a message of {length} bytes is not read")
+        raise DataError(f"a message of {length} bytes is too large to read")
     return length
 
 
@@ -244,4 +244,4 @@ def expect_certificate(connection: ssl.SSLSocket, shown: str) -> None:
         DataError: It is another one.
     """
     if not hmac.compare_digest(sha256(connection.getpeercert(binary_form=True) or b"").hexdigest(), shown):
-        raise DataError("it shows another certificate than the one that the first host announced")
+        raise DataError("its certificate is not the one that the first host announced")

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.passes import TIME, TRACE
 from distprof.contract.paths import TRACE_JSON
-from distprof.launch.selftest.evidence import Evidence, read_events
+from distprof.launch.selftest.evidence import Claim, Evidence, Judged, exact, near, read_events, same
 from distprof.launch.selftest.host_claims import (
     collective,
     cost,
@@ -23,7 +23,6 @@ from distprof.launch.selftest.host_claims import (
     product_flops,
     step_time,
 )
-from distprof.launch.selftest.judged import Claim, Judged, exact, near, same
 
 Slice = dict[str, Any]
 SPIN = "spin_kernel"
@@ -164,7 +163,8 @@ def _graph(evidence: Evidence) -> Judged:
     counts = _of_graph(evidence).group_by("rank", "step").agg(pl.col("calls").sum())
     whole = len(counts.filter(pl.col("step").is_not_null())) == evidence.num_traced * len(evidence.planted)
     numbers = {*counts["calls"].to_list(), *([] if whole else [0])}
-    return same(f"{evidence.facts['graph_kernels']} a step", f"{' or '.join(map(str, sorted(numbers)))} a step")
+    return same(f"{evidence.facts['graph_kernels']} per step",
+                f"{' or '.join(map(str, sorted(numbers)))} per step")
 
 
 def _all_kernels(evidence: Evidence) -> Judged:

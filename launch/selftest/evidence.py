@@ -1,24 +1,26 @@
-"""What distprof says of a job of the self-test, through the functions behind its commands, and what the job planted."""
+"""What distprof says of a job of the self-test, what the job planted, and how claims are judged by both."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from distprof.contract.passes import TRACE
 from distprof.contract.paths import MERGED, TRACE_JSON
-from distprof.errors import DataError
-from distprof.merge.commands.frames import read_run
-from distprof.merge.commands.waits import WaitsView, waits
+from distprof.errors import DataError, in_one_line
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run_frames import read_run
+from distprof.merge.waits.script_lines import script_lines
+from distprof.units import duration
 
 RANK = re.compile(r"rank (\d+)\b")
 MARK = "# planted: "
@@ -82,8 +84,7 @@ class Evidence:
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
         """Lines of the script in `waits --json`."""
-        found: list[dict[str, Any]] = json.loads(waits(self.run, view=WaitsView(form="json")))["lines"]
-        return found
+        return script_lines(open_run(self.run)).to_dicts()
 
     @cached_property
     def blamed(self) -> pl.DataFrame:
@@ -166,3 +167,80 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         found = json.load(file)
     events: list[dict[str, Any]] = found["traceEvents"] if isinstance(found, dict) else found
     return events
+
+
+RATIO, LEAST_NS = 0.1, 2e6
+"""By how much a time may differ: a tenth, and 2 ms of what is shorter than 20 ms."""
+SAMPLE_NS = 25e6
+"""Lines of the script are sampled that often: a time may lack or have one sample more in every step."""
+
+
+class Judged(NamedTuple):
+    """What a claim expects, what was found, and whether it holds."""
+
+    expected: str
+    found: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Something that is known of a job, and where distprof says it."""
+
+    text: str
+    judge: Callable[[Evidence], Judged]
+    part: str | None = None
+    """The part of the job without which nothing can be judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A claim about one job, judged."""
+
+    job: str
+    claim: str
+    expected: str
+    found: str
+    holds: bool
+
+
+def rows(job: str, claims: tuple[Claim, ...], evidence: Evidence) -> list[Row]:
+    """All claims about a job; one that cannot be judged does not hold, and says why."""
+    return [Row(job=job, claim=claim.text, **_judged(claim, evidence)._asdict()) for claim in claims]
+
+
+def _judged(claim: Claim, evidence: Evidence) -> Judged:
+    try:
+        failed = evidence.failure(claim.part) if claim.part is not None else None
+        return claim.judge(evidence) if failed is None else Judged("-", f"the job could not do it: {failed}", False)
+    except Exception as error:  # noqa: BLE001 (the other claims are judged)
+        return Judged("-", in_one_line(error), False)
+
+
+def exact(expected: float, found: float | None, unit: str = "") -> Judged:
+    """Counts and bytes: every one."""
+    return Judged(_number(expected, unit), _number(found, unit), found is not None and found == expected)
+
+
+def same(expected: str, found: str) -> Judged:
+    """Names and places."""
+    return Judged(expected, found, expected == found)
+
+
+def near(expected_ns: float, found_ns: float | None, slack_ns: float = LEAST_NS, ratio: float = RATIO) -> Judged:
+    """Times: within a part of what is expected, or `slack_ns`, whichever is more."""
+    within = max(ratio * expected_ns, slack_ns)
+    holds = found_ns is not None and abs(found_ns - expected_ns) <= within
+    return Judged(f"{duration(expected_ns)} ± {duration(within)}", duration(found_ns), holds)
+
+
+def at_most(limit_ns: float, found_ns: float) -> Judged:
+    """Times that have a limit."""
+    return Judged(f"at most {duration(limit_ns)}", duration(found_ns), found_ns <= limit_ns)
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    text = f"{int(value):,}" if float(value).is_integer() else f"{value:,.3f}"
+    return f"{text} {unit}".rstrip()

@@ -10,9 +10,8 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.passes import TIME, TRACE
-from distprof.launch.selftest.evidence import Evidence
+from distprof.launch.selftest.evidence import RATIO, SAMPLE_NS, Claim, Evidence, Judged, at_most, exact, near, same
 from distprof.launch.selftest.jobs.planted import WHOLE
-from distprof.launch.selftest.judged import RATIO, SAMPLE_NS, Claim, Judged, at_most, exact, near, same
 from distprof.units import duration
 
 PASS_LIMITS = {TIME: (3, 20e6), TRACE: (5, 40e6)}
@@ -86,7 +85,7 @@ def collective(op: str, number: str, size: str) -> Callable[[Evidence], Judged]:
 
 
 def _calls(numbers: set[int], sizes: set[int]) -> str:
-    return (f"{' or '.join(map(str, sorted(numbers)))} a step of "
+    return (f"{' or '.join(map(str, sorted(numbers)))} per step of "
             f"{' or '.join(f'{size:,}' for size in sorted(sizes)) or 'no'} B")
 
 

@@ -14,9 +14,8 @@ from subprocess import Popen
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import in_one_line
 from distprof.launch.final_merge import MERGE
-from distprof.launch.selftest.evidence import Evidence, planted_in
-from distprof.launch.selftest.judged import Claim, Row
-from distprof.launch.shipped_job import ON_THIS_MACHINE, forgotten
+from distprof.launch.job_arguments import ON_THIS_MACHINE, forgotten
+from distprof.launch.selftest.evidence import Claim, Evidence, Row, planted_in
 
 PATIENCE_S = 120
 """A job that takes longer hangs."""
@@ -143,4 +142,4 @@ def _last(said: str) -> str:
     """The line that says why: the last error of a rank, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.split(":")[0] and ".elastic." not in line]
-    return ((errors or lines or ["nothing was said"])[-1])[:MOST_SAID]
+    return ((errors or lines or ["no output"])[-1])[:MOST_SAID]

@@ -1,9 +1,15 @@
-"""The upload of a job, as its launcher has it: begun beside the job, finished after it, never in its way."""
+"""The upload of a job: by a process beside it, finished by its launcher, merged by one of several launchers.
+
+The process looks for complete ranks, and ends with the job or after it. Its standard input ends with the launcher,
+however that goes. Then it uploads the rest, and prints an `Outcome`.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,18 +17,86 @@ from pathlib import Path
 
 import msgspec
 
+from distprof.contract.paths import RANK_JSON
+from distprof.contract.rank_json import RankJson
 from distprof.ending import ended_by_signals
-from distprof.errors import Ended, OutputError, StorageError
-from distprof.launch.upload.uploader import SECRETS, Outcome
-from distprof.storage.credentials import exported
+from distprof.errors import DistprofError, Ended, OutputError, StorageError
+from distprof.launch.upload.run_upload import ranks_of, upload_run, uploaded
+from distprof.recording.run_directory import MERGING
+from distprof.storage.credentials import exported, remember
 from distprof.storage.faults import Kind, fault_of
 from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
 from distprof.terminal import quoted, say
 
+SECRETS = "DISTPROF_STORAGE_SECRETS"
+"""A variable: what `credentials.exported` tells of the URL, as JSON."""
+LOOKS_S = 2.0
+"""Between looks for ranks that are complete."""
+LOW_PRIORITY = 19
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What did not arrive."""
+
+    missing: list[str]
+    """Names of parts; `run.json` for the run directory itself."""
+    why: str = ""
+
+
+def main() -> None:
+    """Uploads a run directory to a URL, both given as arguments."""
+    directory, url, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    remember(msgspec.json.decode(os.environ.pop(SECRETS, "{}"), type=dict[str, str]))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the launcher was killed: the upload goes on
+    os.nice(LOW_PRIORITY)
+    try:
+        with ended_by_signals():
+            _while_recording(directory, url, looks=when == "meanwhile")
+            outcome = _rest(directory, url)
+    except Ended as end:
+        os._exit(end.exit_code)
+    try:
+        os.write(1, msgspec.json.encode(outcome))
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def _while_recording(directory: Path, url: str, *, looks: bool) -> None:
+    """Until the launcher ends its standard input."""
+    done = set[str]()
+    while not _has_ended(LOOKS_S):
+        try:
+            ready = [part for part in ranks_of(directory) if part.is_complete_rank and part.name not in done]
+        except OSError:  # a folder was renamed meanwhile
+            continue
+        for part in ready if looks else ():
+            outcome = uploaded([part], url)
+            if outcome.failed:
+                break  # it is tried again, at the end at the latest
+            done.add(part.name)
+            if _has_ended(0):
+                return
+
+
+def _has_ended(patience_s: float) -> bool:
+    ready, _, _ = select.select([0], [], [], patience_s)
+    return bool(ready) and not os.read(0, 1)
+
+
+def _rest(directory: Path, url: str) -> Outcome:
+    try:
+        done = upload_run(directory, url)
+    except (DistprofError, OSError) as error:
+        return Outcome(missing=["run.json"], why=str(error.args[0]) if error.args else type(error).__name__)
+    return Outcome(missing=[one.part.name or "run.json" for one in done.failed],
+                   why=done.failed[0].why if done.failed else "")
+
+
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
-           "from distprof.launch.upload.uploader import main; main()")
+           "from distprof.launch.upload.job_upload import main; main()")
 """Imports what this process would import, and not what lies in the working directory, as `-m` does."""
 OF_RUN = re.compile(r"(rank\d+(\.partial)?|attempt\d{4,}|merged)/.*|run\.json|report\.html|\.upload\.json|\.merging")
 
@@ -101,3 +175,32 @@ def check_target(target: RemotePath, *, force: bool) -> None:
     except OSError as error:
         raise OutputError(f"cannot write {target}: {error.strerror}", hint=getattr(error, "hint", "")) from error
     LISTINGS.forget(target.url)
+
+
+_RANK_JSON = re.compile(rf"rank\d{{5,}}/{re.escape(RANK_JSON)}")
+
+
+def claimed(target: RemotePath) -> bool:
+    """Whether this launcher is the one that merges: all ranks are there, and no other launcher said so before.
+
+    Each asks once its own ranks are there; then the last one finds all of them.
+
+    Args:
+        target: Of the run.
+
+    Raises:
+        DistprofError, OSError: It cannot be read there.
+    """
+    LISTINGS.forget(target.url)
+    found = sorted(name for name in LISTINGS.of(target.url)[0].entries if _RANK_JSON.fullmatch(name))
+    if not found:
+        return False
+    backend, url = backend_of(target.url), f"{target.url}/{found[0]}"
+    about = msgspec.json.decode(backend.whole(url, backend.info(url)), type=RankJson)
+    return len(found) >= about.world_size and backend.put(f"{target.url}/{MERGING}", b"merging", only_new=True)
+
+
+def unclaimed(target: RemotePath) -> None:
+    """Lets another launcher, or a person, merge after all."""
+    with suppress(DistprofError, OSError):
+        backend_of(target.url).remove([f"{target.url}/{MERGING}"])

@@ -1,23 +1,169 @@
-"""Uploads a run directory, many parts at a time, and says so."""
+"""Uploads a run directory, many parts at a time: each part is moved completely or not at all."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.errors import DataError, DistprofError, StorageError
-from distprof.launch.upload.part_upload import Part, Uploaded, parts_of, upload_part
-from distprof.storage.faults import RemoteError
-from distprof.storage.listing import LISTINGS
-from distprof.storage.remote_path import RemotePath
-from distprof.storage.writing.uploading import Moved
-from distprof.terminal import quoted
-from distprof.threads import thread_pool
-from distprof.units import counted, size
+import msgspec
 
-RIGHTS = "may these credentials write there? see docs/object-storage.md for the permissions needed"
+from distprof.contract.paths import FORMAT, MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, SUMMARY_JSON
+from distprof.errors import DataError, DistprofError, StorageError
+from distprof.storage.backend import Backend, Entry
+from distprof.storage.faults import RemoteError
+from distprof.storage.kinds.schemes import backend_of
+from distprof.storage.listing import LISTINGS
+from distprof.storage.writing.uploading import Moved, put_file
+from distprof.threads import thread_pool
+
+_RANK = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
+_ATTEMPT = re.compile(r"attempt\d{4,}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A folder with the files in it."""
+
+    name: str
+    """Its path from the run directory; "" for the files that lie in that itself."""
+    folder: Path
+    last: str
+    """The file without which nobody takes the part for one: it comes last."""
+
+    @property
+    def is_rank(self) -> bool:
+        """True for what a rank recorded, in the last attempt or an earlier one."""
+        return _RANK.fullmatch(self.folder.name) is not None
+
+    @property
+    def is_complete_rank(self) -> bool:
+        """True where the rank will write nothing more."""
+        return self.is_rank and not self.name.endswith(PARTIAL_SUFFIX) and (self.folder / self.last).is_file()
+
+    def files(self) -> dict[str, Path]:
+        """Those that belong to it, by their path in it; what comes last is last."""
+        found = self.folder.iterdir() if not self.name else self.folder.rglob("*")
+        files = {file.relative_to(self.folder).as_posix(): file for file in sorted(found) if file.is_file()}
+        shown = {name: file for name, file in files.items()
+                 if not any(one.startswith(".") for one in name.split("/"))}
+        return {**{name: file for name, file in shown.items() if name != self.last},
+                **{name: file for name, file in shown.items() if name == self.last}}
+
+
+def parts_of(run: Path) -> list[Part]:
+    """All parts of a run directory, in the order in which they go: ranks, what was made of them, run.json."""
+    return [*ranks_of(run), *_others(run), Part(name="", folder=run, last=RUN_JSON)]
+
+
+def ranks_of(run: Path) -> Iterator[Part]:
+    """Folders of ranks, earlier attempts before the last one."""
+    for folder in [*sorted(child for child in run.iterdir() if _ATTEMPT.fullmatch(child.name)), run]:
+        for child in sorted(folder.iterdir()):
+            if child.is_dir() and _RANK.fullmatch(child.name):
+                yield Part(name=child.relative_to(run).as_posix(), folder=child, last=RANK_JSON)
+
+
+def _others(run: Path) -> Iterator[Part]:
+    for child in sorted(run.iterdir()):
+        known = _RANK.fullmatch(child.name) or _ATTEMPT.fullmatch(child.name) or child.name.startswith(".")
+        if child.is_dir() and not known:
+            yield Part(name=child.name, folder=child, last=SUMMARY_JSON if child.name == MERGED else "")
+
+
+MANIFEST = ".upload.json"
+"""Beside the files of a part, there: their sizes and SHA-256."""
+READ_BYTES = 1 << 20
+
+
+class UploadedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as it was uploaded."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What a part holds."""
+
+    format: int = FORMAT
+    files: dict[str, UploadedFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """What an upload of a part did."""
+
+    part: Part
+    num_bytes: int
+    """That were moved; 0 where all was there."""
+
+
+def upload_part(part: Part, run_url: str, moved: Moved = lambda _: None) -> Uploaded:
+    """Uploads what is not there yet.
+
+    Raises:
+        OSError: A file cannot be read, or an object not written.
+        StorageError: The storage does not answer, or refuses the keys.
+    """
+    url = f"{run_url}/{part.name}" if part.name else run_url
+    backend, files = backend_of(url), part.files()
+    there = backend.entries(url) if part.name else _top_level(backend, url, files)
+    wanted = Manifest(files={name: about(file) for name, file in files.items()})
+    known = _manifest(backend, url, there)
+    lacking = [name for name, file in files.items()
+               if not _is_there(name, file, wanted.files[name], known, there.get(name), backend)]
+    if not lacking and known == wanted:
+        return Uploaded(part=part, num_bytes=0)
+    if part.last in there and lacking and lacking != [part.last]:
+        backend.remove([f"{url}/{part.last}"])  # until all is new, there is no such part
+        lacking += [part.last] if part.last in files and part.last not in lacking else []
+    for name in lacking:
+        if name != part.last:
+            put_file(files[name], f"{url}/{name}", moved)
+    backend.put(f"{url}/{MANIFEST}", msgspec.json.encode(wanted))
+    if part.last in lacking:
+        put_file(files[part.last], f"{url}/{part.last}", moved)
+    return Uploaded(part=part, num_bytes=sum(wanted.files[name].size for name in lacking))
+
+
+def about(file: Path) -> UploadedFile:
+    """Its size and SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    with file.open("rb") as source:
+        while piece := source.read(READ_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return UploadedFile(size=size, sha256=digest.hexdigest())
+
+
+def _top_level(backend: Backend, url: str, files: Mapping[str, Path]) -> dict[str, Entry]:
+    """The files of the run directory itself; what lies below it is not listed for them."""
+    found = {name: backend.entries(f"{url}/{name}").get("") for name in (*files, MANIFEST)}
+    return {name: entry for name, entry in found.items() if entry is not None}
+
+
+def _manifest(backend: Backend, url: str, there: Mapping[str, Entry]) -> Manifest:
+    """What is said to be there; nothing where that cannot be read."""
+    if MANIFEST not in there:
+        return Manifest(files={})
+    try:
+        return msgspec.json.decode(backend.whole(f"{url}/{MANIFEST}", there[MANIFEST]), type=Manifest)
+    except (msgspec.MsgspecError, OSError):
+        return Manifest(files={})
+
+
+def _is_there(name: str, file: Path, wanted: UploadedFile, known: Manifest, entry: Entry | None,
+              backend: Backend) -> bool:
+    if entry is None or entry.size != wanted.size:
+        return False
+    return known.files[name] == wanted if name in known.files else backend.holds(file, entry)
+
+
+RIGHTS = "can these credentials write there? see docs/object-storage.md for the permissions needed"
 AT_ONCE = 8
 """Parts; most of their files are small."""
 
@@ -48,7 +194,7 @@ def upload_run(run: Path, url: str, moved: Moved = lambda _: None) -> RunUploade
     """Uploads what is not there yet: ranks, then what was made of them, then run.json.
 
     Raises:
-        DataError: There is no run directory.
+        DataError: There is not a run directory.
     """
     if not run.is_dir():
         raise DataError(f"no run directory at {run}", hint="distprof run prints the directory")
@@ -91,11 +237,3 @@ def _attempt(upload: Callable[[], Uploaded], part: Part) -> Uploaded | Failed:
     except OSError as error:
         denied = isinstance(error, RemoteError) and error.errno == errno.EACCES
         return Failed(part=part, why=f"{error.filename}: {error.strerror or error}", hint=RIGHTS if denied else "")
-
-
-def lines_of(done: RunUploaded, run: Path, url: RemotePath) -> Iterator[str]:
-    """What arrived, and what comes next."""
-    ranks = sum(one.part.is_rank for one in done.uploaded)
-    moved = f"{size(done.num_bytes)} moved" if done.num_bytes else "everything was already there"
-    yield f"{counted(ranks, 'rank')} in {url}: {moved}"
-    yield f"Next: distprof {'comms' if (run / 'merged').is_dir() else 'merge'} {quoted(url)}"

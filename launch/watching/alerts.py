@@ -105,7 +105,7 @@ class Alerts:
                 self._complained.add(why)
                 self._changed.notify_all()
             if is_first:
-                self._complain(f"--on-finding was not told: {why}")
+                self._complain(f"--on-finding failed: {why}")
 
     def _call(self, content: bytes) -> str:
         """Runs the command; why that failed, or ''."""

@@ -1,4 +1,4 @@
-"""Which of several launchers on a common folder writes `state.json`: one at a time, the next where that one is gone.
+"""Which of several launchers in one directory writes `state.json`: one at a time, the next where that one is gone.
 
 The holder rewrites a small file at each look. Nobody compares clocks: a claim is stale once others have not seen it
 change for a while. Two that take over at once see each other at their next look, and the one whose name is not in the
@@ -16,8 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from distprof.contract.watch_state import WATCH
-from distprof.contract.written_state import write_unsynced
+from distprof.contract.watch_state import WATCH, write_unsynced
 from distprof.files import read_small
 
 CLAIM_JSON = "watcher.json"

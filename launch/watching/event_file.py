@@ -62,7 +62,7 @@ class EventFile:
         except Exception as error:  # noqa: BLE001 (a full disk, a folder that was removed, another tensorboard)
             self._works = False
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._complain(f"--log-to tensorboard: nothing more is written: {why}")
+            self._complain(f"--log-to tensorboard: logging has stopped: {why}")
 
     def _made(self) -> Path:
         """The file's path, in folders that are made; the run directory is not: it may be gone."""

@@ -15,9 +15,9 @@ from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchF
 from distprof.files import json_text, read_small, write_whole
 from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
 from distprof.launch.watching.readings.processes import RankPids
-from distprof.merge.blame.standstill import Doing, Standstill, standstill
-from distprof.merge.text.communication.standstill import standstill_lines
-from distprof.merge.text.script_lines import file_name
+from distprof.merge.blame.hang import Doing, Standstill, standstill
+from distprof.merge.text.communication.hang import standstill_lines
+from distprof.merge.text.phrases import file_name
 from distprof.merge.text.watch import sentence
 
 LEAST_LIMIT_S, STEPS = 15.0, 20

@@ -1,4 +1,4 @@
-"""What the machine says, once a second, for at most a hundredth of a processor."""
+"""Reads the state of the machine once a second, for at most 1 % of a CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from distprof.launch.watching.readings import amd, links, nvidia, processors, traffic
+from distprof.launch.watching.readings import links, processors, traffic
+from distprof.launch.watching.readings.gpus import amd_readings, nvidia_readings
 from distprof.launch.watching.readings.processes import Others, RankPids, Ranks
 from distprof.launch.watching.readings.rates import Values
 
@@ -51,7 +52,7 @@ class MachineReader:
         """
         others = Others(lambda: {os.getpid(), *pids().values(), *(roots() if roots is not None else ())})
         self._others = others
-        gpus = nvidia.readings(pids, lambda: others.of_job) or amd.readings(pids)
+        gpus = nvidia_readings(pids, lambda: others.of_job) or amd_readings(pids)
         every = [others.read, Ranks(pids, others).read, *processors.readings(), *traffic.readings(),
                  *links.readings(pids), *gpus]
         self._readings = [_Reading(read=read) for read in every]

@@ -18,7 +18,8 @@ import msgspec
 from distprof.contract import rank_json
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
 from distprof.files import json_text, read_small, told, write_whole

@@ -12,10 +12,10 @@ from typing import Any
 
 from distprof.contract import rank_json
 from distprof.contract.paths import PARTIAL_SUFFIX, RUN_JSON
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
-from distprof.launch.watching.latest_step import LatestStep, latest_step, rank_folders
+from distprof.launch.watching.rank_folders import LatestStep, latest_step, rank_folders
 from distprof.launch.watching.requests import WindowProgress, ask, progress, usual_steps
 from distprof.recording.plan import StepPlan
 from distprof.storage.places import remote
@@ -90,20 +90,20 @@ def _check_running(run: Path) -> None:
         OutputError: It is somebody else's.
     """
     if remote(run) is not None:
-        raise DataError(f"{run} is no directory of this machine, and its ranks do not look there",
+        raise DataError(f"{run} is not a directory on this machine, and its ranks do not look there",
                         hint="run this on a host of the job, with the directory that its ranks write to")
     if not (run / RUN_JSON).is_file():
         raise DataError(f"{run} is not a run directory: it has no {RUN_JSON}",
                         hint="distprof run prints where it records")
     about = rank_json.read(run / RUN_JSON, RunJson)
     if about.first_step:
-        raise DataError(f"{run} was recorded later in a job, and is none itself", hint=f"distprof trigger "
+        raise DataError(f"{run} is a later recording of a job, not a job", hint=f"distprof trigger "
                         f"{quoted(run.absolute().parent.parent)}")
     if about.end_ns is not None:
         raise DataError(f"the job of {run} is over", hint=f"distprof findings {quoted(run)} shows what was recorded")
     owner = run.stat().st_uid
     if owner != os.geteuid():
-        raise OutputError(f"{run} belongs to {_name(owner)}, whose ranks take no requests of {_name(os.geteuid())}",
+        raise OutputError(f"{run} belongs to {_name(owner)}, whose ranks accept no requests from {_name(os.geteuid())}",
                           hint=f"run it as {_name(owner)}")
 
 
@@ -123,12 +123,12 @@ def _latest(run: Path) -> LatestStep:
     latest = latest_step(run)
     if latest is None:
         if any(folder.name.endswith(PARTIAL_SUFFIX) for folder in rank_folders(run)):
-            raise DataError(f"the ranks of {run} still record their first steps",
-                            hint="try again in a moment: requests are taken once these are recorded")
-        raise DataError(f"no rank of {run} notes its steps, so none would read a request",
+            raise DataError(f"the ranks of {run} are still recording their first steps",
+                            hint="try again in a moment: requests are accepted after that")
+        raise DataError(f"no rank of {run} is watched, so none would read a request",
                         hint="is it a job with --watch off or DISTPROF_WATCH=off, or one that has just begun?")
     if latest.age_s > max(WITHOUT_STEP_S, WITHOUT_STEPS * latest.step_s):
-        raise DataError(f"no step of {run} has ended for {latest.age_s:.0f} s: its job has ended or stands still",
+        raise DataError(f"no step of {run} has ended for {latest.age_s:.0f} s: its job has ended or hangs",
                         hint=f"distprof comms {quoted(run)} shows ranks that hang")
     return latest
 
@@ -165,7 +165,7 @@ def _why(found: WindowProgress) -> str:
     """Why ranks recorded nothing."""
     if found.failed:
         return next(iter(found.failed.values()))
-    return "they did not read the request, or the job ended" if not found.read else "the job ended, or stands still"
+    return "they did not read the request, or the job ended" if not found.read else "the job ended, or hangs"
 
 
 def lines_of(found: Triggered) -> list[str]:

@@ -1,4 +1,4 @@
-"""The watcher of a job, as its launcher has it: begun beside the job, asked at its end, never in its way."""
+"""The launcher's handle of the watcher: started with the job, asked at its end; it never holds up the job."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WatchProcess:
             self._ask()
         if self._end is None or self._end.kind != "end":
             why = f": {self._end.lines[0]}" if self._end is not None else self._how_it_ended()
-            say(f"the steps were not watched until the end{why}. Next:",
+            say(f"the watch ended before the job{why}. Next:",
                 f"    distprof watch --once {quoted(self._order.directory)}")
             return []
         return self._end.lines

@@ -24,8 +24,9 @@ from distprof.contract.watch_state import (
     WatchState,
     certain_findings,
     logged_file,
+    read_state,
+    write_state,
 )
-from distprof.contract.written_state import read_state, write_state
 from distprof.errors import DataError
 from distprof.launch.watching.claim import Claim
 from distprof.launch.watching.watcher_protocol import END, Message, WatchOrder, address
@@ -221,11 +222,11 @@ class Watcher:
         """Looks once more, when all ranks have ended; what is to be said of the whole job."""
         self.look(running=False)
         if self._alerts is not None and not self._alerts.finish(PATIENCE_S):
-            tell("say", "--on-finding did not take all findings in time")
+            tell("say", "not all findings were delivered to --on-finding in time")
         if self._collector is not None and not self._collector.finish(PATIENCE_S):
-            tell("say", "--otlp did not take the last metrics in time")
+            tell("say", "the last metrics were not delivered to --otlp in time")
         if self._order.is_alone and self._order.log_to in OPEN_RUNS and not self._is_logged():
-            tell("say", f"--log-to {self._order.log_to}: nothing was written, as no rank had a run of it open")
+            tell("say", f"--log-to {self._order.log_to}: nothing was logged, because no rank had an open run")
         self.release()
         from distprof.merge.text.watch import end_lines
 
@@ -273,7 +274,7 @@ class Watcher:
             if self._num_said <= MOST_SAID:
                 tell("say", finding.text)
             elif self._num_said == MOST_SAID + 1:
-                tell("say", "there are more findings, which distprof watch shows")
+                tell("say", "there are more findings; see distprof watch")
         if is_new:
             self._alert("new", finding)
         elif is_explained:

@@ -10,8 +10,7 @@ import polars as pl
 
 from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity
-from distprof.merge.activity.waiting import RankCollectives
+from distprof.merge.activity.rank_activity import RankActivity, RankCollectives
 
 PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
 """What a step is split into; they add up to it."""

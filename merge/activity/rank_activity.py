@@ -1,25 +1,100 @@
-"""What one rank was doing: its activity lane, when it computed, and when communication was exposed."""
+"""What one rank was doing: its activity lane, when it computed and waited, and when communication was exposed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.arrays import Integers
+from distprof.arrays import Array, Integers
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.activity.activities import Activities, Activity, ActivityLane
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
-from distprof.merge.activity.waiting import RankCollectives
-from distprof.merge.match.backend_names import communicates
+from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 
+WAITED = ("collective", "rank", "op", "step", "num_ranks", "enqueue_ns", "arrival_ns", "end_ns", "wait_ns")
+"""Columns that waiting is found from; the lists and texts of a million rows are large."""
 RESUMED_NS = 10_000_000
 """A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
 have to wait for a processor; and by no more than it had waited."""
 CALLED = ("forward", "evaluation", "recompute", "data", "optimizer")
 """Activities in which C++ does not wait for collectives, and Python's waits are slices of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCollectives:
+    """The collectives of one rank, by arrival; times on the common clock."""
+
+    collective: Integers
+    step: Integers
+    enqueue_ns: Integers
+    arrival_ns: Integers
+    end_ns: Integers
+    last_arrival_ns: Integers
+    """When the last rank of the collective arrived; this rank's own arrival where that is not known."""
+    together: Array
+    """False for sends and receives."""
+
+    @property
+    def in_flight(self) -> Intervals:
+        """From when the rank called them until they had ended."""
+        return Intervals.of(np.minimum(self.enqueue_ns, self.arrival_ns), self.end_ns)
+
+    @property
+    def running(self) -> Intervals:
+        """From when they began on this rank until they had ended."""
+        return Intervals.of(self.arrival_ns, self.end_ns)
+
+    @property
+    def messages(self) -> RankCollectives:
+        """Sends and receives alone."""
+        return RankCollectives(**{one.name: getattr(self, one.name)[~self.together] for one in fields(self)})
+
+    def waits(self) -> ActivityLane:
+        """When the rank was there and another was not; of several collectives the one it came to first counts."""
+        ends = np.minimum(self.last_arrival_ns, self.end_ns)
+        waited = np.flatnonzero(ends > self.arrival_ns)
+        order = waited[np.argsort(self.arrival_ns[waited], kind="stable")]
+        return ActivityLane.first_counts(self.arrival_ns[order], ends[order],
+                                         Activities.waiting_for(self.collective[order]))
+
+    @property
+    def waiting(self) -> Intervals:
+        """When the rank was there and another was not."""
+        waits = self.waits()
+        return Intervals.of(waits.starts, waits.ends)
+
+
+def collectives_by_rank(rows: pl.DataFrame) -> dict[int, RankCollectives]:
+    """The collectives of every rank whose arrival and end are known.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`, of the steps that count.
+    """
+    known = with_receivers(rows.select(WAITED)).drop_nulls(("arrival_ns", "end_ns"))
+    table = known.select(
+        "rank", "collective", pl.col("step").fill_null(-1), pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")),
+        "arrival_ns", "end_ns", last_arrival_ns=pl.col("arrival_ns") + pl.col("wait_ns").fill_null(0),
+        together=~pl.col("op").is_in(POINT_TO_POINT),
+    ).sort("rank", "arrival_ns")
+    return {int(key[0]): RankCollectives(**{name: part[name].to_numpy() for name in part.columns if name != "rank"})
+            for key, part in table.partition_by("rank", as_dict=True, maintain_order=True).items()}
+
+
+def with_receivers(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `wait_ns` of those that wait for a sender: until the sender was there."""
+    is_pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("num_ranks") == 2)
+    sent = rows.filter(is_pair, pl.col("op") == "send").select("collective", sent_ns="arrival_ns").unique("collective")
+    if sent.is_empty():
+        return rows
+    joined = rows.join(sent, on="collective", how="left", maintain_order="left")
+    waited = (pl.col("sent_ns") - pl.col("arrival_ns")).clip(0)
+    waited = pl.min_horizontal(waited, (pl.col("end_ns") - pl.col("arrival_ns")).clip(0))
+    return joined.with_columns(
+        pl.when(is_pair & (pl.col("op") == "recv")).then(waited).otherwise("wait_ns").alias("wait_ns")).drop("sent_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +230,8 @@ def _place(before: str | None, behind: str | None, *, has_forward: bool) -> str:
 
 def _launched(kernels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Kernels by start, with `launched_ns`; null where that is not known."""
-    launches = events.filter(pl.col("category").str.to_lowercase().str.starts_with("cuda_"),
-                             pl.col("correlation").is_not_null()).select("correlation", launched_ns="start_ns")
+    launches = events.filter(pl.col("category").str.to_lowercase().is_in(RUNTIME_CATEGORIES),
+                             pl.col("correlation") > 0).select("correlation", launched_ns="start_ns")
     return kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
 
 

@@ -5,7 +5,7 @@ They are read when they are asked for: those of a thousand ranks fit into no mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,15 @@ from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.activity.device.commands import COPIES, KERNEL, RUNTIME
 from distprof.merge.activity.markers import GLOO, STEP, TORCH_MODULE
-from distprof.merge.clock.common_times import on_common_clock
-from distprof.merge.clock.model import Clock, RankClock
+from distprof.merge.clock.model import Clock, RankClock, on_common_clock
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import DAMAGE, TYPES, empty, unreadable, wanted_rows
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.repair import cut_overlong, has_overlong, untimed
 from distprof.merge.scan.scanned_columns import NONE, SLICE
 
 CATEGORIES = ("cpu_op", "user_annotation", KERNEL, *COPIES, *RUNTIME)
@@ -77,7 +77,7 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
     names = [string_of(text) for text in scanner.names.texts()]
     threads = [text.decode("utf-8", "replace") for text in scanner.threads.texts()]
     categories = [text.decode("utf-8", "replace").lower() for text in scanner.categories.texts()]
-    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    columns = _with_times([np.concatenate(parts) for parts in zip(*found, strict=True)], categories)
     words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(
         (names, categories, threads, [one.split(" ", 1)[0] for one in threads]), (*columns[:3], columns[2]),
         strict=True)]  # a thread is named by its process as well
@@ -91,6 +91,14 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
                           **dict(zip(INTEGERS, integers, strict=True))})
     unknown = [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in INTEGERS]
     return frame.with_columns(unknown).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def _with_times(columns: Sequence[Any], categories: Sequence[str]) -> list[Any]:
+    """The slices without those of devices that have no times."""
+    is_device = np.array([text in (KERNEL, *COPIES) for text in categories] + [False], bool)
+    rows = np.flatnonzero(is_device[columns[1]])
+    lost = rows[untimed(columns[3][rows], columns[4][rows])]
+    return [np.delete(column, lost) for column in columns]
 
 
 def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:

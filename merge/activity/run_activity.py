@@ -15,13 +15,12 @@ from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import DeviceSteps, OnHost, device_steps
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.markers import STEP
-from distprof.merge.activity.rank_activity import RankActivity, host_lane, rank_activity
+from distprof.merge.activity.rank_activity import RankActivity, RankCollectives, host_lane, rank_activity
 from distprof.merge.activity.rank_slices import slices_of, steps_drawn
-from distprof.merge.activity.waiting import RankCollectives
 from distprof.merge.clock.model import Clock, RankClock
-from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import rank_table
+from distprof.merge.run.timelines import for_each_rank
 
 AT_ONCE = 2
 """Ranks that are read side by side: their slices are in memory together."""

@@ -16,14 +16,12 @@ from distprof.merge.activity.activities import OF_MODULES, Activities, Activity
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.device.mean_steps import counted_steps, without_kernels
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
+from distprof.merge.blame.causes import TIMED, timed_cause, with_lines
 from distprof.merge.blame.culprits import AMOUNTS, Blind, Cause, Culprit, by_host, more_data
-from distprof.merge.blame.excess import Excess, excess_of
-from distprof.merge.blame.lines import with_lines
+from distprof.merge.blame.excess import Excess, ShiftingLateness, excess_of, shifting_lateness
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
-from distprof.merge.blame.shifting import ShiftingLateness, shifting_lateness
 from distprof.merge.blame.slow_groups import SlowGroup, slow_groups
-from distprof.merge.blame.timed import TIMED, timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job
@@ -35,6 +33,8 @@ from distprof.merge.run.tables import read_table
 NOT_SHOWN = "between slices"
 VAGUE = ("unknown", "whole")
 """Causes that name nothing."""
+MISLEADING = 0.5
+"""Part of the collectives that contradict the clocks from which on nobody is known to be in time."""
 WITH_GRAPH = (None, "no peers", "no timeline")
 """Reasons why no rank can be blamed, with which the job can be replayed all the same."""
 EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns",
@@ -135,6 +135,8 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job, steps: pl.Dat
         found = by_timers(run, found, steps)
     if blind is None and not any(one.certain for one in found) and _hides_waits(run, even):
         blind = "no timeline"
+    if blind is None and not any(one.certain for one in found) and _is_wrong(clock):
+        blind = "wrong clock"
     hosts = {rank.number: rank.host for rank in run.ranks}
     slow = slow_groups(even.rows, even_job, exact, hosts) if blind in WITH_GRAPH else []
     return Analysis(breakdown=breakdown, devices=devices, without_kernels=without_kernels(devices, did.rows),
@@ -171,6 +173,11 @@ def _timed(run: Run, one: Culprit, steps: pl.DataFrame, among: Collection[int] |
     cause = timed_cause(steps, read_table(some, MODULES.only(*TIMED)).rows, one.rank,
                         max(one.gain_ns, one.last_gain_ns))
     return one if cause is None else replace(one, causes=[cause])
+
+
+def _is_wrong(clock: Clock) -> bool:
+    check = clock.check
+    return check is not None and check.contradicts and check.violations >= MISLEADING * check.num_collectives
 
 
 def _hides_waits(run: Run, did: RunProgram) -> bool:

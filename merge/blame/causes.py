@@ -1,18 +1,41 @@
-"""Causes: which module, or what else, a rank spends more time in than its peers."""
+"""Causes: in what a rank spends more time than its peers, by timelines, by timers alone, and by lines of the script."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
-from distprof.merge.activity.activities import OF_MODULES, Activity
-from distprof.merge.blame.culprits import Cause
+from distprof.contract.passes import TIME
+from distprof.contract.tables import LINES
+from distprof.merge.activity.activities import OF_MODULES, Activities, Activity
+from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.blame.culprits import Cause, Culprit, Line
 from distprof.merge.blame.excess import WHOLE, Excess
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_table
+from distprof.merge.waits.script_lines import PLACE, spent_in_lines
 
 MOST_OF = 0.7
 """Share of an excess that lies in the module which is named for it."""
+OF_IT = 0.5
+"""Part of what the rank is late by that a module, or a part of the step, has to exceed others by."""
+ALMOST = 0.7
+"""Part of the largest excess from which on a module inside is named in place of the one around it."""
+PARTS = {"data": "before_forward_ns", "optimizer": "optimizer_ns"}
+PHASES = {"forward": "fwd_time_ns", "backward": "bwd_time_ns", "recompute": "recompute_time_ns"}
+TIMED = ("rank", "module_path", "depth", *PHASES.values())
+"""Columns of `MODULES` that tell it."""
+MOST_OF_IT = 0.5
+"""Part of an excess that a line has to show."""
+FEWEST = 3
+"""Samples of a line in steps with a timeline, from which on these tell in which activity it is."""
+COUNTS = ("batch", "elements", "core")
+"""Causes that are no time."""
 
 
 def cause_of(excess: Excess, row: int, kind: str, known: Sequence[Activity], gain_ns: float) -> Cause | None:
@@ -69,3 +92,107 @@ def _lies_in(activity: Activity, kind: str, where: str | None) -> bool:
         path = activity.where
         return path is not None and (not where or path == where or path.startswith(f"{where}."))
     return activity.where == where
+
+
+def timed_cause(steps: pl.DataFrame, modules: pl.DataFrame, rank: int, gain_ns: float) -> Cause | None:
+    """The part of a step, or the innermost module, that explains most of what a rank delays others by; None where none
+    does.
+
+    A rank that waits for others inside a module takes longer, too: so do those it is compared with, and more so.
+
+    Args:
+        steps: `STEPS` of the rank and its peers.
+        modules: `TIMED` of them.
+        rank: It delays others.
+        gain_ns: By how much a step would be shorter without that.
+    """
+    timed = steps.filter(pl.col("pass") == TIME)
+    found = [_of_part(timed, rank, gain_ns, kind, column) for kind, column in PARTS.items()]
+    found += [_of_phase(modules, rank, gain_ns, phase, column) for phase, column in PHASES.items()]
+    return max((one for one in found if one is not None), key=lambda one: one.spent - one.of_peers, default=None)
+
+
+def _of_part(steps: pl.DataFrame, rank: int, gain_ns: float, kind: str, column: str) -> Cause | None:
+    means = dict(steps.drop_nulls(column).group_by("rank").agg(pl.col(column).mean()).iter_rows())
+    mine, others = means.pop(rank, None), pl.Series(list(means.values()), dtype=pl.Float64).median()
+    if mine is None or not isinstance(others, float) or mine - others < OF_IT * gain_ns:
+        return None
+    return Cause(kind=kind, where=None, gain_ns=gain_ns, spent=mine, of_peers=others)
+
+
+def _of_phase(modules: pl.DataFrame, rank: int, gain_ns: float, phase: str, column: str) -> Cause | None:
+    times = modules.select("rank", "module_path", "depth", ns=column).drop_nulls()
+    others = times.filter(pl.col("rank") != rank).group_by("module_path").agg(usual=pl.col("ns").median())
+    mine = times.filter(pl.col("rank") == rank).join(others, on="module_path").with_columns(
+        excess=pl.col("ns") - pl.col("usual"))
+    most = mine["excess"].max()
+    if not isinstance(most, int | float) or most <= 0 or most < OF_IT * gain_ns:
+        return None
+    one = mine.filter(pl.col("excess") >= ALMOST * most).sort("depth", "excess").row(-1, named=True)
+    return Cause(kind=phase, where=one["module_path"], gain_ns=gain_ns, spent=one["ns"], of_peers=one["usual"])
+
+
+def with_lines(run: Run, clock: Clock, culprits: Sequence[Culprit], steps: pl.DataFrame, collectives: pl.DataFrame,
+               did: Mapping[int, RankActivity], activities: Activities) -> list[Culprit]:
+    """Names the line of the largest cause of each culprit that is certain, where one is.
+
+    Args:
+        run: What was recorded.
+        clock: Of it.
+        culprits: Ranks that delay the job.
+        steps: Start and end of the steps that count, of each rank, on the common clock.
+        collectives: With the waits that were recorded, likewise.
+        did: What ranks did in steps with a timeline.
+        activities: Names of that.
+    """
+    if not any(one.certain and one.causes for one in culprits):
+        return list(culprits)
+    samples = read_table(run, LINES).rows
+    if samples is None or samples.is_empty():
+        return list(culprits)
+    spent = spent_in_lines(_on_common_clock(samples, clock), steps, collectives)
+    return [one if not one.certain or not one.causes else replace(one, causes=[
+        _with_line(one.causes[0], one.rank, spent, did.get(one.rank), activities), *one.causes[1:]])
+        for one in culprits]
+
+
+def _on_common_clock(samples: pl.DataFrame, clock: Clock) -> pl.DataFrame:
+    parts = samples.sort("rank", "at_ns").partition_by("rank")
+    return pl.concat([part.with_columns(pl.Series("at_ns", clock.line(int(part["rank"][0])).to_common(
+        part["at_ns"].to_numpy()))) for part in parts])
+
+
+def _with_line(cause: Cause, rank: int, spent: pl.DataFrame, did: RankActivity | None,
+               activities: Activities) -> Cause:
+    if cause.kind in COUNTS:
+        return cause
+    each = spent.group_by("rank", *PLACE).agg(pl.col("ns").sum())
+    others = sorted(set(spent["rank"].to_list()) - {rank})
+    for row in _excess(each, rank, others).iter_rows(named=True):
+        if row["ns"] - row["usual"] < MOST_OF_IT * (cause.spent - cause.of_peers):
+            return cause
+        at = spent.filter(pl.col("rank") == rank, *(pl.col(name) == row[name] for name in PLACE))["at_ns"].to_numpy()
+        if did is None or _is_in(cause, at, did, activities):
+            return replace(cause, line=Line(file=row["file"], line=row["line"], function=row["function"],
+                                            spent_ns=row["ns"], of_peers_ns=row["usual"]))
+    return cause
+
+
+def _excess(each: pl.DataFrame, rank: int, others: Sequence[int]) -> pl.DataFrame:
+    """Lines of a rank with what the median other rank spends there, those with the largest excess first."""
+    mine = each.filter(pl.col("rank") == rank)
+    theirs: dict[tuple[object, ...], list[float]] = {place: [] for place in mine.select(PLACE).iter_rows()}
+    for *place, ns in each.filter(pl.col("rank") != rank).select(*PLACE, "ns").iter_rows():
+        if tuple(place) in theirs:
+            theirs[tuple(place)].append(ns)
+    usual = [float(np.median([*found, *[0.0] * (len(others) - len(found))])) if others else 0.0
+             for found in theirs.values()]
+    return mine.with_columns(usual=pl.Series(usual, dtype=pl.Float64)).sort(
+        pl.col("ns") - pl.col("usual"), *PLACE, descending=[True, False, False, False])
+
+
+def _is_in(cause: Cause, at: np.ndarray, did: RankActivity, activities: Activities) -> bool:
+    """Whether the line runs in the activity that is the cause, as far as timelines show it."""
+    known, labels = did.lane.at(at)
+    kinds = [activities.known[label].kind for label in labels[known].tolist()]
+    return len(kinds) < FEWEST or cause.kind in ("whole", "unknown") or kinds.count(cause.kind) >= len(kinds) / 2

@@ -24,7 +24,7 @@ NOT_ITS_OWN = ("core", "unknown")
 
 
 Blind = Literal["one rank", "one file", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven",
-                "no timeline"]
+                "no timeline", "wrong clock"]
 """Why delays cannot be seen."""
 
 

@@ -1,4 +1,4 @@
-"""Excess: by how much a rank worked longer than its peers, step by step and activity by activity."""
+"""Excess: by how much a rank worked longer than its peers, step by step, by activity, and where that shifts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,66 @@ from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Array, Flags, Integers
+from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.merge.activity.activities import Activity
-from distprof.merge.blame.untraced import divided
 from distprof.merge.chance import median_of_others
 from distprof.merge.program.job import Job
 from distprof.merge.program.parts import numbered
 
+SHOWS = 0.3
+"""Part of what a rank does beyond its peers in steps without a timeline that has to show in those with one."""
 MOST_CELLS = 40_000_000
 """From more on, work is not kept by its place among the calls of a step."""
 WHOLE = "whole"
 """All that a rank does itself."""
+FEWEST = 8
+"""Steps from which on it shows whether lateness shifts."""
+MATERIAL = 0.1
+"""Smallest part of a step by which the latest rank is behind its peers: jitter of balanced ranks is less."""
+MOST_OFTEN = 0.5
+"""Largest part of the steps in which one rank is the latest, and the same above what is its share of them:"""
+ABOVE_SHARE = 0.2
+
+
+def divided(work: Array, traced: Flags, unknown: Flags, position: Integers) -> Array:
+    """Divides unknown work among activities.
+
+    At a place among the calls of a step, the part that the median peer does too is divided as both do it in the steps
+    with a timeline, and the rest by what exceeds the peers there. Where nothing much does, the rest stays unknown: it
+    was something that no timeline shows.
+
+    Args:
+        work: Of peers; shape (ranks, steps, cells).
+        traced: Which steps have a timeline.
+        unknown: Which cells are of unknown activities.
+        position: Place among the calls, of each cell; ascending.
+
+    Returns:
+        Work of the same shape, and the same sum at each place.
+    """
+    if not len(position):
+        return work
+    new = np.diff(position, prepend=-1) != 0
+    first, place = np.flatnonzero(new), np.cumsum(new) - 1
+    seen = work[:, traced].mean(axis=1) * ~unknown
+    usual = median_of_others(seen)
+    # of two ranks, each is the median peer of the other: what one does more is none of what both do
+    common, excess = np.minimum(seen, usual), np.clip(seen - usual, 0, None)
+    open_work = np.add.reduceat(work[:, ~traced] * unknown, first, axis=-1)
+    base = np.minimum(open_work, median_of_others(open_work)) * (np.add.reduceat(common, first, axis=-1) > 0)[:, None]
+    extra = open_work - base
+    shows = np.add.reduceat(excess, first, axis=-1) >= np.maximum(SHOWS * extra.mean(axis=1), 1)
+    found = work.astype(float)
+    found[:, ~traced] += (base[:, :, place] * _shares(common, first, place)[:, None]
+                          + (extra * shows[:, None])[:, :, place] * _shares(excess, first, place)[:, None])
+    found[:, ~traced] = np.where(unknown, (extra * ~shows[:, None])[:, :, place], found[:, ~traced])
+    return found
+
+
+def _shares(values: Floats, first: Integers, place: Integers) -> Floats:
+    """Each value over the sum of those at its place."""
+    total = np.add.reduceat(values, first, axis=-1)[:, place]
+    return np.divide(values, total, out=np.zeros_like(values), where=total > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,3 +171,46 @@ def excess_of(job: Job, peers: Integers, counted: Sequence[int], known: Sequence
     return Excess(ranks=peers, steps=steps, counts=np.isin(steps, counted), labels=labels, position=position,
                   work=divided(work, is_traced, unknown, position) if mixed else work, recorded=work, piece=chosen,
                   place=place, kinds=[*names, WHOLE], kind_of=kind_of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftingLateness:
+    """What waiting for the latest rank of each step costs, where that is another one from step to step."""
+
+    ranks: list[int]
+    """Those that are the latest in a step."""
+    num_steps: int
+    late_ns: float
+    """By how much the latest rank of a step works longer than its peers, median of the steps."""
+    step_ns: float
+
+    @property
+    def share(self) -> float:
+        """Of a step."""
+        return self.late_ns / self.step_ns if self.step_ns else 0.0
+
+
+def shifting_lateness(groups: Sequence[Excess], ranks: Sequence[int], step_ns: float) -> ShiftingLateness | None:
+    """Looks at the largest set of peers.
+
+    Args:
+        groups: By how much ranks exceed their peers.
+        ranks: Numbers of the ranks of the job.
+        step_ns: Mean step.
+
+    Returns:
+        None where nobody is late, or one rank is too often.
+    """
+    largest = max(groups, key=lambda one: len(one.ranks), default=None)
+    if largest is None or int(largest.counts.sum()) < FEWEST:
+        return None
+    beyond = largest.beyond[:, :, -1]
+    often = np.bincount(beyond.argmax(axis=0), minlength=len(beyond)) / beyond.shape[1]
+    latest = np.flatnonzero(often > 0)
+    if latest[-1] >= len(largest.ranks):
+        return None  # not all of them are known
+    found = ShiftingLateness(
+        ranks=[int(ranks[rank]) for rank in largest.ranks[latest]], num_steps=beyond.shape[1],
+        late_ns=float(np.median(beyond.max(axis=0))), step_ns=step_ns)
+    too_often = max(MOST_OFTEN, 1 / len(beyond) + ABOVE_SHARE)
+    return found if often.max() <= too_often and found.share >= MATERIAL else None

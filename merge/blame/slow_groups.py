@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of, text_of
+from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of, text_of
 from distprof.merge.blame.culprits import MATERIAL, SURE
 from distprof.merge.blame.verdicts import REPLAY
 from distprof.merge.chance import chance, median_of_others

@@ -10,12 +10,11 @@ import numpy as np
 
 from distprof.arrays import Flags, Floats, Integers
 from distprof.merge.activity.activities import Activity
-from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
+from distprof.merge.blame.candidates import TOGETHER, Candidate, ReplayedJob, candidates
 from distprof.merge.blame.causes import cause_of
 from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import Processors
-from distprof.merge.blame.replayed_job import ReplayedJob
 from distprof.merge.chance import chance
 from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief

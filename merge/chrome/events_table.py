@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distprof.arrays import Array, Flags, Integers
-from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
+from distprof.contract.merged import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import Column
 from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents

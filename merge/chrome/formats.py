@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from distprof.contract.merged_tables import MERGED_EVENTS
+from distprof.contract.merged import MERGED_EVENTS
 from distprof.contract.paths import TRACE_JSON, TRACE_TAR
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from distprof.merge.run.timelines import losses_of
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.cost.collective_pieces import CollectivePieces
+    from distprof.merge.cost.measured_parts import CollectivePieces
     from distprof.storage.writing.by_workers import ByWorkers
 
 

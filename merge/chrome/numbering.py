@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distprof.merge.scan.engine import Scanner
+from distprof.merge.scan.made_events import meta
 from distprof.merge.scan.scanned_columns import Text, thread_of
 
 NUMBERS_PER_RANK = 1 << 14
@@ -16,6 +17,9 @@ NUMBERS_PER_RANK = 1 << 14
 rank needs more."""
 PSEUDO = ("Spans", "Traces", "", "-1")
 """Processes that Kineto invents; their threads go to the rank's CPU process."""
+KERNELS = (b"kernel", b"gpu_memcpy", b"gpu_memset")
+"""Categories of what runs on a device."""
+DEVICE = re.compile(rb'"device"\s*:\s*"?(\d{1,4})')
 
 
 @dataclass(slots=True)
@@ -146,13 +150,13 @@ class Lanes:
     def describe(self) -> Iterator[dict[str, object]]:
         """Metadata events that name every process and thread, call it after all events have been through."""
         for index, process in enumerate(self._processes.values()):
-            yield _meta(process.pid, "process_name", {"name": _ascii(f"{self.title} | {process.name}")})
-            yield _meta(process.pid, "process_labels", {"labels": _ascii(self.title)})
-            yield _meta(process.pid, "process_sort_index", {"sort_index": self.rank * 64 + min(index, 63)})
+            yield meta(process.pid, "process_name", {"name": _ascii(f"{self.title} | {process.name}")})
+            yield meta(process.pid, "process_labels", {"labels": _ascii(self.title)})
+            yield meta(process.pid, "process_sort_index", {"sort_index": self.rank * 64 + min(index, 63)})
         for thread in self._threads.values():
-            yield _meta(thread.pid, "thread_name", {"name": _ascii(thread.name)}, thread.tid)
+            yield meta(thread.pid, "thread_name", {"name": _ascii(thread.name)}, thread.tid)
             if thread.sort_index is not None:
-                yield _meta(thread.pid, "thread_sort_index", {"sort_index": thread.sort_index}, thread.tid)
+                yield meta(thread.pid, "thread_sort_index", {"sort_index": thread.sort_index}, thread.tid)
 
 
 def _title(raw_pid: str, raw_tid: str) -> str:
@@ -161,17 +165,8 @@ def _title(raw_pid: str, raw_tid: str) -> str:
     return f"thread {raw_tid}"
 
 
-def _meta(pid: int, name: str, args: dict[str, object], tid: int | None = None) -> dict[str, object]:
-    return {"ph": "M", "name": name, "pid": pid, **({} if tid is None else {"tid": tid}), "args": args}
-
-
 def _ascii(text: str) -> str:
     return text.encode("ascii", "replace").decode()
-
-
-KERNELS = (b"kernel", b"gpu_memcpy", b"gpu_memset")
-"""Categories of what runs on a device."""
-DEVICE = re.compile(rb'"device"\s*:\s*"?(\d{1,4})')
 
 
 class DeviceProcesses:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from distprof.contract.merged_tables import MERGED_OPERATORS
+from distprof.contract.merged import MERGED_OPERATORS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import OPS
 from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.chrome.drawing.collectives import Drawing
-    from distprof.merge.cost.collective_pieces import CollectivePieces
+    from distprof.merge.cost.measured_parts import CollectivePieces
 
 MOST_NUMBERS = 1 << 31
 """Perfetto keeps 32 bits of a pid or tid, with a sign."""
+Chain = tuple["pl.DataFrame", "pl.DataFrame"]
+"""`on_common_clock` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
 
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
@@ -107,10 +109,6 @@ def _title(rank: Rank) -> str:
     return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.host)))
 
 
-Chain = tuple["pl.DataFrame", "pl.DataFrame"]
-"""`on_common_clock` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
-
-
 def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], selections: Mapping[int, EventSelection],
                   clocks: Mapping[int, RankClock]) -> dict[int, list[DrawnTensor]]:
     """Tensors by rank."""
@@ -145,7 +143,7 @@ def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chai
             one.categories is not None and DRAWN not in one.categories for one in selections.values()):
         return None
     from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
-    from distprof.merge.cost.collective_pieces import CollectivePieces
+    from distprof.merge.cost.measured_parts import CollectivePieces
 
     wanted = {}
     for rank, selection in selections.items():

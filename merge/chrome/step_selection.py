@@ -23,7 +23,7 @@ from distprof.units import size
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.cost.collective_pieces import CollectivePieces
+    from distprof.merge.cost.measured_parts import CollectivePieces
 
 Steps = tuple[Any, Any, Any]
 """Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
@@ -107,7 +107,7 @@ def fitting(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOp
 def _late(collectives: CollectivePieces | None) -> int | None:
     if collectives is None:
         return None
-    from distprof.merge.cost.collectives import most_often_late
+    from distprof.merge.cost.measures import most_often_late
 
     return most_often_late(collectives)
 

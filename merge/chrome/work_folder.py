@@ -22,6 +22,17 @@ from distprof.merge.workers.carried import carried_in, carry
 WORK = ".work"
 LOOK_S = 1.0
 """Between two looks whether the folder is still there."""
+_WATCH = """
+import os, shutil, sys
+if sys.stdin.read() != "done":
+    gone = sys.argv[1] + ".gone"
+    try:
+        os.rename(sys.argv[1], gone)
+    except OSError:
+        pass
+    shutil.rmtree(gone, ignore_errors=True)
+"""
+"""Reads to the end of its input, which comes when the merge has ended, however that was."""
 
 
 def make_work_folder(folder: Path) -> Path:
@@ -88,19 +99,6 @@ class Attempt:
         if not self._is_kept:
             with suppress(OSError):
                 self._temporary.unlink()
-
-
-_WATCH = """
-import os, shutil, sys
-if sys.stdin.read() != "done":
-    gone = sys.argv[1] + ".gone"
-    try:
-        os.rename(sys.argv[1], gone)
-    except OSError:
-        pass
-    shutil.rmtree(gone, ignore_errors=True)
-"""
-"""Reads to the end of its input, which comes when the merge has ended, however that was."""
 
 
 @contextmanager

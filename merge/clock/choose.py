@@ -1,16 +1,29 @@
-"""Chooses how the ranks of a run are brought to one clock, and checks the result against its collectives."""
+"""Chooses how the ranks of a run are brought to one clock, and checks the result against its collectives.
+
+What ranks recorded of their clocks comes first, before any collective is looked at.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from distprof.contract.rank_json import ClockPair
+from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.model import Align, Alignment, Clock
-from distprof.merge.clock.recorded_clock import hosts_of, is_told
-from distprof.merge.run.run_model import Run
+from distprof.merge.run.run_model import Rank, Run
+from distprof.terminal import quoted_all
 
 if TYPE_CHECKING:
     import polars as pl
+
+_TOLD: list[bool] = [False]
+"""The last one counts. A command asks for hosts in many places, some of them in threads of their own."""
 
 
 def needs_collectives(run: Run, recorded: Clock, align: Align) -> bool:
@@ -54,3 +67,76 @@ def unaligned(clock: Clock) -> Clock:
     """The clock that leaves every time as its rank has it."""
     return replace(clock, method="none", reason="asked", excess_ns=0, ranks={
         rank: Alignment(clock=known.clock) for rank, known in clock.ranks.items()})
+
+
+@contextmanager
+def on_one_host() -> Iterator[None]:
+    """Ranks whose kernels are not known are taken for ranks of one host in here; of the whole process."""
+    _TOLD.append(True)
+    try:
+        yield
+    finally:
+        _TOLD.pop()
+
+
+def recorded_clock(run: Run) -> Clock:
+    """Ranks of one host share a clock; samples join the others where there are some."""
+    set_by_ns = max((_set_by_ns(_pairs(rank)) for rank in run.ranks), default=0)
+    if len(run.ranks) == 1:
+        return Clock(method="shared", num_hosts=1, set_by_ns=set_by_ns,
+                     ranks={run.ranks[0].number: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)})
+    return replace(clock_by_samples([_sampled(rank) for rank in run.ranks]), set_by_ns=set_by_ns)
+
+
+def is_told() -> bool:
+    """Whether that is so here."""
+    return _TOLD[-1]
+
+
+def runs_as_told(paths: Iterable[str | os.PathLike[str]]) -> str:
+    """Paths of runs as arguments of a command that compares times of ranks: as they are compared here."""
+    return f"{'--same-host ' if is_told() else ''}{quoted_all(paths)}"
+
+
+def hosts_of(run: Run) -> dict[int, Hashable]:
+    """What is equal on ranks that share a kernel, by rank; None where that is not known."""
+    return {rank.number: _host(rank) for rank in run.ranks}
+
+
+def _host(rank: Rank) -> Hashable:
+    """A trace of another program has the name of its host only; of containers, names differ on one host."""
+    boot_id = rank.recorded.boot_id if rank.recorded is not None else ""
+    is_name = bool(rank.host) and not rank.host.startswith("localhost")
+    if not boot_id and _TOLD[-1]:
+        return "told"
+    return (rank.host, boot_id) if boot_id or (rank.recorded is None and is_name) else None
+
+
+def _sampled(rank: Rank) -> SampledRank:
+    return SampledRank(rank=rank.number, host=_host(rank), set_by_ns=stepped_by_ns(_pairs(rank)),
+                       samples=rank.recorded.clock_sync if rank.recorded is not None else [])
+
+
+def _pairs(rank: Rank) -> Sequence[ClockPair]:
+    return rank.recorded.clock if rank.recorded is not None else []
+
+
+def _set_by_ns(pairs: Sequence[ClockPair]) -> int:
+    """How far the wall clock was moved against the one that is never set."""
+    gaps = [pair.realtime_ns - pair.monotonic_ns for pair in pairs]
+    return max(gaps) - min(gaps) if gaps else 0
+
+
+def stepped_by_ns(pairs: Sequence[ClockPair]) -> int:
+    """How far the wall clock was set at once. A steady drift does not count: samples of clocks show it themselves.
+
+    Against the line from the first reading to the last, a step shows but for the share of the time in which it fell.
+    """
+    most = _set_by_ns(pairs)
+    if len(pairs) < 3:
+        return most
+    times = np.array([pair.monotonic_ns for pair in pairs], np.int64)
+    gaps = np.array([pair.realtime_ns for pair in pairs], np.int64) - times
+    since, gaps = times - times[0], gaps - gaps[0]
+    share = float(np.diff(since).max() / since[-1]) if since[-1] > 0 else 1.0
+    return min(most, round(float(np.ptp(gaps - gaps[-1] * (since / since[-1]))) / (1 - share))) if share < 1 else most

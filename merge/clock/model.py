@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from distprof.arrays import Integers
 from distprof.contract.problems import ClockReason
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Align = Literal["auto", "samples", "collectives", "none"]
 """`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
@@ -226,3 +229,13 @@ def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
             "drift_uncertainty_ppm": known.drift_uncertainty_ppm, "reference_ns": known.line.reference_ns,
             "uncertainty_ns": known.uncertainty_ns}
 
+
+def on_common_clock(clock: Clock, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """The rows with these columns, each of its rank's clock, on the common clock; null stays null."""
+    import polars as pl  # takes its time, and a merge of traces shifts no tables
+
+    ranks = frame["rank"].to_numpy()
+    return frame.with_columns(
+        pl.when(pl.col(name).is_not_null()).then(
+            pl.Series(name, clock.to_common_ns(ranks, frame[name].fill_null(0).to_numpy()))).alias(name)
+        for name in names)

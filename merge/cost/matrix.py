@@ -15,6 +15,7 @@ rank to the root, a scatter from the root to each, an even share. An all_to_all 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -44,6 +45,55 @@ def bytes_between(rows: pl.DataFrame) -> pl.DataFrame:
     found = pl.concat([part for part in parts if len(part)] or [pl.DataFrame(schema=COLUMNS)])
     return found.group_by("source", "target", "op", "basis").agg(
         pl.col("num_bytes").sum(), pl.col("num_ops").sum()).sort("source", "target", "op", "basis").select(*COLUMNS)
+
+
+UNEVEN: dict[str, Any] = {
+    "group": pl.String, "group_description": pl.String, "group_ranks": pl.List(pl.Int64), "way": pl.String,
+    "num_calls": pl.Int64, "imbalance": pl.Float64, "rank": pl.Int64, "num_most": pl.Int64, "num_bytes": pl.Float64,
+    "mean_bytes": pl.Float64}
+
+
+def uneven_exchanges(rows: pl.DataFrame) -> pl.DataFrame:
+    """How unevenly all_to_alls with splits divide data among the ranks of a group, what each rank keeps included.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`. Only calls whose splits are known of all ranks count.
+
+    Returns:
+        `UNEVEN`, two rows for each group. `way`: received or sent; `imbalance`: the most that a rank has in a call,
+        divided by the mean of the ranks, mean of the calls, where anything is exchanged; `rank`: the one that has the
+        most in most calls, `num_most` of `num_calls`; `num_bytes` what it has in a call, `mean_bytes` what a rank has.
+    """
+    known = rows.filter(pl.col("op") == "all_to_all", pl.col("split_bytes").list.len() == pl.col(SIZE)).filter(
+        pl.len().over("collective") == pl.col(SIZE))
+    if known.is_empty():
+        return pl.DataFrame(schema=UNEVEN)
+    group = known.select("collective", *(pl.col(name).cast(pl.String) for name in (
+        "group", "group_description", "group_ranks"))).unique("collective")
+    each = with_lists(known).select("collective", sent=pl.col("rank"), received=pl.col("group_ranks"),
+                                    num_bytes=pl.col("split_bytes")).explode("received", "num_bytes")
+    found = pl.concat([_of_calls(_of_ranks(each, way).join(group, on="collective"), way)
+                       for way in ("received", "sent")])
+    return with_lists(found.sort("group", "group_ranks", "way")).select(*UNEVEN)
+
+
+def _of_ranks(each: pl.DataFrame, way: str) -> pl.DataFrame:
+    """What each rank has in each call."""
+    held = each.group_by("collective", rank=way).agg(pl.col("num_bytes").sum())
+    most, mean = (getattr(pl.col("num_bytes"), what)().over("collective") for what in ("max", "mean"))
+    return held.with_columns(most=most, mean=mean, is_most=pl.col("num_bytes") == most).filter(pl.col("mean") > 0)
+
+
+def _of_calls(held: pl.DataFrame, way: str) -> pl.DataFrame:
+    of_group = ["group", "group_description", "group_ranks"]
+    ranks = held.group_by(*of_group, "rank").agg(num_most=pl.col("is_most").sum().cast(pl.Int64),
+                                                 num_bytes=pl.col("num_bytes").mean())
+    first = ranks.sort("num_most", "num_bytes", "rank", descending=[True, True, False]).unique(
+        of_group, keep="first", maintain_order=True)
+    calls = held.group_by(*of_group).agg(num_calls=pl.col("collective").n_unique().cast(pl.Int64),
+                                         imbalance=(pl.col("most") / pl.col("mean")).mean(),
+                                         mean_bytes=pl.col("num_bytes").mean())
+    return calls.join(first, on=of_group, nulls_equal=True).with_columns(way=pl.lit(way))
 
 
 def matrix_of(between: pl.DataFrame, world_size: int) -> Bytes:

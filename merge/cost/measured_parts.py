@@ -1,18 +1,17 @@
-"""Matches and measures the collectives of many ranks part by part, and puts them in order, in files."""
+"""Matches and measures the collectives of many ranks part by part; gives them in pieces, in order, from files."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 
 from distprof.merge.clock.by_collectives import apart, checked, synchronising_apart
 from distprof.merge.clock.model import Check, Clock
-from distprof.merge.cost.collective_pieces import CollectivePieces, PiecesOnDisk
-from distprof.merge.cost.collectives import measured_collectives
-from distprof.merge.match.matched_parts import ISSUED, RowParts
+from distprof.merge.cost.measures import measured_collectives
+from distprof.merge.match.matched_run import ISSUED, RowParts
 from distprof.merge.match.mismatches import num_mismatches
 from distprof.merge.spill import Parts
 
@@ -86,3 +85,55 @@ def measured_parts(rows: RowParts, clock: Clock, hosts: Mapping[int, Hashable], 
     return CollectivePieces(
         frames=PiecesOnDisk(parts=pieces, order=("collective", "rank", ISSUED)), num_rows=len(pieces),
         begins_ns=begins.to_list(), folder=folder), measuring.check, measuring.num_differing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePieces:
+    """`MERGED_COLLECTIVES` in pieces of whole collectives, in their order; texts and lists of ranks are categories."""
+
+    frames: Iterable[pl.DataFrame]
+    """The pieces, as often as they are asked for."""
+    num_rows: int
+    """Of all pieces."""
+    begins_ns: Sequence[int] = ()
+    """First arrival in each piece but the first, ascending."""
+    folder: Path | None = None
+    """Where files can be made of what is made of them; None: they are few enough to be held."""
+
+    @classmethod
+    def held(cls, rows: pl.DataFrame) -> CollectivePieces:
+        """All in one piece."""
+        return cls(frames=(rows,), num_rows=len(rows))
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return iter(self.frames)
+
+    def where(self, kept: pl.Expr) -> CollectivePieces:
+        """The rows for which an expression is true."""
+        return replace(self, frames=_Where(frames=self.frames, kept=kept))
+
+    def whole(self) -> pl.DataFrame:
+        """All rows, in memory."""
+        return pl.concat(list(self), rechunk=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    frames: Iterable[pl.DataFrame]
+    kept: pl.Expr
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return (frame.filter(self.kept) for frame in self.frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PiecesOnDisk:
+    """Reads pieces from files, one after the other."""
+
+    parts: Parts
+    """Rows in any order, with a column for their order in a rank."""
+    order: Sequence[str]
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        for number in self.parts.numbers:
+            yield self.parts.read(number).sort(self.order, maintain_order=True).drop(self.order[-1])

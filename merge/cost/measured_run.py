@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 from distprof.contract.problems import CallsDiffer, Problem
 from distprof.contract.tables import COLLECTIVES
-from distprof.merge.clock.choose import choose_clock, needs_collectives
+from distprof.merge.clock.choose import choose_clock, hosts_of, needs_collectives, recorded_clock
 from distprof.merge.clock.model import Align, Clock
-from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.cost.collective_pieces import CollectivePieces
+    from distprof.merge.cost.measured_parts import CollectivePieces
 
 HELD_ROWS = 1 << 16
 """Rows of collectives that are in memory at once: 35 MB, while they are matched and measured."""
@@ -40,7 +39,7 @@ class MeasuredRun:
         """`MERGED_COLLECTIVES` piece by piece, held or not; None where they were not asked for."""
         if self.parts is not None or self.collectives is None:
             return self.parts
-        from distprof.merge.cost.collective_pieces import CollectivePieces
+        from distprof.merge.cost.measured_parts import CollectivePieces
 
         return CollectivePieces.held(self.collectives)
 
@@ -73,7 +72,7 @@ def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, f
             return in_parts
     if not collectives and not needs_collectives(run, recorded, align):
         return MeasuredRun(run=run, clock=choose_clock(run, recorded, align, None), collectives=None)
-    from distprof.merge.cost.collectives import measured_collectives  # with polars, which takes a while to import
+    from distprof.merge.cost.measures import measured_collectives  # with polars, which takes a while to import
     from distprof.merge.match.matched_run import match_run
     from distprof.merge.match.mismatches import num_mismatches
 
@@ -92,7 +91,7 @@ def _in_parts(run: Run, clock: Clock, folder: Path, held_rows: int) -> MeasuredR
     if num_rows <= held_rows:
         return None
     from distprof.merge.cost.measured_parts import measured_parts
-    from distprof.merge.match.matched_parts import RowParts
+    from distprof.merge.match.matched_run import RowParts
     from distprof.merge.match.rank_rows import recorded_batches
 
     rows = RowParts(num_rows, run.world_size, folder, held_rows)

@@ -1,4 +1,4 @@
-"""Measures what each collective cost, and which rank the others waited for.
+"""Measures what each collective cost, and which rank the others waited for: the columns of the merged table.
 
 For a collective on the ranks r, s_r the arrival and e_r the end: A = max s_r is the last arrival, A - min s_r their
 spread, wait_r = min(max(A - s_r, 0), e_r - s_r), transfer_r = e_r - s_r - wait_r. Without a common clock: the rank that
@@ -7,12 +7,14 @@ was shortest in it waited for nobody, so transfer = min (e_r - s_r), and the res
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 
+import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT, ROWS, WAITING_FOR_ALL
-from distprof.merge.clock.model import Clock
+from distprof.merge.clock.model import Clock, on_common_clock
 from distprof.merge.run.group_ranks import SIZE
 
 MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wait_ns", "transfer_ns",
@@ -22,6 +24,7 @@ _OF_ALL = ("last_ns", "comparable", "together", "all_held", "shortest_ns", "unce
 """What else of a collective its rows are measured by."""
 _IS_PAIR = pl.col("op").is_in(POINT_TO_POINT)
 _WAITS_FOR_ALL = pl.col("op").is_in(WAITING_FOR_ALL)
+TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
@@ -166,3 +169,41 @@ def _of_rows(joined: pl.DataFrame) -> pl.DataFrame:
     # ranks may leave at different times, by about as long as the transfer takes
     explained = pl.col("uncertainty_ns").fill_null(0) + pl.col("clock_free_transfer_ns")
     return found.with_columns((apart > explained).alias("disagrees"))
+
+
+def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
+    """Every collective on every rank: the columns of `MERGED_COLLECTIVES`, sorted by `collective` and rank.
+
+    Args:
+        matched: Rows as `match` gives them, times as the ranks have them.
+        clock: Of the run.
+        hosts: Equal on ranks of one machine; None where it is not known.
+
+    Returns:
+        The rows on the clock of the run, collectives numbered by their first arrival.
+    """
+    return with_costs(_by_arrival(on_common_clock(clock, matched, TIMES)), clock, hosts)
+
+
+def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:
+    first = rows.group_by("collective", maintain_order=True).agg(
+        pl.coalesce("start_ns", "enqueue_ns").min().alias("first_ns"))
+    order = first.sort("first_ns", "collective", nulls_last=True)["collective"].to_numpy()
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    number = place[rows["collective"].to_numpy()]
+    order = np.argsort(number, kind="stable")
+    return rows[order].with_columns(pl.Series("collective", number[order]).set_sorted())
+
+
+def most_often_late(pieces: Iterable[pl.DataFrame]) -> int | None:
+    """The rank that came last into most collectives; None where none is known.
+
+    Args:
+        pieces: `MERGED_COLLECTIVES`.
+    """
+    counts = Counter[int]()
+    for rows in pieces:
+        late = rows.filter(pl.col("late_rank") == pl.col("rank"))["rank"]
+        counts.update(dict(late.value_counts().iter_rows()))
+    return min(counts, key=lambda rank: (-counts[rank], rank), default=None)

@@ -19,13 +19,11 @@ from distprof.arrays import Array, Integers
 from distprof.merge.activity.activities import Activity
 from distprof.merge.activity.markers import COMMUNICATION
 from distprof.merge.operators.timeline.nesting import Nesting
-from distprof.merge.program.job import Job
-from distprof.merge.program.pieces import labels_at, work_of
+from distprof.merge.program.job import Job, labels_at, work_of
 from distprof.merge.program.run_program import RunProgram
-from distprof.merge.replay.chain import MOVING, STARTING, WAKING, WORK, Chains, Link
+from distprof.merge.replay.chain import MOVING, NEVER, STARTING, WAKING, WORK, Chains, Link, latest_times
 from distprof.merge.replay.graph import Graph
 from distprof.merge.replay.order import Order, ordered
-from distprof.merge.replay.slack import NEVER, latest_times
 
 
 class OperatorsAt:
@@ -110,7 +108,7 @@ def slack_of(program: RunProgram, job: Job, graph: Graph, order: Order, chains: 
 
 
 UNRECORDED = "unrecorded"
-"""From the begin of a step to the first that is known of the rank on which its chain begins."""
+"""From the start of a step to the first that is known of the rank on which its chain begins."""
 UNKNOWN = Activity("unknown")
 KINDS = (WORK, MOVING, STARTING, WAKING, UNRECORDED)
 """What lies on a chain."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from distprof.arrays import Floats
 from distprof.merge.difference.change import Change, changes
-from distprof.merge.difference.samples import Noise, Samples
-from distprof.merge.difference.scatter import mean
+from distprof.merge.difference.samples import Noise, Samples, mean
 from distprof.merge.totals.step_time import middle_half
 
 ENOUGH, LARGE = 4, 0.02

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from distprof.arrays import Floats
-from distprof.merge.difference.samples import Noise, Samples
-from distprof.merge.difference.scatter import Statistic, quantile, standard_errors, two_sided
+from distprof.merge.difference.samples import Noise, Samples, Statistic, quantile, standard_errors, two_sided
 
 LEVEL = 0.01
 """p below which something has changed; intervals hold with 1 - p."""

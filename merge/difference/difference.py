@@ -16,8 +16,7 @@ from distprof.merge.difference.change import Change, between_runs, changes, exac
 from distprof.merge.difference.facts import Fact, Note, facts_of, notes_of
 from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing, modules_in, paired
-from distprof.merge.difference.samples import BETWEEN_RUNS, ON_PROCESSORS, Noise, Samples
-from distprof.merge.difference.scatter import Statistic, mean
+from distprof.merge.difference.samples import BETWEEN_RUNS, ON_PROCESSORS, Noise, Samples, Statistic, mean
 from distprof.merge.difference.split import is_communication
 from distprof.merge.totals.step_time import LIGHT, TRACED, middle
 from distprof.merge.totals.workload import Unit

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import polars as pl
 
-from distprof.contract.job_command import job_command
 from distprof.contract.mesh import AXES
+from distprof.contract.run_json import job_command
 from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing
 from distprof.merge.totals.step_time import LIGHT

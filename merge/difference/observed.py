@@ -14,14 +14,13 @@ import polars as pl
 from distprof.contract.passes import TIME
 from distprof.contract.paths import MEMORY_JSON, RUN_JSON
 from distprof.contract.problems import Problem
-from distprof.contract.rank_json import RunJson, read
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.merge.activity.intervals import NOTHING
-from distprof.merge.activity.rank_activity import rank_activity
-from distprof.merge.activity.waiting import RankCollectives
+from distprof.merge.activity.rank_activity import RankCollectives, rank_activity
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
-from distprof.merge.difference.samples import Samples, common_cells
-from distprof.merge.difference.scatter import FEWEST_STEPS, correlation
+from distprof.merge.difference.samples import FEWEST_STEPS, Samples, common_cells, correlation
 from distprof.merge.difference.split import activities, collectives_of, modules_of, operators_of, parts_of, timed_parts
 from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.run_operators import run_operators

@@ -15,7 +15,6 @@ import polars as pl
 
 from distprof.arrays import Integers
 from distprof.merge.execution.communication import Communication, issuing_dependencies, tensor_uses
-from distprof.merge.execution.dependencies.edges import Edges, edges
 from distprof.merge.execution.dependencies.order_dependencies import (
     BACKENDS,
     backwards,
@@ -24,7 +23,7 @@ from distprof.merge.execution.dependencies.order_dependencies import (
     next_of_thread,
     order_dependencies,
 )
-from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
+from distprof.merge.execution.dependencies.storage_dependencies import Edges, edges, storage_dependencies
 from distprof.merge.execution.rank_graph import COMMUNICATION_THREADS, PLACES, RankGraph
 from distprof.merge.execution.waits import Stretch, Wait, between, stood_still, waits_of, with_bounds
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR
@@ -109,7 +108,7 @@ def _begun(graph: RankGraph, found: Communication) -> dict[int, int]:
 
 def _late(graph: RankGraph, still: Mapping[int, list[Stretch]], begun: Mapping[int, int]) -> (
         Iterator[tuple[int, int, int]]):
-    """Where calls go on behind calls inside them, behind a wait, or behind the begin of what they issued."""
+    """Where calls go on behind calls inside them, behind a wait, or behind the start of what they issued."""
     inside = graph.inside()
     for place in sorted({*inside, *still, *begun}):
         whole = int(graph.start_ns[place]), graph.end_ns(place)

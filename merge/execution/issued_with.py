@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of
 from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
 from distprof.merge.execution.nodes import Values
 from distprof.merge.execution.rank_graph import RankGraph

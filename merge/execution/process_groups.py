@@ -1,17 +1,22 @@
-"""The process groups of a job, numbered as exports name them."""
+"""What exports of all ranks have in common: process groups, numbered as exports name them, and what is counted."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import polars as pl
 
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of, text_of
+from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of, text_of
 
 Ranks = tuple[int, ...]
+Target = Literal["astra-sim", "replay"]
+"""Who is to read it: to ASTRA-sim communication is never the work of a processor."""
+GROUPS_NAME = "## process_group:init ##"
+"""Name of the node that lists them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +76,50 @@ def with_groups(rows: pl.DataFrame, world_size: int) -> pl.DataFrame:
     world = text_of(range(world_size))
     everybody = (pl.col("num_ranks") == world_size) & ~pl.col("op").is_in(POINT_TO_POINT)
     return rows.with_columns(pl.col("group_ranks").cast(pl.String).fill_null(pl.when(everybody).then(pl.lit(world))))
+
+
+def described(number: int) -> str:
+    """torch's description of a group."""
+    return "undefined" if number else "default_pg"
+
+
+def list_of_groups(groups: ProcessGroups, *, all_named: bool = False) -> str:
+    """The process groups as JSON; no ranks mean all, as torch writes it, unless all are to be named."""
+    return json.dumps([{
+        "pg_name": str(number), "pg_desc": described(number), "backend_config": "",
+        "ranks": list(ranks) if number or all_named else [], "group_size": len(ranks), "group_count": len(groups)}
+        for ranks, number in groups])
+
+
+def sizes_of(rows: pl.DataFrame) -> dict[int, int]:
+    """Bytes of each collective: of the rank that has most, so that all agree."""
+    largest = rows.group_by("collective").agg(pl.col("size_bytes").max()).drop_nulls()
+    return dict(largest.iter_rows())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportContext:
+    """What is the same for all ranks."""
+
+    target: Target
+    groups: ProcessGroups
+    sizes: Mapping[int, int]
+    """Number of the collective -> its bytes, the same on all ranks."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written for a rank."""
+
+    nodes: int = 0
+    communication: int = 0
+    without_type: int = 0
+    """Communication of an op that the schema does not have, or whose other side is not known; written as COMP."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Op -> calls that whoever reads the file cannot tell from computation."""
+    without_group: int = 0
+    """Communication whose process group is not known."""
+    untimed: int = 0
+    """Calls without a slice."""
+    dependencies: int | None = 0
+    """None where whoever reads the file finds them."""

@@ -13,7 +13,7 @@ from distprof.contract.problems import Problem, Remark
 from distprof.contract.tables import EXECUTION_COLLECTIVES, STEPS
 from distprof.errors import DataError
 from distprof.merge.execution.communication import Communication, communication
-from distprof.merge.execution.dependencies.edges import Edges
+from distprof.merge.execution.dependencies.storage_dependencies import Edges
 from distprof.merge.execution.dependencies.stream_waits import DEVICE, StreamWaitEvents
 from distprof.merge.execution.in_order import in_order
 from distprof.merge.execution.linking import FUNCTION, LEAST, STREAM, Links
@@ -29,7 +29,6 @@ from distprof.merge.run import tables
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import CATEGORIES
-from distprof.merge.scan.trace_file import TraceFile
 from distprof.units import counted, percent
 
 
@@ -129,18 +128,13 @@ def sources_of(run: Run) -> Sources:
         ranks = [one for one in pairs.ranks if one.trace is not None or one.execution_trace is not None]
         return Sources(ranks=ranks, rows=match_run(run).rows, windows={}, step=None, problems=pairs.problems,
                        remarks=pairs.remarks)
-    executed = [_executed(one) for one in run.ranks if one.execution_trace is not None]
+    executed = [one.with_timeline(EXECUTION_TIMELINE_JSON) for one in run.ranks if one.execution_trace is not None]
     if not executed:
         return _of_trace_pass(run)
     found = tables.read_table(run, EXECUTION_COLLECTIVES, coded, CATEGORIES)
     rows = found.rows.with_columns(comms_id=pl.lit(None, pl.Categorical))
     return Sources(ranks=executed, rows=match(rows, ended=(), world_size=run.world_size), windows={},
                    step=None, problems=found.problems)
-
-
-def _executed(rank: Rank) -> Rank:
-    path = rank.folder / EXECUTION_TIMELINE_JSON
-    return replace(rank, trace=TraceFile(path=path) if path.is_file() else None)
 
 
 def _of_trace_pass(run: Run) -> Sources:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.collective_ops import gloo_names
-from distprof.contract.group_ranks import text_of
-from distprof.contract.rank_json import MOST_RANKS
+from distprof.contract.collective_ops import gloo_names, text_of
+from distprof.contract.run_json import MOST_RANKS
 from distprof.merge.execution.communication import IN_FLIGHT, ISSUING, Communication
 from distprof.merge.execution.dependencies.order_dependencies import BACKENDS
 from distprof.merge.execution.dependencies.tensor_uses import values_of

@@ -30,7 +30,7 @@ class Pairs(NamedTuple):
     """Slices that are written as two events, by the row of the first."""
 
     row: Any
-    """Event number of the begin."""
+    """Event number of the start."""
     start_ns: Any
     duration_ns: Any
     thread: Any

@@ -1,4 +1,4 @@
-"""Calls of all ranks, joined: cells of a rank, a step and a meeting, and the times of the calls in them."""
+"""Calls of all ranks on one clock, joined: cells of a rank, a step and a meeting, and the times of calls in them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from distprof.contract.rank_summary import (
     RankGroup,
 )
 from distprof.freed_memory import uncollected
+from distprof.merge.clock.model import UNSHIFTED, Clock
+from distprof.merge.run.summaries.frames import calls_of_cells, is_whole
 from distprof.merge.run.summaries.summaries import ColumnJoin, Summaries
-from distprof.merge.run.summaries.whole import calls_of_cells, is_whole
 
 NONE = np.iinfo(np.int64).min
 """Where a time is not known."""
@@ -32,6 +33,38 @@ CALLS = {name: CALL_COLUMNS[name] for name in (
     "op", "dtype", "size_bytes", "peer", "module_path", "phase", "asynchronous")}
 """Columns that are joined."""
 TEXTS = ("op", "dtype", "module_path", "phase")
+
+
+class RankClocks:
+    """Lines of the ranks that have arrivals."""
+
+    def __init__(self, clock: Clock, ranks: Integers) -> None:
+        self._clock = clock
+        lines = [clock.ranks[rank].line if rank in clock.ranks else UNSHIFTED for rank in ranks.tolist()]
+        self._offset, self._reference = (np.array([getattr(line, name) for line in lines], np.int64)
+                                         for name in ("offset_ns", "reference_ns"))
+        self._slope = np.array([line.drift_ppm * 1e-6 for line in lines])
+        self._unsure = dict[int, int | None]()
+
+    def common_ns(self, index: Array, own_ns: Integers) -> Integers:
+        """Times of ranks, by index and of a shape that goes with `own_ns`, on the common clock."""
+        drifted = np.rint((own_ns - self._reference[index]) * self._slope[index]).astype(np.int64)
+        return np.where(own_ns == NONE, NONE, own_ns + self._offset[index] + drifted)
+
+    def uncertainty_ns(self, numbers: Array, members: Integers) -> Integers:
+        """By how much two times of each meeting may be wrong against each other; below 0 where it is not known.
+
+        Args:
+            numbers: Of the meetings that are asked for.
+            members: Ranks of each; shape (numbers, members).
+        """
+        if self._clock.num_clocks == 1:
+            return np.zeros(len(numbers), np.int64)
+        for row, number in enumerate(numbers.tolist()):
+            if number not in self._unsure:
+                self._unsure[number] = self._clock.pair_uncertainty_ns(members[row].tolist())
+        found = [self._unsure[number] for number in numbers.tolist()]
+        return np.array([-1 if one is None else one for one in found], np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,7 @@ import polars as pl
 from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.contract.collective_ops import BOUNDING_CLOCKS, COLLECTIVE_OPS, WAITING_FOR_ALL
 from distprof.merge.clock.model import Clock
-from distprof.merge.levels.joined_arrivals import JoinedArrivals
-from distprof.merge.levels.rank_clocks import NONE, RankClocks
+from distprof.merge.levels.joined_arrivals import NONE, JoinedArrivals, RankClocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ import numpy as np
 from distprof.arrays import Flags, Integers
 from distprof.merge.match.backend_names import communicates
 from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
-from distprof.merge.scan.chrome_file import ON_DEVICE, ChromeFile, Losses, base_ns_of, cut_overlong, has_overlong
+from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.repair import ON_DEVICE, cut_overlong, has_overlong, untimed
 from distprof.merge.scan.scanned_columns import NONE, SLICE
 from distprof.merge.scan.trace_file import TraceFile
 
@@ -94,6 +95,8 @@ class CommEvents:
     """Of all kinds."""
     num_overlong: int = 0
     """Slices of devices that were cut, communication or not."""
+    num_untimed: int = 0
+    """Those that were left out, `untimed`."""
 
 
 def read_events(trace: TraceFile) -> CommEvents:
@@ -125,17 +128,23 @@ def read_events(trace: TraceFile) -> CommEvents:
     names, texts = (list(map(string_of, interner.texts())) for interner in (scanner.names, scanner.texts))
     events: dict[EventKind, list[CommEvent]] = {kind: [] for kind in EventKind}
     launched_by = [names[number] for number in np.flatnonzero(kinds == EventKind.LAUNCH).tolist()]
-    cut = _cut(on_device) if has_overlong(launched_by) else {}
+    slices = np.concatenate([np.empty((3, 0), np.int64), *on_device], axis=1)  # thread, start, duration
+    lost = untimed(*slices[1:])
+    none = set(zip(*slices[:2, lost].tolist(), strict=True))
+    cut = _cut(*slices[:, ~lost]) if has_overlong(launched_by) else {}
     for kind_of_row, (name, thread, start_ns, duration_ns, *more) in found:
         if kind_of_row is EventKind.KERNEL:
+            if (thread, start_ns) in none:
+                continue
             duration_ns = cut.get((thread, start_ns), duration_ns)
         events[kind_of_row].append(_event((name, thread, start_ns, duration_ns, *more), base_ns, names, texts))
     for some in events.values():
         some.sort(key=lambda event: (event.start_ns, event.end_ns))
-    wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]}
+    wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]} - {0}  # which is no id
     return CommEvents(identity=identity_of(file.metadata), events=events,
                       launches=dict(_launches(launches, base_ns, wanted_ids)),
-                      damage=reader.damage, losses=file.losses, num_events=num_events, num_overlong=len(cut))
+                      damage=reader.damage, losses=file.losses, num_events=num_events, num_overlong=len(cut),
+                      num_untimed=int(lost.sum()))
 
 
 def _kind_of(name: bytes) -> EventKind:
@@ -155,12 +164,11 @@ def _on_device(scanner: Scanner) -> Integers:
     is_device = np.array([text.lower() in ON_DEVICE for text in scanner.categories.texts()] + [False], bool)
     start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
     rows = is_device[scanner.column("category")] & (scanner.column("phase") == SLICE) & (start != NONE)
-    return np.stack([column[rows & (duration >= 0)] for column in (scanner.column("thread"), start, duration)])
+    return np.stack([column[rows & (duration != NONE)] for column in (scanner.column("thread"), start, duration)])
 
 
-def _cut(parts: list[Integers]) -> dict[tuple[int, int], int]:
+def _cut(thread: Integers, start: Integers, duration: Integers) -> dict[tuple[int, int], int]:
     """Thread and start of what was cut -> its duration."""
-    thread, start, duration = np.concatenate(parts, axis=1)
     found, places = cut_overlong(thread, start, duration)
     return dict(zip(zip(thread[places].tolist(), start[places].tolist(), strict=True), found[places].tolist(),
                     strict=True))

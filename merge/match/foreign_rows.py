@@ -16,8 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names, text_of
 from distprof.contract.problems import Inferred, MatchingInferred, TraceDamaged
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
@@ -25,11 +24,10 @@ from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op
 from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
-from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
-from distprof.merge.run.timelines import damages_of
+from distprof.merge.run.timelines import damages_of, for_each_rank
 from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"
@@ -66,7 +64,7 @@ def _rows(rank: Rank) -> tuple[list[dict[str, Any]] | None, list[TraceDamaged]]:
     numbered = [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
                 for row in rows]
     return numbered, [*damages_of(rank.number, rank.trace, found.damage, found.losses, found.num_events,
-                                   found.num_overlong)]
+                                   found.num_overlong, found.num_untimed)]
 
 
 def _is_lane(row: Mapping[str, Any]) -> bool:

@@ -1,17 +1,33 @@
-"""Matches the communication of a run: which rows of different ranks are one collective. It needs no clock."""
+"""Matches the communication of a run: which rows of different ranks are one collective. It needs no clock.
+
+Of many ranks it is matched part by part: rows are on disk, and those of one part in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from distprof.arrays import Integers
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.match.foreign_rows import foreign_rows, remarks_of
-from distprof.merge.match.matching import match
+from distprof.merge.match.groups import keys_of
+from distprof.merge.match.matching import Placed, calls_of, match, with_corrected
+from distprof.merge.match.partition import NumberEvidence, Numbering, Partition
 from distprof.merge.match.rank_rows import RankRows, recorded_rows
 from distprof.merge.run.run_model import Run
+from distprof.merge.spill import Parts
+
+ISSUED = "issued"
+"""Column beside those of the contract: the place of a row in the table of its rank."""
+COMPARED = ("group", "group_ranks", "rank", "op", "dtype", "size_bytes", "comms_id", "group_sequence", "corrected",
+            "sequence", "step")
+"""Columns by which rows find each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +52,85 @@ def match_run(run: Run) -> MatchedRun:
 def rows_of_ranks(run: Run) -> RankRows:
     """Communication of every rank, whoever recorded it."""
     return foreign_rows(run) if run.kind == "traces" else recorded_rows(run)
+
+
+class RowParts:
+    """The rows of all ranks in parts that can be matched by themselves."""
+
+    def __init__(self, num_rows: int, world_size: int, folder: Path, held_rows: int) -> None:
+        """Holds no row yet.
+
+        Args:
+            num_rows: Of all ranks, about.
+            world_size: Ranks of the job.
+            folder: Takes in files.
+            held_rows: That are matched at once.
+        """
+        self.held_rows, self._folder, self._world_size = held_rows, folder, world_size
+        self._parts, self._partition = Parts(folder, "rows"), Partition(num_rows, held_rows, world_size)
+        self._evidence: dict[int, NumberEvidence] = defaultdict(NumberEvidence)
+        """Of parts with one large group."""
+        self._ended = list[int]()
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, rows: pl.DataFrame, ended: Iterable[int] = ()) -> None:
+        """Takes in all rows of some ranks, and which of these made no call behind them, as in `RankRows`."""
+        self._ended += ended
+        if rows.is_empty():
+            return
+        rows = with_corrected(rows).with_columns(pl.int_range(pl.len()).over("rank").alias(ISSUED))
+        part = self._partition.parts_of(rows)
+        self._parts.add(rows, part)
+        for large in self._partition.large.intersection(np.unique(part).tolist()):
+            self._evidence[large].add(rows.filter(pl.Series(part == large)))
+
+    def matched(self) -> Iterator[pl.DataFrame]:
+        """Part by part what `match` gives for its rows, and `ISSUED`."""
+        for part in self._parts.numbers:
+            if part in self._evidence:
+                yield from self._large(part)
+            else:
+                yield match(self._parts.take(part), ended=self._ended, world_size=self._world_size)
+
+    def _large(self, part: int) -> Iterator[pl.DataFrame]:
+        """A group that is larger than what is held, in pieces of whole collectives."""
+        evidence = self._evidence[part]
+        numbering = evidence.numbering()
+        pieces = Parts(self._folder, f"places{part}")
+        placed = self._placed(part, evidence, numbering, pieces) if numbering else self._looked_at(part, pieces)
+        self._parts.drop(part)
+        for piece in pieces.numbers:
+            yield match(pieces.take(piece), ended=self._ended, world_size=self._world_size, placed=placed)
+
+    def _placed(self, part: int, evidence: NumberEvidence, numbering: Numbering, pieces: Parts) -> Placed:
+        """Puts the rows into pieces by the number of which it is known that it tells collectives apart."""
+        known = evidence.rows_by_place(numbering)
+        first_of_piece = _bounds(known["place"].to_numpy(), known["rows"].to_numpy(), self.held_rows)
+        for rows in self._parts.pieces(part):
+            placed = numbering.with_places(rows)
+            pieces.add(placed, np.searchsorted(first_of_piece, placed["place"].to_numpy(), side="right"))
+        return numbering.placed
+
+    def _looked_at(self, part: int, pieces: Parts) -> Placed:
+        """The same where all rows have to be looked at together: the columns that are compared are held."""
+        keys, methods = keys_of(calls_of(pl.concat([
+            rows.select(COMPARED) for rows in self._parts.pieces(part)], rechunk=True)))
+        places, counts = np.unique(keys, return_counts=True)
+        first_of_piece = _bounds(places, counts, self.held_rows)
+        last: dict[int, int] = {}
+        taken = 0
+        for rows in self._parts.pieces(part):
+            mine = keys[taken:taken + len(rows)]
+            taken += len(rows)
+            placed = rows.with_columns(place=pl.Series(mine))
+            pieces.add(placed, np.searchsorted(first_of_piece, mine, side="right"))
+            last |= dict(placed.group_by("rank").agg(pl.col("place").max()).iter_rows())
+        return Placed(method=methods[0], last=last)
+
+
+def _bounds(places: Integers, counts: Integers, held_rows: int) -> Integers:
+    """Places at which pieces of about so many rows begin, but for the first."""
+    piece = (np.cumsum(counts) - 1) // held_rows
+    return places[np.flatnonzero(np.diff(piece, prepend=0))]

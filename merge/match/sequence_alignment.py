@@ -91,7 +91,7 @@ def align(one: Labels, other: Labels) -> tuple[Labels, Labels]:
 
 
 def _equal(one: Integers, other: Integers) -> int:
-    """How many elements are equal from the begin on."""
+    """How many elements are equal from the start on."""
     differ = np.flatnonzero(one != other)
     return int(differ[0]) if len(differ) else len(one)
 

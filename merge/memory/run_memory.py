@@ -15,9 +15,9 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.memory.allocations import HELD, SCHEMA, USED, allocations_of
 from distprof.merge.operators.timeline.memory_events import MemoryEvents
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
-from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
-from distprof.merge.scan.trace_file import TraceFile
+from distprof.units import spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +159,22 @@ class RunMemory:
     """Events that say neither size nor address, which were left out."""
     problems: Sequence[Problem]
 
+    def of_ranks(self, ranks: Sequence[int]) -> RunMemory:
+        """What was found of some; without any all of it.
+
+        Raises:
+            UsageError: One has no allocations.
+        """
+        known = sorted({peak.rank for peak in self.peaks})
+        for rank in ranks:
+            if rank not in known:
+                raise UsageError(f"rank {rank} has no allocations; --rank can be {spans(known)}")
+        if not ranks:
+            return self
+        wanted = pl.col("rank").is_in(ranks)
+        return replace(self, peaks=[peak for peak in self.peaks if peak.rank in ranks], rows=self.rows.filter(wanted),
+                       held=self.held.filter(wanted))
+
 
 def run_memory(run: Run) -> RunMemory:
     """Reads the allocations of a run: those of the memory pass, or those of traces of torch.profiler.
@@ -174,7 +190,7 @@ def run_memory(run: Run) -> RunMemory:
     problems: list[Problem] = [*(tensors.problems if tensors else ()), *(used.problems if used else ())]
     peaks, parts, num_bad = list[Peak](), list[pl.DataFrame](), 0
     for rank in run.ranks:
-        source = _of_the_pass(rank) if recorded else rank
+        source = rank.with_timeline(MEMORY_JSON) if recorded else rank
         if source.trace is None:
             continue
         try:
@@ -207,12 +223,6 @@ def ended_early(rank: int, timeline: RankTimeline) -> MemoryEndedEarly | None:
     step, taken, most = (found.get(key) for key in ("step", "taken_bytes", "most_bytes"))
     numbers = [value if isinstance(value, int) else 0 for value in (step, taken, most)]
     return MemoryEndedEarly(rank=rank, step=numbers[0], taken_bytes=numbers[1], most_bytes=numbers[2])
-
-
-def _of_the_pass(rank: Rank) -> Rank:
-    """The same rank with the timeline of its memory pass."""
-    path = rank.folder / MEMORY_JSON
-    return replace(rank, trace=TraceFile(path=path) if path.is_file() else None)
 
 
 def _at_the_start(held: pl.DataFrame) -> pl.DataFrame:

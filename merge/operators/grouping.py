@@ -14,7 +14,7 @@ import polars as pl
 from distprof.errors import one_of
 from distprof.merge.chance import chances
 from distprof.merge.operators.counted_work import LATENCY_RATIO
-from distprof.merge.operators.operator_rows import as_texts
+from distprof.merge.operators.rank_share import as_texts
 from distprof.merge.operators.sums import BY, KEYS, RunSums, added_up
 from distprof.merge.operators.timeline.grouped_calls import MEMORY
 

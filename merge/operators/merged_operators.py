@@ -10,11 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.merged_tables import MERGED_OPERATORS
+from distprof.contract.merged import MERGED_OPERATORS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import DataError
-from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
-from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
+from distprof.merge.operators.rank_share import SCHEMA, Kept, RankOperators, RankShare, ShareMaker
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
 from distprof.merge.run.run_model import Rank, Run

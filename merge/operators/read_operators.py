@@ -16,14 +16,13 @@ from distprof.arrays import Array
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.freed_memory import give_back
-from distprof.merge.operators.operator_rows import KEYS, SCHEMA, RankOperators
-from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
+from distprof.merge.operators.rank_share import KEYS, SCHEMA, Kept, RankOperators, RankShare, ShareMaker
 from distprof.merge.operators.shapes import UNKNOWN, WANTED
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead, MemoryChanges
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, Wanted, read_timeline
-from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank
+from distprof.merge.run.timelines import for_each_rank
 
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,

@@ -39,6 +39,11 @@ class Selection:
     """Least mean time of a call."""
     max_ns: float | None = None
 
+    def of_groups(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Rows of `grouped_sums` whose calls take that long in the mean."""
+        table = table if self.min_ns is None else table.filter(pl.col("mean_ns") >= self.min_ns)
+        return table if self.max_ns is None else table.filter(pl.col("mean_ns") <= self.max_ns)
+
 
 def check(selection: Selection, ranks: Collection[int], steps: Collection[int], phases: Collection[str]) -> None:
     """Looks whether what is asked for is there.
@@ -84,7 +89,8 @@ def _of_types(types: Sequence[str]) -> pl.Expr:
                              hint=f"--type {near[0]}" if near else None)
     if types:
         return pl.col("type").is_in(types)
-    by_operator = pl.col("launched_by").is_not_null() & ~pl.col("launched_by").is_in(GRAPHS)
+    launcher = pl.col("launched_by").cast(pl.String)
+    by_operator = launcher.is_not_null() & ~launcher.str.contains(f"^(?:{GRAPHS})$")
     orphan = pl.col("type").is_in(TYPES[NUM_HOST:]) & ~by_operator
     return pl.col("type").is_in(DEFAULT_TYPES) | orphan
 

@@ -18,8 +18,7 @@ from distprof.arrays import Array, Flags, Integers
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
-from distprof.shape_formulas.traced_bytes import TRAFFIC
-from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
+from distprof.shape_formulas.traced_cost import FORMULAS, TRAFFIC, TracedCost, has_no_flops, is_whole, traced_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.device.mean_steps import SETTLES, settled_steps
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.activity.rank_activity import RankActivity, RankCollectives, collectives_by_rank
 from distprof.merge.activity.rank_slices import UNKNOWN, Timelines, step_windows
 from distprof.merge.activity.run_activity import has_timeline, run_activity
-from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job, job_of
 from distprof.merge.program.waits import COLUMNS

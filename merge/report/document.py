@@ -4,49 +4,94 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import Problem, Remark, from_json
-from distprof.merge.cost.bandwidth import bandwidths
-from distprof.merge.report.about import SIZES, about
-from distprof.merge.report.absent import AbsentError
-from distprof.merge.report.blame import blame, hang
-from distprof.merge.report.clock import clock
-from distprof.merge.report.collectives import collectives
-from distprof.merge.report.critical import critical_path
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson, job_command
+from distprof.errors import DataError
+from distprof.merge.report.communication import (
+    NO_COLLECTIVE,
+    RECORD_THEM,
+    bandwidths,
+    blame,
+    clock,
+    collective_kinds,
+    collectives,
+    hang,
+)
 from distprof.merge.report.findings import findings
-from distprof.merge.report.memory import memory, peak_memory
-from distprof.merge.report.modules import modules
-from distprof.merge.report.operators import operators
-from distprof.merge.report.sampling import Sample
+from distprof.merge.report.model import memory, modules, operators, peak_memory
+from distprof.merge.report.section import AbsentError, Sample
 from distprof.merge.report.sources import MEASURED, Given, Sources
-from distprof.merge.report.steps import heat_map, step_parts
-from distprof.merge.report.waits import script_lines, waits
+from distprof.merge.report.steps import critical_path, heat_map, pipeline, script_lines, step_parts, waits
 from distprof.merge.report.whole_job import whole_job
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.phrases import step_line
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.stats import mfu
-from distprof.merge.text.steps import step_line
+from distprof.merge.text.rates import mfu
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.step_time import step_time_data
 from distprof.threads import thread_pool
 from distprof.units import counted
 
+SIZES = ("world_size", "mp_size", "dp_size", "topology", "topology_source", "topology_certain", "ranks",
+         "missing_ranks")
 FORMAT = 1
 """Of the document."""
 SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "whole_job": whole_job, "step_parts": step_parts, "heat_map": heat_map, "collectives": collectives,
-    "collective_kinds": lambda sources, _: _kinds(sources), "bandwidths": lambda sources, _: _bandwidths(sources),
+    "collective_kinds": lambda sources, _: collective_kinds(sources),
+    "bandwidths": lambda sources, _: bandwidths(sources),
     "blame": lambda sources, _: blame(sources), "hang": lambda sources, _: hang(sources), "clock": clock,
-    "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: _pipeline(sources),
+    "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: pipeline(sources),
     "script_lines": lambda sources, _: script_lines(sources), "memory": memory, "modules": modules,
     "operators": operators, "waits": waits}
 """Those that a run may lack; last those whose timelines are read beside the others."""
-NO_COLLECTIVE = "no collective was recorded"
-RECORD_THEM = "record those of a job with several ranks using --steps trace=6"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def about(sources: Sources) -> dict[str, Any]:
+    """The run and its ranks."""
+    run = sources.run
+    launch = _launch(run)
+    recorded = [rank.recorded for rank in run.ranks if rank.recorded is not None]
+    versions: Mapping[str, str] = recorded[0].versions if recorded else {}
+    return {
+        "title": run.path.resolve().name, "run_id": run.run_id,
+        "command": None if launch is None or not launch.argv else shlex.join(_script(job_command(launch.argv))),
+        "started_ns": None if launch is None or not launch.start_ns else launch.start_ns,
+        "ended_ns": None if launch is None else launch.end_ns,
+        "git_commit": None if launch is None or not launch.git_commit else launch.git_commit,
+        "hosts": _hosts(run), "versions": dict(versions),
+        "devices": sorted({rank.device_name for rank in run.ranks if rank.device_name is not None}),
+        "foreign": not sources.is_recorded,
+        "attempts": max((one.attempt for one in recorded), default=0) + 1}
+
+
+def _launch(run: Run) -> RunJson | None:
+    try:
+        return read(run.path / RUN_JSON, RunJson) if (run.path / RUN_JSON).is_file() else None
+    except DataError:
+        return None  # opening the run has named it
+
+
+def _script(argv: Sequence[str]) -> Sequence[str]:
+    """The script and its arguments, without what started it."""
+    begin = next((place for place, word in enumerate(argv) if word.endswith(".py")), 0)
+    return argv[begin:]
+
+
+def _hosts(run: Run) -> list[dict[str, Any]]:
+    found: dict[str, list[int]] = {}
+    for rank in run.ranks:
+        if rank.host:
+            found.setdefault(rank.host, []).append(rank.number)
+    return [{"name": name, "ranks": ranks} for name, ranks in found.items()]
 
 
 def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]:
@@ -91,31 +136,6 @@ def _section(build: Callable[[Sources, Sample], Any], name: str, sources: Source
     except AbsentError as error:
         absent[name] = error.sentence(recorded=sources.is_recorded)
         return None
-
-
-def _kinds(sources: Sources) -> list[dict[str, Any]]:
-    if not sources.comms.kinds:
-        raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
-    return [asdict(one) for one in sources.comms.kinds]
-
-
-def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
-    if sources.many is not None:
-        raise AbsentError("bandwidths by size are not shown of so many ranks: the table of operations has bandwidths")
-    if sources.comms.rows.is_empty():
-        raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
-    return bandwidths(sources.comms.rows).to_dicts()
-
-
-def _pipeline(sources: Sources) -> dict[str, Any]:
-    found: Mapping[str, Any] = sources.summary["communication"] or {}
-    pipeline: dict[str, Any] | None = found.get("pipeline")
-    if pipeline is None:
-        if sources.opened.topology.get("pp", 1) < 2:
-            raise AbsentError("the job has no pipeline stages")
-        raise AbsentError("how pipeline stages spent their steps is unknown",
-                          remedy="record it with --steps trace=6")
-    return pipeline
 
 
 def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:

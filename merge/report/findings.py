@@ -19,23 +19,26 @@ from distprof.contract.problems import (
     Unreadable,
 )
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.merge.report.finding import MORE_LOADERS, Finding
+from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.report.resource_findings import (
+    MORE_LOADERS,
+    Finding,
     bandwidth,
     compilations,
     data_loading,
     device_idle,
     host_waits,
     memory_imbalance,
+    pipeline_bubble,
+    uncounted,
 )
 from distprof.merge.report.sources import Sources
-from distprof.merge.report.watch_findings import watch_findings
+from distprof.merge.report.whole_job import watch_findings
 from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
 from distprof.merge.text.communication.culprits import NEEDED
-from distprof.merge.text.phrases import full_sentence, left_together, step_time_words
+from distprof.merge.text.phrases import change_line, full_sentence, left_together, step_time_words
 from distprof.merge.text.problems import sentence
-from distprof.merge.text.stats import NO_MFU, bubble, mfu
-from distprof.merge.text.steps import change_line
+from distprof.merge.text.rates import NO_MFU, mfu
 from distprof.merge.text.watch import is_slow_later, watched_of
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, si
@@ -46,9 +49,6 @@ EXPOSED = 0.2
 """Share of a step from which on exposed communication is a warning."""
 IMBALANCE = 1.2
 """Time in forward and backward against the median rank, from which on a rank is named."""
-BUBBLE = 0.1
-UNCOUNTED = 0.01
-"""Share of the bytes moved from which on operators of unknown FLOPs are named."""
 SHOWN = 4
 ACTIONS = {
     "data": MORE_LOADERS,
@@ -71,6 +71,11 @@ class Facts:
         """The run as an argument of a command."""
         return quoted_all(self.sources.paths)
 
+    @property
+    def where_told(self) -> str:
+        """The same for a command that compares times of ranks."""
+        return runs_as_told(self.sources.paths)
+
 
 def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]:
     """At most `MOST`, those that something is wrong with first.
@@ -80,14 +85,15 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
         sources: The run.
     """
     facts = Facts(document, sources)
-    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _change, _step, _imbalance, _bubble)
+    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _change, _step, _imbalance)
              for one in look(facts)]
+    found += pipeline_bubble(document)
     if _has_steps(facts):
         found += [*data_loading(document, facts.where), *device_idle(document, facts.where)]
     if sources.is_recorded:
         found += watch_findings(sources.summary, facts.where)
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
-              *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
+              *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *uncounted(document),
               *_clock(facts), *_partial(facts)]
     if not any(one.severity in ("bad", "warn") for one in found) and _was_seen(facts):
         found.append(Finding(severity="good", section="step_parts",
@@ -111,7 +117,7 @@ def _hang(facts: Facts) -> Iterator[Finding]:
         is_known = any(isinstance(one, RankFailed) for one in facts.sources.run.problems)
         yield Finding(severity="bad" if stuck["hangs"] or not is_known else "note", text=first,
                       detail="\n".join(more) or None, section="hang",
-                      rank=absent[0] if len(absent) == 1 else None, next=f"distprof comms {facts.where}")
+                      rank=absent[0] if len(absent) == 1 else None, next=f"distprof comms {facts.where_told}")
 
 
 def _dead(facts: Facts) -> Iterator[Finding]:
@@ -144,7 +150,7 @@ def _mismatches(facts: Facts) -> Iterator[Finding]:
     lines = list(mismatch_lines(facts.sources.comms))
     if lines:
         yield Finding(severity="bad", text=lines[0], detail="\n".join(lines[1:SHOWN]) or None,
-                      section="collectives", next=f"distprof comms {facts.where}")
+                      section="collectives", next=f"distprof comms {facts.where_told}")
 
 
 def _look_at(facts: Facts, step: int) -> str:
@@ -165,7 +171,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
                       rank=one["rank"], step=step, module=where,
                       action=next((_action(why) for why in one["causes"][:1]), None),
                       view=f"distprof view --finding {number} {facts.where}" if has_timeline else None,
-                      next=f"distprof comms {_look_at(facts, step)} {facts.where}")
+                      next=f"distprof comms {_look_at(facts, step)} {facts.where_told}")
     if not certain and blame["lines"] and facts.sources.run.world_size > 1:
         first, *more = blame["lines"]
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps) and (
@@ -203,7 +209,7 @@ def _step(facts: Facts) -> Iterator[Finding]:
         words.append(f"{percent(exposed)} of {of} is exposed communication{_apart(facts, split)}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
-                      section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
+                      section="step_parts", next=f"distprof comms {facts.where_told}" if exposed else None)
 
 
 def _apart(facts: Facts, split: dict[str, Any]) -> str:
@@ -243,14 +249,6 @@ def _imbalance(facts: Facts) -> Iterator[Finding]:
                            f"forward and backward, including waits for others, in each of {len(mine)} timed steps")
 
 
-def _bubble(facts: Facts) -> Iterator[Finding]:
-    found = facts.document["pipeline"]
-    if found is not None:
-        yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
-                      text=bubble(found), section="pipeline",
-                      action="More micro-batches per step shrink the bubble.")
-
-
 def _topology(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, TopologyUncertain):
@@ -270,18 +268,6 @@ def _mfu(facts: Facts) -> Iterator[Finding]:
         step["mfu_basis"]["code"] != "no_step") else None
     unknown = bool((facts.document["totals"] or {}).get("uncounted_ops"))
     yield Finding(severity="note", text=mfu(step, at_least=unknown), section="totals", next=hint)
-
-
-def _uncounted(facts: Facts) -> Iterator[Finding]:
-    totals = facts.document["totals"]
-    if totals is None or totals["coverage_ratio"] is None or 1 - totals["coverage_ratio"] < UNCOUNTED:
-        return
-    names = [one["op"].removeprefix("aten::") for one in totals["uncounted_ops"]]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    yield Finding(severity="warn", section="totals",
-                  text=f"FLOPs of {counted(len(names), 'operator')} that move {percent(1 - totals['coverage_ratio'])} "
-                       f"of all bytes are not counted: {', '.join(names[:SHOWN])}{more}. All FLOP totals are lower "
-                       "bounds.")
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:

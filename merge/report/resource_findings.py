@@ -1,18 +1,22 @@
-"""Findings about hosts, networks, compilers and memory, from the sections of a document."""
+"""What a finding is, and those about hosts, networks, compilers, memory and FLOPs, from sections of a document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from distprof.merge.report.columns import rows_of
-from distprof.merge.report.finding import MORE_LOADERS, Finding
+from distprof.merge.report.section import rows_of
 from distprof.merge.text.communication.device_steps import host_work
+from distprof.merge.text.phrases import capitalized
+from distprof.merge.text.rates import bubble
 from distprof.merge.totals.step_time import step_time_of
 from distprof.units import counted, duration, percent, size
 
+MORE_LOADERS = "Load data in more worker processes, or ahead of the step."
+Severity = Literal["bad", "warn", "note", "good"]
 DATA = 0.2
 """Share of a step from which on loading data is named."""
 BLOCKED = 0.02
@@ -23,9 +27,36 @@ MEASURED = 5
 """Collectives that a bandwidth has to rest on."""
 IDLE = 0.2
 """Share of the step of a device in which it waits for its host, from which on that is a warning."""
+BUBBLE = 0.1
+UNCOUNTED = 0.01
+"""Share of the bytes moved from which on operators of unknown FLOPs are named."""
+NAMED = 4
 UNEVEN = 1.2
 """Peak against the median rank, from which on a rank is named."""
 WAITS_FOR = {"device": "the device", "communication": "other ranks", "data": "data"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One sentence of the first screen."""
+
+    severity: Severity
+    text: str
+    section: str
+    """Key of the document."""
+    detail: str | None = None
+    """What else is known of it."""
+    rank: int | None = None
+    step: int | None = None
+    module: str | None = None
+    action: str | None = None
+    """What usually helps."""
+    next: str | None = None
+    """The command that shows more."""
+    view: str | None = None
+    """The command that opens the trace there."""
+    id: str | None = None
+    """Of a finding of the watch."""
 
 
 def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
@@ -54,6 +85,10 @@ def device_idle(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """
     parts = document["step_parts"]
     if parts is None or parts["source"] != "device":
+        return
+    if parts["doubts"]:
+        yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
+                      text=f"{capitalized(parts['doubts'][0])}.")
         return
     mean, meanwhile = parts["mean"], parts["meanwhile"]
     late = (mean["host_idle_ns"] + mean["sync_idle_ns"]) / mean["duration_ns"]
@@ -135,6 +170,28 @@ def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Findin
                            f"{most['peak_bytes'] / usual:.2f} x that of the median rank.",
                       next="distprof run --steps memory=1 ..." if found is None else
                       f"distprof memory --rank {most['rank']} {where}")
+
+
+def pipeline_bubble(document: Mapping[str, Any]) -> Iterator[Finding]:
+    """How long stages of a pipeline have nothing to do."""
+    found = document["pipeline"]
+    if found is not None:
+        yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
+                      text=bubble(found), section="pipeline",
+                      action="More micro-batches per step shrink the bubble.")
+
+
+def uncounted(document: Mapping[str, Any]) -> Iterator[Finding]:
+    """Operators of unknown FLOPs that matter."""
+    totals = document["totals"]
+    if totals is None or totals["coverage_ratio"] is None or 1 - totals["coverage_ratio"] < UNCOUNTED:
+        return
+    names = [one["op"].removeprefix("aten::") for one in totals["uncounted_ops"]]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    yield Finding(severity="warn", section="totals",
+                  text=f"FLOPs of {counted(len(names), 'operator')} that move {percent(1 - totals['coverage_ratio'])} "
+                       f"of all bytes are not counted: {', '.join(names[:NAMED])}{more}. All FLOP totals are lower "
+                       "bounds.")
 
 
 def _rate(bytes_per_second: float) -> str:

@@ -16,8 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
-from distprof.merge.levels.all_tables import tables_tell
-from distprof.merge.levels.representatives import has_folder, of_places, standing_out
+from distprof.merge.levels.representatives import has_folder, of_places, standing_out, tables_tell
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
 from distprof.merge.operators.rank_share import Asked
@@ -26,13 +25,12 @@ from distprof.merge.operators.selection import Selection
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
-from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
-from distprof.merge.run.merged import is_merge, origin_of
+from distprof.merge.run.merged import is_merge, modules_of_merge, origin_of, summary_of_merge
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
-from distprof.merge.totals.findings import EVERYTHING, Findings, findings
-from distprof.merge.totals.many_ranks import ManyRanks, findings_of_many, many_ranks
+from distprof.merge.totals.findings import EVERYTHING, Findings, findings, findings_of_many
+from distprof.merge.totals.many_ranks import ManyRanks, many_ranks
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of

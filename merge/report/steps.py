@@ -1,23 +1,28 @@
-"""What ranks spent their steps on: parts of a step of each rank, and a cell for each step of each rank."""
+"""What ranks spend their steps on: parts of a step, each step of each rank, the longest chain, and where hosts wait."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from distprof.contract.passes import ARRIVALS, TRACE
+from distprof.errors import DataError
 from distprof.merge.activity.breakdown import PARTS
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import counted_steps, host_meanwhile, mean_device_steps
 from distprof.merge.activity.device.rank_device import DeviceSteps
+from distprof.merge.activity.device.steps import CAUSES
 from distprof.merge.activity.device.steps import PARTS as DEVICE_PARTS
-from distprof.merge.report.absent import AbsentError
-from distprof.merge.report.columns import columns_of, columns_of_rows
-from distprof.merge.report.sampling import Sample
+from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
+from distprof.merge.report.section import AbsentError, Columns, Sample, columns_of, columns_of_rows
 from distprof.merge.report.sources import Sources
+from distprof.merge.text.communication.device_steps import doubts_of
 from distprof.merge.totals.step_time import parts_of_step
 from distprof.merge.totals.totals import per_rank
+from distprof.merge.waits.run_waits import grouped
+from distprof.merge.waits.script_lines import script_lines as lines_of
+from distprof.merge.waits.traced_waits import compilation_totals, grouped_compilations
 from distprof.units import counted
 
 OF_TRACE = tuple(f"{part}_ns" for part in PARTS)
@@ -30,6 +35,9 @@ MOST_MEANWHILE = 8
 TIMED = ("time", TRACE, ARRIVALS)
 """Passes whose steps last as long as those of the job, or nearly."""
 MOST_CELLS = 20_000
+MOST_OF_PATH = 30
+MOST_WAITS = 50
+MOST_LINES = 20
 
 
 def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
@@ -64,7 +72,8 @@ def _of_devices(devices: DeviceSteps, sample: Sample) -> dict[str, Any]:
     return {"source": "device", "parts": list(OF_DEVICE),
             "steps": counted_steps(devices.steps)["step"].unique().sort().to_list(),
             "by_rank": columns_of_rows(shown, ("rank", "device", *names)), "mean": _mean(rows, names),
-            "meanwhile": host_meanwhile(devices, with_modules=False).head(MOST_MEANWHILE).to_dicts()}
+            "meanwhile": host_meanwhile(devices, with_modules=False).head(MOST_MEANWHILE).to_dicts(),
+            "doubts": list(doubts_of(devices))}
 
 
 def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:
@@ -115,3 +124,78 @@ def _of_some_steps(cells: pl.DataFrame, sample: Sample) -> pl.DataFrame:
     chosen = steps.gather([index * len(steps) // most for index in range(most)])
     sample.left_out.append(f"the heat map shows {counted(most, 'step')} of {len(steps)}, evenly spaced")
     return cells.filter(pl.col("step").is_in(chosen.implode()))
+
+
+def pipeline(sources: Sources) -> dict[str, Any]:
+    """How pipeline stages spent their steps.
+
+    Raises:
+        AbsentError: There are none, or nobody knows.
+    """
+    found: Mapping[str, Any] = sources.summary["communication"] or {}
+    stages: dict[str, Any] | None = found.get("pipeline")
+    if stages is None:
+        if sources.opened.topology.get("pp", 1) < 2:
+            raise AbsentError("the job has no pipeline stages")
+        raise AbsentError("how pipeline stages spent their steps is unknown",
+                          remedy="record it with --steps trace=6")
+    return stages
+
+
+def critical_path(sources: Sources) -> dict[str, Any]:
+    """Times a step, mean over steps.
+
+    Raises:
+        AbsentError: The ranks cannot be put into one graph.
+    """
+    if sources.many is not None:
+        raise AbsentError("the critical path of so many ranks is not part of a report",
+                          remedy="see distprof critical-path")
+    try:
+        found, path = sources.replayable, sources.critical_path
+    except DataError as error:
+        raise AbsentError("no critical path: it needs steps with collectives whose times and waits are known, on "
+                          "clocks that were compared") from error
+    durations = path.durations.select(duration_ns=pl.col("end_ns") - pl.col("start_ns"))["duration_ns"]
+    tables = {"by_rank": by_rank(path), "by_module": by_module(path), "by_op": by_op(path),
+              "by_collective": by_collective(path, found.program.rows)}
+    return {"steps": path.steps, "duration_ns": durations.mean(), "by_kind": by_kind(path),
+            "ranks_with_guessed_waits": found.guessed,
+            **{name: columns_of(table.head(MOST_OF_PATH).rename({"module_path": "module"}, strict=False))
+               for name, table in tables.items()}}
+
+
+def script_lines(sources: Sources) -> Columns:
+    """Lines of the script with the most time per step.
+
+    Raises:
+        AbsentError: No samples were taken.
+    """
+    found = lines_of(sources.in_detail)
+    if found.is_empty():
+        raise AbsentError("no lines of the script were sampled", remedy="record them with --steps trace=6")
+    return columns_of(found.head(MOST_LINES))
+
+
+def waits(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """Rows by line and operator that blocked, most time first.
+
+    Raises:
+        AbsentError: Nothing shows waits.
+    """
+    try:
+        found = sources.waits
+    except DataError as error:
+        raise AbsentError("host waits were not recorded",
+                          remedy="record them, with lines of the script, using --steps sync=2") from error
+    steps = found.steps.filter(pl.col("rank").is_in(found.ranks))
+    table = grouped(found.rows, ("line", "op"), sort="blocked_ns", total_ns=int(steps["duration_ns"].sum()))
+    blocking = table.filter(pl.col("blocked_ns") > 0)
+    if len(blocking) > MOST_WAITS:
+        sample.left_out.append(f"{counted(MOST_WAITS, 'row')} of {len(blocking)} host waits are shown")
+    compiled = grouped_compilations(found.compilations)
+    return {"source": found.source, "steps": sorted({*steps["step"].to_list(), *found.rows["step"].to_list()}),
+            "total_ns": int(steps["duration_ns"].sum()) if len(steps) else None,
+            "rows": columns_of(blocking.head(MOST_WAITS).rename({"module_path": "module"})),
+            "compilations": {"totals": compilation_totals(found.compilations),
+                             "rows": columns_of(compiled.head(MOST_WAITS).rename({"module_path": "module"}))}}

@@ -1,32 +1,37 @@
-"""The whole job as a picture: step time of all ranks at a few points in time, what was noticed, and windows."""
+"""The whole job: step time of all ranks at a few points in time, what the watch noticed, windows, and findings."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from distprof.arrays import Floats
-from distprof.contract.watch_state import WatchState
-from distprof.merge.report.absent import AbsentError
-from distprof.merge.report.sampling import MOST_RANKS, Sample
+from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.merge.report.resource_findings import MORE_LOADERS, Finding, Severity
+from distprof.merge.report.section import MOST_RANKS, AbsentError, Sample
 from distprof.merge.report.sources import Sources
 from distprof.merge.run.run_model import Rank
 from distprof.merge.text.watch import SLOW, job_line, sentence, watched_of
-from distprof.merge.watch.known_state import num_bytes
+from distprof.merge.watch.job_watch import num_bytes
 from distprof.merge.watch.points import PHASES, SERIES, Points, RankLine, points, rank_line, rows_of
 from distprof.merge.workers.pool import Pool, ProcessPool
-from distprof.units import spans
+from distprof.units import counted, spans
 
 IN_PROCESSES = 8 << 20
 """Bytes of watch files from which on processes read them."""
 DIGITS = 1000
 """A usual step is at least so many units: numbers of a picture need no more digits, and take less room."""
 MOST_PAUSES = 200
-UNSEEN = "nobody has looked yet for slow ranks in these steps: `distprof watch --once` does"
+UNSEEN = "these steps have not been searched for slow ranks: `distprof watch --once` does that"
 PAUSES = ("evaluation", "checkpoint")
+SHOWN = 4
+SECTION = "whole_job"
+NOTED = ("pauses",)
+"""Every job has some."""
+ACTIONS = {"data_stall": MORE_LOADERS}
 
 
 def whole_job(sources: Sources, sample: Sample) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def whole_job(sources: Sources, sample: Sample) -> dict[str, Any]:
     lead = max(ranks, key=lambda rank: sizes[rank.number])
     columns, _ = rows_of(lead.folder)
     if not len(columns["first_step"]):
-        raise AbsentError("no step was noted after the recorded ones",
+        raise AbsentError("no step was logged after the recorded ones",
                           remedy="run without --watch off, and for longer than the recorded steps")
     at = points(columns)
     lines = list(_lines(ranks, at, sum(sizes.values())))
@@ -59,7 +64,7 @@ def _chosen(ranks: Sequence[Rank], state: WatchState | None, sample: Sample) -> 
     rest = [rank for rank in ranks if rank not in first]
     room = MOST_RANKS - len(first)
     shown = sorted([*first, *(rest[index * len(rest) // room] for index in range(room))], key=lambda one: one.number)
-    sample.left_out.append(f"the whole job is shown of {len(shown)} of {len(ranks)} ranks "
+    sample.left_out.append(f"the whole job is shown for {len(shown)} of {len(ranks)} ranks "
                            f"({spans(rank.number for rank in shown)}): those with findings, and an even selection of "
                            "the others")
     return shown
@@ -137,3 +142,32 @@ def _pauses(lines: Sequence[RankLine]) -> list[dict[str, Any]]:
     found = sorted({(note.step, note.kind) for line in lines for note in line.notes if note.kind in PAUSES})
     each = -(-len(found) // MOST_PAUSES) or 1
     return [{"step": step, "kind": kind} for step, kind in found[::each]]
+
+
+def watch_findings(summary: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """What was noticed, the most expensive first; pauses last.
+
+    Args:
+        summary: `summary.json` of the run.
+        where: The run as an argument of a command.
+    """
+    state = watched_of(summary)
+    if state is None:
+        return
+    order = sorted(state.findings, key=lambda one: (one.kind in NOTED, one.until_step is not None,
+                                                    -(one.cost_ns or 0.0)))
+    for one in order[:SHOWN]:
+        yield Finding(
+            severity=_severity(one), text=sentence(one), section=SECTION, id=one.id,
+            rank=one.ranks[0] if len(one.ranks) == 1 else None, step=one.onset_step, module=one.module,
+            detail=f"Whole job: {job_line(state)}", action=ACTIONS.get(one.kind), next=f"distprof watch --once {where}")
+    if len(order) > SHOWN:
+        yield Finding(severity="note", text=f"{counted(len(order) - SHOWN, 'more finding')} about the whole job",
+                      section=SECTION, next=f"distprof watch --once {where}")
+
+
+def _severity(one: WatchFinding) -> Severity:
+    """What goes on is worse than what is over."""
+    if one.kind in NOTED:
+        return "note"
+    return "bad" if one.kind in SLOW and one.until_step is None else "warn"

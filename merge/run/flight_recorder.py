@@ -18,7 +18,7 @@ import msgspec
 
 from distprof.contract.paths import FORMAT, MERGED
 from distprof.contract.problems import Unreadable
-from distprof.contract.rank_json import MOST_RANKS
+from distprof.contract.run_json import MOST_RANKS
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.run.traces.rank_from_name import natural
 from distprof.storage.places import walk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from distprof.contract.group_ranks import ranks_of, text_of
+from distprof.contract.collective_ops import ranks_of, text_of
 
 COLUMN, SIZE = "group_ranks", "group_size"
 

@@ -1,20 +1,23 @@
-"""The folders of ranks in a run directory: which can be read, and which belong together."""
+"""The folders of ranks in a run directory: which can be read, and which belong together.
+
+Of a job that torchrun restarted, the last attempt lies there, and each earlier one in a folder of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distprof.contract.mesh import SIZE_FLAGS
-from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, rank_folder
-from distprof.contract.problems import FolderLeftOut, Problem, Unreadable
-from distprof.contract.rank_json import RankJson, read
-from distprof.errors import DataError, FormatError
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, attempt_folder, rank_folder
+from distprof.contract.problems import EarlierAttempts, FolderLeftOut, Problem, Unreadable
+from distprof.contract.rank_json import RankJson, first_failure, read
+from distprof.errors import DataError, FormatError, UsageError
 from distprof.merge.run.launches import Launch
 from distprof.merge.run.summaries.summaries import Summaries
 from distprof.storage.places import ahead, remote
@@ -23,6 +26,7 @@ SIZES = "(mp_size, dp_size)"
 NAMED = 8
 """Folders up to which each is named."""
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
+ATTEMPT = re.compile(r"attempt(\d{4,})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,3 +195,55 @@ def _names(folders: Sequence[RankFolder], value_of: Callable[[RankJson], Any], v
     return ", ".join(one.label for one in folders if value_of(one.content) == value)
 
 
+def of_attempt(paths: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
+    """Where an attempt lies in run directories; the directories themselves for the last one.
+
+    Raises:
+        UsageError: There is no such attempt.
+    """
+    if attempt is None:
+        return tuple(paths)
+    found = [place for path in paths if (place := _place(path, attempt)) is not None]
+    if not found:
+        there = sorted({number for path in paths for number in (*_earlier(path), *_last(path))})
+        raise UsageError(f"no attempt {attempt}; --attempt can be "
+                         f"{', '.join(map(str, there)) or '(none)'}", hint="distprof stats lists the attempts")
+    return tuple(found)
+
+
+def _place(path: Path, attempt: int) -> Path | None:
+    folder = path / attempt_folder(attempt)
+    if folder.is_dir():
+        return folder
+    return path if attempt in _last(path) else None
+
+
+def earlier_attempts(paths: Sequence[Path], shown: int) -> Iterator[EarlierAttempts]:
+    """A remark on each attempt before the one that is shown, with what ended it."""
+    for number in sorted({number for path in paths for number in _earlier(path)}):
+        folders = [path / attempt_folder(number) for path in paths if (path / attempt_folder(number)).is_dir()]
+        ignored: list[Problem] = []
+        try:
+            ranks = [one.content for one in rank_folders(folders, ignored)]
+        except DataError:
+            ranks = []
+        first = first_failure(ranks)
+        yield EarlierAttempts(attempt=number, shown=shown, rank=first.rank if first else None,
+                              why=first.failure.what if first and first.failure else None)
+
+
+def _earlier(path: Path) -> list[int]:
+    try:
+        return [int(name[1]) for child in path.iterdir() if (name := ATTEMPT.fullmatch(child.name)) and child.is_dir()]
+    except OSError:
+        return []
+
+
+def _last(path: Path) -> set[int]:
+    found = set()
+    for file in path.glob(f"rank*/{RANK_JSON}"):
+        try:
+            found.add(read(file, RankJson).attempt)
+        except DataError:
+            continue  # who reads the ranks will say so
+    return found

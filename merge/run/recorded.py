@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from distprof.contract.mesh import SIZE_FLAGS, part_of
 from distprof.contract.paths import (
@@ -25,25 +26,26 @@ from distprof.contract.problems import (
     RecordedLightly,
     ScriptInterrupted,
     ScriptProfiled,
+    StepsUnsure,
     TimelinesCapped,
     Unfinished,
 )
-from distprof.contract.rank_json import RankJson
+from distprof.contract.rank_json import RankJson, StepRule, StepsFound
 from distprof.contract.tables import STEPS
 from distprof.contract.watch_state import WINDOWS
 from distprof.errors import DataError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.freed_memory import uncollected
-from distprof.merge.run.attempts import earlier_attempts
-from distprof.merge.run.first_failure import failed_first
-from distprof.merge.run.launches import Launch, check_one_run, joined, launch_in
-from distprof.merge.run.rank_folders import RankFolder, agreeing, names_in, rank_folders
+from distprof.merge.run.launches import Launch, check_one_run, failed_first, joined, launch_in
+from distprof.merge.run.rank_folders import RankFolder, agreeing, earlier_attempts, names_in, rank_folders
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.steps_found import unsure
 from distprof.merge.run.summaries.summaries import JOINED, MANY_RANKS, Summaries, read_summaries
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.storage.places import real, remote
 from distprof.summaries.host_file import files_of
+
+LEFT: dict[StepRule, Literal["late", "explicit"]] = {"forward": "late", "explicit": "explicit"}
+"""What it means that optimizers stepped otherwise than found."""
 
 
 def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tuple(JOINED)) -> Run:
@@ -195,3 +197,28 @@ def _steps_written(folder: RankFolder) -> int:
         return len(read_small(lines, MOST_LINES_BYTES).splitlines())
     except OSError:
         return folder.content.num_steps or 0
+
+
+def unsure(ranks: Sequence[RankJson]) -> Iterator[StepsUnsure]:
+    """Why a step may not be what the user takes it for, each reason once."""
+    known = [(rank.rank, rank.steps_found) for rank in ranks if rank.steps_found is not None]
+    if not known:
+        return
+    usual = _alike(known[0][1])
+    others = tuple(number for number, found in known if _alike(found) != usual)
+    if others:
+        yield StepsUnsure(what="differ", ranks=others)
+    found = known[0][1]
+    names = tuple(one.name for one in found.optimizers)
+    if found.rule == "irregular":
+        yield StepsUnsure(what="irregular", num_turns=found.looked_at, names=names)
+    if found.silent:
+        yield StepsUnsure(what="silent", num_turns=found.looked_at, names=tuple(dict.fromkeys(found.silent)))
+    if found.left_in is not None:
+        yield StepsUnsure(what=LEFT.get(found.rule, "left"), step=found.left_in)
+
+
+def _alike(found: StepsFound) -> Any:
+    """What is equal on all ranks; names are not: stages of a pipeline hold other modules."""
+    in_order = [] if found.rule in ("backward", "given") else [one.steps for one in found.optimizers]
+    return found.rule, in_order, found.given, found.looked_at

@@ -45,6 +45,11 @@ class Rank:
         """True where the rank wrote this table."""
         return self.recorded is not None and (self.folder / table.file).is_file()
 
+    def with_timeline(self, file: str) -> Rank:
+        """The same rank with the timeline of this name in its folder; with none where it is not there."""
+        path = self.folder / file
+        return replace(self, trace=TraceFile(path=path) if path.is_file() else None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpaired:

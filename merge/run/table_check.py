@@ -12,11 +12,11 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from distprof.contract.group_ranks import ranks_of
-from distprof.contract.parquet_footer import LARGE, read_footer
+from distprof.contract.collective_ops import ranks_of
+from distprof.contract.parquet_footer import LARGE, DamagedTableError, read_footer
 from distprof.contract.paths import RANK_JSON
-from distprof.contract.rank_json import MOST_RANKS, RankJson
-from distprof.contract.table_checksum import DamagedTableError
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import MOST_RANKS
 from distprof.contract.tables import Column, Table
 from distprof.merge.run.group_ranks import COLUMN, SIZE
 from distprof.merge.run.run_model import Rank
@@ -39,7 +39,7 @@ def check_size(file: BinaryIO) -> None:
     """Looks at the footer of a table.
 
     Args:
-        file: Open for reading; is at its begin afterwards.
+        file: Open for reading; is at its start afterwards.
 
     Raises:
         DamagedTableError: It has more rows or bytes than its size allows: reading it would take all memory.

@@ -16,15 +16,14 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from distprof.contract import table_checksum
+from distprof.contract.parquet_footer import check_checksum
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COLLECTIVES, STEPS, Table
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.summaries.frames import frame_of
-from distprof.merge.run.summaries.rows import rows_of_ranks
+from distprof.merge.run.summaries.frames import frame_of, rows_of_ranks
 from distprof.merge.run.summaries.summaries import JOINED, Summaries
 from distprof.merge.run.table_check import check_rows, check_size
 from distprof.storage.places import ahead, remote
@@ -210,11 +209,11 @@ def readable(path: Path, look: Callable[[BinaryIO], object] = lambda _: None) ->
         from distprof.storage.fetching import fetched
 
         content = fetched(elsewhere)
-        table_checksum.check(content)
+        check_checksum(content)
         look(content)
         return content
     with path.open("rb", buffering=0) as file:
-        table_checksum.check(file)
+        check_checksum(file)
         look(file)
     try:
         str(path).encode()

@@ -1,18 +1,14 @@
-"""Reads a Chrome trace file: scans its events chunk after chunk, keeps the keys beside them, cuts kernels too long.
+"""Reads a Chrome trace file: scans its events chunk after chunk, and keeps the keys beside them.
 
 Memory is that of a few chunks, however long the file is. Damage is counted and passed over; it raises no exception.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from distprof.arrays import Array, Integers
 from distprof.errors import DataError
 from distprof.merge.scan.damage import AHEAD_BYTES, element_bytes, recovered
 from distprof.merge.scan.engine import Scanner
@@ -217,41 +213,3 @@ def base_ns_of(metadata: Mapping[str, Any]) -> int:
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if abs(number) < LATEST_NS else 0
-
-
-_OF_HIP = re.compile(r"hip[A-Z]")
-ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
-"""Categories of what a stream does, in lower case."""
-
-
-def has_overlong(calls: Iterable[str]) -> bool:
-    """Whether a trace may have such kernels, by the names of calls of a runtime: those of CUDA overlap on purpose."""
-    return any(map(_OF_HIP.match, calls))
-
-
-def cut_overlong(stream: Array, start: Integers, duration: Integers) -> tuple[Integers, Integers]:
-    """Cuts what is still there when a second one behind it begins, or has ended where there is no second one.
-
-    ROCm records kernels as lasting far into those behind them, which one stream runs one after the other:
-    AMD-AGI/TraceLens issue 669 has one of 1.6 s on a stream of 2 ms.
-
-    Args:
-        stream: Number of the stream of each slice.
-        start: When it began, int64; any order.
-        duration: How long it took, in the same unit.
-
-    Returns:
-        Durations of which those are up to the start of the next one on the stream; and the places of these.
-    """
-    order = np.lexsort((start, stream))
-    stream, begin, end = stream[order], start[order], (start + duration)[order]
-    follows = stream[1:] == stream[:-1]
-    # what begins with another one at the same time shows nothing
-    limit = np.full(len(order), np.iinfo(np.int64).max)
-    limit[:-1][follows] = end[1:][follows]
-    limit[:-2][stream[2:] == stream[:-2]] = begin[2:][stream[2:] == stream[:-2]]
-    following = np.append(begin[1:], 0)
-    is_over = (end > limit) & (following > begin)
-    found = duration.copy()
-    found[order[is_over]] = (following - begin)[is_over]
-    return found, order[is_over]

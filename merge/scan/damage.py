@@ -16,6 +16,29 @@ AHEAD_BYTES = 1 << 12
 _BEGIN = re.compile(rb'\{[ \t\r\n]*+"(ph"[ \t\r\n]*+:)?')
 """An object, and whether it begins as most writers begin events."""
 _BRACE = re.compile(rb'("ph"[ \t\r\n]*+:)|"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)|[{}]', re.DOTALL)
+DEEPEST = 64
+MOST_BYTES = 1 << 16
+"""Of a string: a longer one lost its end."""
+_BLANK = rb"[ \t\r\n]*+"
+_STRING = rb'"(?:[^"\\]|\\.)*+"'
+_NEXT = re.compile(rb"\}" + _BLANK + rb",?" + _BLANK + rb'(?=\{' + _BLANK + rb'")')
+"""Behind it an object follows another one."""
+_QUOTED = re.compile(rb"(" + _STRING + rb")" + _BLANK + rb":" + _BLANK, re.DOTALL)
+_BARE = re.compile(rb"([A-Za-z_][\w.]*+)" + _BLANK + rb":" + _BLANK)
+BLANKS = b" \t\r\n"
+_NUMBER = re.compile(rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?=" + _BLANK + rb"[,}\]])")
+_HEX = re.compile(rb"0[xX][0-9a-fA-F]{1,16}(?=" + _BLANK + rb"[,}\]])")
+_WORD = re.compile(rb"[A-Za-z_][\w.:<>*-]*+(?=" + _BLANK + rb"[,}\]])")
+_NOTHING = re.compile(rb"(?=[,}])")
+_ENDS_BEFORE = {
+    key: re.compile(rb'"(?=' + _BLANK + rb"(?:\}|," + _BLANK + rb"(?:\}|" + key.pattern + rb")))", re.DOTALL)
+    for key in (_QUOTED, _BARE)}
+"""How keys of an object are written -> where a string ends in it."""
+_ENDS_IN_ARRAY = re.compile(rb'"(?=' + _BLANK + rb"[,\]])")
+_STRUCTURE = re.compile(rb'"' + _BLANK + rb':|[{,]' + _BLANK + rb'"ph"')
+"""What no string holds, unless damage swallowed the end of one event and the beginning of another."""
+_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
+_VALUES = frozenset((b"true", b"false", b"null"))
 
 
 def behind_damage(text: bytes, at: int) -> int | None:
@@ -82,31 +105,6 @@ def element_bytes(text: bytes) -> int:
     except (ValueError, IndexError):
         return 0
     return place if text[place] in b",]" else 0
-
-
-DEEPEST = 64
-MOST_BYTES = 1 << 16
-"""Of a string: a longer one lost its end."""
-_BLANK = rb"[ \t\r\n]*+"
-_STRING = rb'"(?:[^"\\]|\\.)*+"'
-_NEXT = re.compile(rb"\}" + _BLANK + rb",?" + _BLANK + rb'(?=\{' + _BLANK + rb'")')
-"""Behind it an object follows another one."""
-_QUOTED = re.compile(rb"(" + _STRING + rb")" + _BLANK + rb":" + _BLANK, re.DOTALL)
-_BARE = re.compile(rb"([A-Za-z_][\w.]*+)" + _BLANK + rb":" + _BLANK)
-BLANKS = b" \t\r\n"
-_NUMBER = re.compile(rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?=" + _BLANK + rb"[,}\]])")
-_HEX = re.compile(rb"0[xX][0-9a-fA-F]{1,16}(?=" + _BLANK + rb"[,}\]])")
-_WORD = re.compile(rb"[A-Za-z_][\w.:<>*-]*+(?=" + _BLANK + rb"[,}\]])")
-_NOTHING = re.compile(rb"(?=[,}])")
-_ENDS_BEFORE = {
-    key: re.compile(rb'"(?=' + _BLANK + rb"(?:\}|," + _BLANK + rb"(?:\}|" + key.pattern + rb")))", re.DOTALL)
-    for key in (_QUOTED, _BARE)}
-"""How keys of an object are written -> where a string ends in it."""
-_ENDS_IN_ARRAY = re.compile(rb'"(?=' + _BLANK + rb"[,\]])")
-_STRUCTURE = re.compile(rb'"' + _BLANK + rb':|[{,]' + _BLANK + rb'"ph"')
-"""What no string holds, unless damage swallowed the end of one event and the beginning of another."""
-_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
-_VALUES = frozenset((b"true", b"false", b"null"))
 
 
 def recovered(text: bytes) -> tuple[list[bytes], int, int]:

@@ -16,6 +16,22 @@ from distprof.merge.scan.gunzip import READ_BYTES, STEP_BYTES, Damage, Readable
 STARTS = {"zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
 """How files of each format begin."""
 ERRORS = (OSError, EOFError, lzma.LZMAError)
+SNIFFED_BYTES = 1 << 12
+"""So much of a file shows what it is."""
+FOREIGN = (
+    (b"<!doctype", "an HTML page", "was it saved from a login page? download the file itself"),
+    (b"<html", "an HTML page", "was it saved from a login page? download the file itself"),
+    (b"<?xml", "XML", None),
+    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file with git lfs pull"),
+    (b"/annex/objects/", "a git-annex pointer", "fetch the file with git annex get"),
+    (b"par1", "a parquet table", None),
+    (b"sqlite format 3", "an SQLite database", "exports of Nsight Systems are read from files of this machine alone"),
+    (b"pk\x03\x04", "a ZIP archive", "unzip it"),
+    *((b"\x80" + protocol, "a Python pickle", "for torch.cuda.memory snapshots, use distprof memory")
+      for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
+    (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),
+)
+"""First bytes in small letters -> what begins so, and a hint."""
 
 
 def format_of(first: bytes) -> str | None:
@@ -76,24 +92,6 @@ def _xz(raw: io.RawIOBase) -> Any:
 
 OPENED: dict[str, Callable[[io.RawIOBase], Any]] = {
     "zstd": _zstd, "bzip2": lambda raw: bz2.BZ2File(io.BufferedReader(raw)), "xz": _xz}
-
-
-SNIFFED_BYTES = 1 << 12
-"""So much of a file shows what it is."""
-FOREIGN = (
-    (b"<!doctype", "an HTML page", "was it saved from a login page? download the file itself"),
-    (b"<html", "an HTML page", "was it saved from a login page? download the file itself"),
-    (b"<?xml", "XML", None),
-    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file with git lfs pull"),
-    (b"/annex/objects/", "a git-annex pointer", "fetch the file with git annex get"),
-    (b"par1", "a parquet table", None),
-    (b"sqlite format 3", "an SQLite database", "exports of Nsight Systems are read from files of this machine alone"),
-    (b"pk\x03\x04", "a ZIP archive", "unzip it"),
-    *((b"\x80" + protocol, "a Python pickle", "for torch.cuda.memory snapshots, use distprof memory")
-      for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
-    (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),
-)
-"""First bytes in small letters -> what begins so, and a hint."""
 
 
 def looks_like(first: bytes) -> tuple[str, str | None]:

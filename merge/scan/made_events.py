@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -15,6 +17,13 @@ AT_ONCE = 4096
 """Events that are put into text together."""
 HEAD_BYTES = 1 << 16
 """Filled up with blanks: who looks at a file reads so much at once, and what follows may take a look at all of it."""
+_VERSION = re.compile(r"(_pt(sz|ds))?_v\d+(_pt(sz|ds))?$|_pt(sz|ds)$")
+"""`cudaLaunchKernel_v7000`, `cudaStreamSynchronize_ptsz_v7000`."""
+_OPERATOR = re.compile(
+    r"(?P<name>.+?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = (?P<op>\d+))?(?:, sizes = (?P<sizes>\[.*?\]))?"
+    r"(?:, input_op_ids = .*)?", re.DOTALL)
+"""What `torch.autograd.profiler.emit_nvtx` writes."""
+_OPERATORS = ("aten::", "c10d::", "autograd::", "torch::")
 
 
 def text_of(head: Mapping[str, Any], names: Sequence[Event], events: Iterable[Event]) -> Iterator[bytes]:
@@ -59,3 +68,21 @@ def meta(pid: Pid, name: str, args: Mapping[str, Any], tid: int | None = None) -
 def microseconds(ns: int) -> msgspec.Raw:
     """As Chrome has times, exact to the nanosecond."""
     return msgspec.Raw(b"%s%d.%03d" % (b"-" if ns < 0 else b"", *divmod(abs(ns), 1000)))
+
+
+def without_version(call: str) -> str:
+    """`cudaGraphLaunch` of `cudaGraphLaunch_v10000`, as CUPTI calls it."""
+    return _VERSION.sub("", call)
+
+
+def named_range(text: str) -> tuple[str, str, dict[str, Any]]:
+    """Category, name and keys of a range of a thread: operators of torch write more than their name."""
+    found = _OPERATOR.fullmatch(text)
+    if found is None or not (found["op"] or found["seq"] or text.startswith(_OPERATORS)):
+        return "user_annotation", text, {}
+    args: dict[str, Any] = {"Sequence number": int(found["seq"])} if found["seq"] else {}
+    try:
+        sizes = json.loads(found["sizes"]) if found["sizes"] else None
+    except ValueError:
+        sizes = None
+    return "cpu_op", found["name"], args | ({} if sizes is None else {"Input Dims": sizes})

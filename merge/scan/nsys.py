@@ -6,15 +6,23 @@ export, and older versions lack columns.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distprof.errors import DataError
-from distprof.merge.scan.made_events import Event, Pid, arrow, meta, microseconds, slice_of, text_of
+from distprof.merge.scan.made_events import (
+    Event,
+    Pid,
+    arrow,
+    meta,
+    microseconds,
+    named_range,
+    slice_of,
+    text_of,
+    without_version,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,13 +42,6 @@ TEXTS = ("value", "name", "text", "label")
 """Columns of texts; all others are of integers."""
 COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
                             "HtoD (unified memory)", "DtoH (unified memory)", "DtoD (unified memory)"), 1))
-_VERSION = re.compile(r"(_pt(sz|ds))?_v\d+(_pt(sz|ds))?$|_pt(sz|ds)$")
-"""`cudaLaunchKernel_v7000`, `cudaStreamSynchronize_ptsz_v7000`."""
-_OPERATOR = re.compile(
-    r"(?P<name>.+?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = (?P<op>\d+))?(?:, sizes = (?P<sizes>\[.*?\]))?"
-    r"(?:, input_op_ids = .*)?", re.DOTALL)
-"""What `torch.autograd.profiler.emit_nvtx` writes."""
-_OPERATORS = ("aten::", "c10d::", "autograd::", "torch::")
 
 
 def may_be_export(path: Path) -> bool:
@@ -250,7 +251,7 @@ class _Export:
     def _calls(self) -> Iterator[Event]:
         for start, end, thread, correlation, name in self._rows(
                 CALLS, "start", "end", "globalTid", "correlationId", "nameId"):
-            called = _VERSION.sub("", self._strings.get(name, "call"))
+            called = without_version(self._strings.get(name, "call"))
             pid, tid = self._process(thread), _tid(thread)
             yield slice_of("cuda_runtime" if called.startswith("cuda") else "cuda_driver", called, pid, tid, start, end,
                            {} if correlation is None else {"correlation": correlation})
@@ -268,26 +269,13 @@ class _Export:
         if kind == MARK or end is None:
             yield {"ph": "i", "s": "t", "cat": "user_annotation", "name": name, "ts": microseconds(start), **place}
         elif kind == PUSH_POP:
-            category, name, args = _operator(name)
+            category, name, args = named_range(name)
             yield slice_of(category, name, pid, tid, start, end, args)
         else:
             self._num_ranges += 1
             of_range = {"cat": "user_annotation", "name": name, "id": number or f"range {self._num_ranges}", **place}
             yield {"ph": "b", "ts": microseconds(start), **of_range}
             yield {"ph": "e", "ts": microseconds(end), **of_range}
-
-
-def _operator(text: str) -> tuple[str, str, dict[str, Any]]:
-    """Category, name and keys of a range of a thread: operators of torch write more than their name."""
-    found = _OPERATOR.fullmatch(text)
-    if found is None or not (found["op"] or found["seq"] or text.startswith(_OPERATORS)):
-        return "user_annotation", text, {}
-    args: dict[str, Any] = {"Sequence number": int(found["seq"])} if found["seq"] else {}
-    try:
-        sizes = json.loads(found["sizes"]) if found["sizes"] else None
-    except ValueError:
-        sizes = None
-    return "cpu_op", found["name"], args | ({} if sizes is None else {"Input Dims": sizes})
 
 
 def _pid(number: int) -> int:

@@ -1,9 +1,16 @@
-"""Makes strict JSON, the nearest there is, of an event that is none, and microseconds of nanoseconds."""
+"""Repairs events: makes strict JSON, the nearest there is, of one that is none, and microseconds of nanoseconds.
+
+Of what a device did it finds the times that cannot be.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from distprof.arrays import Array, Flags, Integers
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=[ \t\r\n]*[}\]])|[-+.0-9A-Za-z]+', re.DOTALL)
 _NUMBER = re.compile(rb"([-+]?)([0-9]*)((?:\.[0-9]*)?)((?:[eE][-+]?[0-9]+)?)")
@@ -25,6 +32,11 @@ _FIRST = re.compile(rb'"ts"\s*:\s*(\d+)\s*[,}]')
 LONGEST_TIME = 64
 """Bytes of a key with its time."""
 _SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}
+_OF_HIP = re.compile(r"hip[A-Z]")
+ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
+"""Categories of what a stream does, in lower case."""
+DAY_NS = 86_400_000_000_000
+"""So much earlier than most others, nothing runs in one recording."""
 
 
 def repaired(event: bytes) -> bytes:
@@ -107,3 +119,48 @@ def in_microseconds(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _thousandth(found: re.Match[bytes]) -> bytes:
     digits = found[2].rjust(4, b"0")
     return found[1] + digits[:-3] + b"." + digits[-3:]
+
+
+def untimed(start: Integers, duration: Integers) -> Flags:
+    """Which slices of devices have no times: they end before they begin, or begin in another age.
+
+    CUPTI may note 0 as the start and the end of a kernel (pytorch/kineto issue 109), or an end before the start.
+
+    Args:
+        start: When each began, int64 ns.
+        duration: How long it took, in ns.
+    """
+    return (duration < 0) | (start < (np.median(start) if len(start) else 0) - DAY_NS)
+
+
+def has_overlong(calls: Iterable[str]) -> bool:
+    """Whether a trace may have such kernels, by the names of calls of a runtime: those of CUDA overlap on purpose."""
+    return any(map(_OF_HIP.match, calls))
+
+
+def cut_overlong(stream: Array, start: Integers, duration: Integers) -> tuple[Integers, Integers]:
+    """Cuts what is still there when a second one behind it begins, or has ended where there is no second one.
+
+    ROCm records kernels as lasting far into those behind them, which one stream runs one after the other:
+    AMD-AGI/TraceLens issue 669 has one of 1.6 s on a stream of 2 ms.
+
+    Args:
+        stream: Number of the stream of each slice.
+        start: When it began, int64; any order.
+        duration: How long it took, in the same unit.
+
+    Returns:
+        Durations of which those are up to the start of the next one on the stream; and the places of these.
+    """
+    order = np.lexsort((start, stream))
+    stream, begin, end = stream[order], start[order], (start + duration)[order]
+    follows = stream[1:] == stream[:-1]
+    # what begins with another one at the same time shows nothing
+    limit = np.full(len(order), np.iinfo(np.int64).max)
+    limit[:-1][follows] = end[1:][follows]
+    limit[:-2][stream[2:] == stream[:-2]] = begin[2:][stream[2:] == stream[:-2]]
+    following = np.append(begin[1:], 0)
+    is_over = (end > limit) & (following > begin)
+    found = duration.copy()
+    found[order[is_over]] = (following - begin)[is_over]
+    return found, order[is_over]

@@ -24,7 +24,7 @@ REPAIR, BAD_TIME, GLOBAL, NON_ASCII, ENCLOSING, FLOW_IN, FLOW_OUT = (1 << bit fo
 """Flags of an event: its text is no strict JSON that every viewer reads; its time is no number, or too large; it is an
 instant of scope g; it has bytes above 127; it is the end of an arrow to the slice around it, not to the next one; it
 has a `bind_id` whose arrow comes to it, or begins at it."""
-SLICE, META, BEGIN, END, ASYNC_BEGIN, ASYNC_END = (ord(letter) for letter in "XMBEbe")
+SLICE, META, BEGIN, END, ASYNC_BEGIN = (ord(letter) for letter in "XMBEb")
 FLOW_START, FLOW_STEP, FLOW_END = (ord(letter) for letter in "stf")
 """Phases, as the character codes that columns hold."""
 FLOWS, PAIRED = (np.isin(np.arange(256), [ord(letter) for letter in letters]) for letters in ("stf", "BEbe"))

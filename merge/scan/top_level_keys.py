@@ -193,7 +193,7 @@ class TopLevelKeys:
                 self.values[key] = short_members(text[len(key) + 2:])
 
     def _more(self, num_bytes: int) -> bytes:
-        """So much text or more, if there is any: a long value is read again from its begin, which has to pay."""
+        """So much text or more, if there is any: a long value is read again from its start, which has to pay."""
         chunks, left = [], num_bytes
         while left > 0 and (chunk := self._feed.next()):
             chunks.append(chunk)

@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Array, Integers
-from distprof.merge.snapshot.allocation_rows import Allocations
-from distprof.merge.snapshot.lifetimes import ALLOCATED, BEFORE, NO_HISTORY, lifetimes_of
+from distprof.merge.snapshot.allocations import ALLOCATED, BEFORE, NO_HISTORY, Allocations, lifetimes_of
 from distprof.merge.snapshot.snapshot_file import NUMBERS, STATES, Snapshot
 
 INACTIVE = STATES.index("inactive")

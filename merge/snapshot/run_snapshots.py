@@ -15,7 +15,7 @@ from distprof.contract.problems import Unreadable
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.traces.discovery import LEVELS, first_few, is_recorded, trace_times
 from distprof.merge.run.traces.rank_from_name import natural, rank_in
-from distprof.merge.snapshot.allocation_rows import NUMBERS
+from distprof.merge.snapshot.allocations import SUMS
 from distprof.merge.snapshot.device_memory import DeviceMemory, device_memory
 from distprof.merge.snapshot.snapshot_file import read_snapshot
 from distprof.units import spans
@@ -34,7 +34,7 @@ class OneDevice:
     num_alive: int
     """Allocations at the peak."""
     largest: pl.DataFrame
-    """Of those, as `allocation_rows.SCHEMA`."""
+    """Of those, as `allocations.SCHEMA`."""
     settings: str | None
     num_other: int
 
@@ -45,7 +45,7 @@ class RunSnapshots:
 
     devices: Sequence[OneDevice]
     groups: pl.DataFrame
-    """The columns of `by` and `NUMBERS`, largest at the peak first."""
+    """The columns of `by` and `SUMS`, largest at the peak first."""
     rows: pl.DataFrame | None
     """All allocations, where they were asked for."""
     problems: Sequence[Unreadable]
@@ -108,7 +108,7 @@ def _check(files: Mapping[int, Path], by: Sequence[str], ranks: Sequence[int]) -
 
 
 def _added(parts: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:
-    sums = [pl.col(name).max() if name == "largest_bytes" else pl.col(name).sum() for name in NUMBERS]
+    sums = [pl.col(name).max() if name == "largest_bytes" else pl.col(name).sum() for name in SUMS]
     return pl.concat(parts).group_by(list(by), maintain_order=True).agg(sums).sort(
         "peak_bytes", "allocated_bytes", descending=True, maintain_order=True)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from distprof.contract.problems import Problem, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
+from distprof.merge.text.phrases import change_line, steps_words
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
-from distprof.merge.text.steps import change_line, steps_words
+from distprof.merge.text.rates import bubble, exposed, lightly, mesh, mfu, rates
 from distprof.merge.text.watch import end_lines, is_slow_later, watched_of
 from distprof.merge.totals.step_time import step_time_of
 
@@ -69,4 +69,4 @@ def _missing(summary: Mapping[str, Any]) -> Iterator[str]:
     shown = MISSING if len(problems) <= MISSING else MISSING - 1
     yield from (f"incomplete: {text}" for text in islice(sentences(problems), shown))
     if len(problems) > shown:
-        yield f"incomplete: {len(problems) - shown} more, which distprof stats lists"
+        yield f"incomplete: {len(problems) - shown} more; see distprof stats"

@@ -1,28 +1,82 @@
-"""`distprof critical-path` on one screen."""
+"""`distprof critical-path` on one screen and as data (docs/critical-path.md), and what `whatif` shows alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from distprof.contract.problems import Remark
+from distprof.contract.problems import Problem, Remark
+from distprof.merge.clock.choose import runs_as_told
+from distprof.merge.clock.model import Clock
 from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
-from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
-from distprof.merge.text.phrases import step_time_words
-from distprof.merge.text.problems import sentence
-from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
+from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank, slack_by_rank
+from distprof.merge.critical.replayable import Replayable
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.phrases import clock_line, cut, rank_list, step_time_words
+from distprof.merge.text.problems import sentence, show_problems
+from distprof.merge.totals.description import described
+from distprof.merge.totals.step_time import StepTime, step_time, step_time_data
 from distprof.reporters.page import Page
-from distprof.terminal import quoted_all
-from distprof.units import UNKNOWN, counted, duration, percent
+from distprof.units import UNKNOWN, counted, duration, percent, spans
 
 TOP = 15
 SLOWED = 1.1
 """From so many times the step time on, it is said why the path is longer."""
-LONGEST = 60
-"""Characters of a name."""
+DESCRIBED = ("format", "run_id", "world_size", "ranks", "missing_ranks", "problems", "remarks", "clock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedShown:
+    """What is to be shown of a replay."""
+
+    run: Run
+    clock: Clock
+    top: int | None
+    """Rows of a table, where they were asked for."""
+    guessed: Sequence[int]
+    """Ranks of whose waits many are known from other ranks alone."""
+    problems: Sequence[Problem]
+    paths: Sequence[Path]
+    step_time: StepTime | None
+    """Of the job."""
+    on_device: bool = False
+    """Whether ranks worked on a device, which with its host is taken for one chain of work."""
+
+
+def first_line(shown: ReplayedShown, steps: Sequence[int]) -> str:
+    """Ranks and steps."""
+    return f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(steps), 'step')} ({spans(steps)})"
+
+
+def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
+    """What a replay may take for something else.
+
+    Args:
+        shown: The run.
+        so: What follows for work that may be waiting.
+    """
+    missing = shown.run.missing
+    if missing:
+        yield (f"what {rank_list(missing)} did is unknown: time that others waited for "
+               f"{'it' if len(missing) == 1 else 'them'} counts as moving")
+    if shown.on_device:
+        yield ("a device and its host count as one chain of work: a kernel that runs while the host is late is on the "
+               "path, though with a shorter kernel the step may take as long; `distprof comms` shows how long devices "
+               "wait for their hosts")
+    if shown.guessed:
+        yield (f"many waits of {rank_list(shown.guessed)} are inferred from other ranks: some of the work there may be "
+               f"waiting{so}")
+
+
+def last_lines(shown: ReplayedShown, page: Page) -> None:
+    """Problems of the run and its clock."""
+    show_problems(shown.run.remarks, shown.problems, page)
+    page.line(clock_line(shown.clock.to_json()))
+    page.line()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +106,7 @@ def render(shown: CriticalShown, page: Page) -> str:
     for line in _doubts(shown):
         page.line(line)
     last_lines(shown, page)
-    where = quoted_all(shown.paths)
+    where = runs_as_told(shown.paths)
     page.line(f"Next: distprof merge --force --critical-path {where}")
     if len(path.steps) > 1:
         slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
@@ -104,7 +158,7 @@ def _operators(shown: CriticalShown, page: Page) -> None:
     if table["op"].null_count() == len(table):
         return
     page.table(("operator", "on the path", "of it", "in steps", "mostly on"), [
-        (_cut(row["op"] or "(none)"), duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row))
+        (cut(row["op"] or "(none)"), duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row))
         for row in table.head(rows).iter_rows(named=True)])
     _more(table, rows, page)
     page.line()
@@ -128,7 +182,8 @@ def _doubts(shown: CriticalShown) -> list[str]:
     found = []
     work = shown.path.links.filter(pl.col("kind") == "work")
     if len(work) and (work["phase"] == "unknown").all():
-        found.append("modules are unknown: these steps have no timeline")
+        found.append("modules are unknown: " + ("the traces mark none" if shown.run.kind == "traces" else
+                                                "these steps have no timeline"))
     found += doubts(shown)
     off = shown.clock.pair_uncertainty_ns()
     if off:
@@ -144,7 +199,7 @@ def _more(table: pl.DataFrame, rows: int, page: Page) -> None:
 
 def _place(row: Mapping[str, Any]) -> str:
     where = row["module_path"]
-    return UNKNOWN if where is None else "(root)" if where == "" else _cut(where)
+    return UNKNOWN if where is None else "(root)" if where == "" else cut(where)
 
 
 def _main(row: Mapping[str, Any]) -> str:
@@ -160,5 +215,31 @@ def _time(ns: float) -> str:
     return duration(ns) if ns else UNKNOWN
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
+def critical_data(found: Replayable, path: CriticalPath, *, top: int | None, with_chain: bool) -> dict[str, Any]:
+    """All that is known of the longest chains.
+
+    Args:
+        found: The run.
+        path: Its chains.
+        top: Rows of a table; all without.
+        with_chain: Every link as well.
+    """
+    about = described(found.run, found.clock)
+    durations = path.durations.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    ns = (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns")
+    ranks = path.links.group_by("step", "rank").agg(ns.sum()).sort("step", "time_ns", descending=[False, True])
+    each = {step: ranks.filter(pl.col("step") == step).select("rank", "time_ns").to_dicts() for step in path.steps}
+    tables = {"by_rank": by_rank(path), "by_module": by_module(path), "by_op": by_op(path),
+              "by_collective": by_collective(path, found.program.rows), "slack": slack_by_rank(path)}
+    return {
+        **{key: about[key] for key in DESCRIBED}, "kind": "critical_path",
+        "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(), "ranks_with_guessed_waits": found.guessed,
+        "step_time": step_time_data(step_time(found.recorded)),
+        "duration_ns": durations["duration_ns"].mean(), "by_kind": by_kind(path),
+        "steps": [{**row, "by_rank": each[row["step"]]} for row in durations.iter_rows(named=True)],
+        **{name: _named(table.head(top) if top else table) for name, table in tables.items()},
+        "chain": _named(path.links) if with_chain else None}
+
+
+def _named(table: pl.DataFrame) -> list[dict[str, Any]]:
+    return table.rename({"module_path": "module"}, strict=False).to_dicts()

@@ -4,42 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from distprof.contract.problems import Problem, Remark
-from distprof.merge.execution.formats.chakra_nodes import Written
-from distprof.merge.execution.linking import Links
+from distprof.merge.execution.formats.exported import Exported
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.units import counted, percent, size, spans
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """What was written for a rank."""
-
-    number: int
-    file: Path
-    written: Written
-    links: Links | None
-    """None without an execution trace."""
-    is_cut: bool
-    """True where the execution trace ends inside."""
-    lost_bytes: int
-    """Of the execution trace, that could not be read."""
-    unseen: int
-    """Communication that was issued, and whose work the timeline does not show."""
-    partial: frozenset[tuple[int, str]] = frozenset()
-    """Numbers and ops of collectives that the timelines of some of their ranks do not show."""
-    calls: Mapping[str, int] = field(default_factory=dict)
-    """Op -> how many nodes are it."""
-    untimed_calls: int = 0
-    """Communication that the execution trace has, and the timeline does not."""
-    processes: frozenset[int] = frozenset()
-    """Numbers of the processes that the execution trace and the timeline say that they are of."""
-    blind_waits: int = 0
-    """Waits of streams of which the timeline does not show what they are for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

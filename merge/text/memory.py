@@ -1,14 +1,16 @@
-"""`distprof memory` on one screen."""
+"""`distprof memory` on one screen, and its data for `--json`, whose keys docs/memory.md describes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from distprof.contract.problems import Problem
+from distprof.contract.paths import FORMAT
+from distprof.contract.problems import MemoryEndedEarly, Problem
 from distprof.merge.memory.run_memory import BY, Peak, RunMemory, longest_unused
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.problems import show_problems
@@ -20,6 +22,8 @@ TOP = 20
 TENSORS_SHOWN = 10
 COLUMNS = ("at peak", "share", "tensors", "no longer used", "kept for backward", "allocated", "times")
 """Behind those of `--by`."""
+OF_A_TENSOR = ("size_bytes", "category", "op", "shapes", "module_path", "class_name", "phase", "name", "shape", "dtype",
+               "made_ns", "freed_ns", "last_used_ns", "used_by", "unused_ns", "address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +130,29 @@ def _or_dash(num_bytes: int | None) -> str:
 
 def _key(value: object) -> str:
     return "-" if value is None else "(root)" if value == "" else str(value)
+
+
+def memory_data(run: Run, found: RunMemory, table: pl.DataFrame, top: int | None) -> dict[str, Any]:
+    """What was found.
+
+    Args:
+        run: The run.
+        found: Its allocations.
+        table: `grouped` of them.
+        top: Rows, and tensors of a peak; all, and `TENSORS_SHOWN`, without.
+    """
+    return {
+        "format": FORMAT, "kind": "memory", "ranks": sorted({peak.rank for peak in found.peaks}),
+        "world_size": run.world_size, "peaks": [_peak(peak, top or TENSORS_SHOWN) for peak in found.peaks],
+        "held_before": found.held.to_dicts(), "left_out": {"events_without_size": found.num_bad},
+        "ended_early": [{"rank": one.rank, "step": one.step} for one in found.problems
+                        if isinstance(one, MemoryEndedEarly)],
+        "groups": table.rename({"module_path": "module", "class_name": "class"}, strict=False).head(
+            top or len(table)).to_dicts()}
+
+
+def _peak(peak: Peak, top: int) -> dict[str, Any]:
+    return {"rank": peak.rank, "device": peak.device, "time_ns": peak.time_ns, "peak_bytes": peak.peak_bytes,
+            "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes, "unused_bytes": peak.unused_bytes,
+            "reserved_bytes": peak.reserved_bytes, "num_tensors": len(peak.alive),
+            "tensors": peak.alive.select(OF_A_TENSOR).head(top).to_dicts()}

@@ -1,4 +1,4 @@
-"""`distprof ops` on one screen, or as a table in Markdown."""
+"""`distprof ops` on one screen, as a table in Markdown, and as data for `--json` (docs/operators.md has its keys)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
+from distprof.merge.operators.grouping import NUMBERS
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.operators.shapes import ShapeCoverage
-from distprof.merge.operators.sums import BY
+from distprof.merge.operators.sums import BY, KEYS
 from distprof.merge.operators.timeline.rank_timeline import COPIES
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.communication.culprits import chance_words
+from distprof.merge.text.phrases import LONGEST, chance_words, cut
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import Shown, quoted_all, visible
 from distprof.units import counted, duration, percent, si, size, spans
 
 TOP = 20
-LONGEST, LONGEST_STACK = 60, 120
-"""Characters of a name."""
+LONGEST_STACK = 120
+"""Characters of it."""
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "calls": ("calls", str), "self_host_ns": ("self host", duration), "host_ns": ("host", duration),
     "self_device_ns": ("self device", duration), "device_ns": ("device", duration), "share": ("share", percent),
@@ -94,7 +96,7 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     elif covered.ratio is not None:
         page.line(f"FLOPs and bytes come from the count pass; timed calls cover {percent(covered.ratio)} of its FLOPs")
     if shown.found.num_bad:
-        page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration skipped")
+        page.line(f"{counted(shown.found.num_bad, 'slice')} without usable times skipped")
     if shown.found.num_stepless:
         page.line(f"not counted: {counted(shown.found.num_stepless, 'command')} of devices "
                   f"({duration(shown.found.stepless_ns)}) in no step: launched outside of them, or not in the trace")
@@ -131,9 +133,8 @@ def _cell(text: str) -> str:
 
 
 def _key(key: str, value: object) -> str:
-    longest = LONGEST_STACK if key == "stack" else LONGEST
     text = "-" if value is None else "(root)" if value == "" else str(value)
-    return text if len(text) <= longest else f"{text[:longest - 3]}..."
+    return cut(text, LONGEST_STACK if key == "stack" else LONGEST)
 
 
 def _slowest(row: dict[str, Any]) -> str:
@@ -145,3 +146,37 @@ def _slowest(row: dict[str, Any]) -> str:
     parts = [] if row["slowest_ratio"] is None else [f"{row['slowest_ratio']:.2f} x median"]
     parts += [chance_words(chance)] if chance is not None and chance <= SURE else []
     return f"{rank} ({', '.join(parts)})" if parts else f"{rank}"
+
+
+def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, Any]:
+    """What was found.
+
+    Args:
+        run: The run.
+        found: Its operators, those that were asked for.
+        table: `grouped_sums` of these, as far as it is shown.
+    """
+    chosen = found.sums.groups
+    totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
+    return {
+        "format": FORMAT, "kind": "ops", "ranks": list(found.ranks), "world_size": run.world_size,
+        "steps": found.sums.steps,
+        "coverage": _coverage(found),
+        "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
+                                for name in ("flops", "bytes")}},
+        "left_out": {"slices_without_duration": found.num_bad, "commands_in_no_step": found.num_stepless,
+                     "in_no_step_ns": found.stepless_ns},
+        "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
+                            *(name for name in (*KEYS, *NUMBERS, "bound") if name not in ("module_path", "class_name"))
+                            ).to_dicts()}
+
+
+def _coverage(found: RunOperators) -> dict[str, Any] | None:
+    """Where FLOPs come from, and how far that goes."""
+    covered, by_shapes = found.coverage, found.by_shapes
+    if by_shapes is not None:
+        return {"source": "shapes", "time_ratio": by_shapes.ratio, "unknown_calls": by_shapes.unknown_calls,
+                "calls_without_shapes": by_shapes.calls_without_shapes}
+    return None if covered is None else {
+        "source": "count pass", "flops_ratio": covered.ratio, "flops": covered.flops,
+        "counted_flops": covered.counted_flops, "calls": covered.calls, "counted_calls": covered.counted_calls}

@@ -1,14 +1,19 @@
-"""Phrases that several screens share: lists of ranks, times within their uncertainty, the line on the clock."""
+"""Phrases that several screens share: lists of ranks, times, lines of the script, and lines on the clock and steps."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from distprof.contract.rank_json import StepsFound
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.units import UNKNOWN, counted, duration, spans
+from distprof.units import UNKNOWN, counted, duration, si, spans
 
 if TYPE_CHECKING:
     from distprof.merge.totals.step_time import StepTime
@@ -19,6 +24,10 @@ UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _WORD = re.compile("[a-z]+(?:: |[^a-z0-9_.:(/]|$)")
 NEVER_COMPARED = "?"
 """Stands behind what rests on clocks that were never compared."""
+SETTLED = 10
+"""Steps behind a change that are left out when it is recorded."""
+LONGEST = 60
+"""Characters of a name."""
 
 
 def known_to(ns: float | None, uncertainty_ns: int | None) -> str:
@@ -130,8 +139,8 @@ def clock_line(clock: Mapping[str, Any]) -> str:
 
 def left_together(ends_apart_ns: int) -> str:
     """What lateness rests on where clocks were estimated from the ends of collectives."""
-    return ("lateness is judged as if ranks left a collective together: on clocks estimated from that, they do so "
-            f"within {duration(ends_apart_ns)}")
+    return ("lateness is judged as if all ranks left a collective at the same time; on the clocks estimated from "
+            f"that, they leave within {duration(ends_apart_ns)}")
 
 
 def _basis(clock: Mapping[str, Any]) -> str:
@@ -144,3 +153,104 @@ def _basis(clock: Mapping[str, Any]) -> str:
         return "one rank: nothing to align"
     return "one host: all ranks use the same clock" + (
         f"; {counted(samples, 'sample')} {'agrees' if samples == 1 else 'agree'}" if samples else "")
+
+
+def step_line(found: Mapping[str, Any] | None) -> str | None:
+    """`step = 1 iteration: 5 x Critic's Adam, 1 x Generator's Adam`; None where that was not recorded."""
+    if found is None:
+        return None
+    known = msgspec.convert(found, StepsFound)
+    skipped = f"; {counted(known.skipped, 'optimizer step')} left out by a gradient scaler" if known.skipped else ""
+    return f"step = {_what(known)}{skipped}"
+
+
+def _what(found: StepsFound) -> str:
+    each = ", ".join(f"{one.steps} x {one.name}" for one in found.optimizers)
+    match found.rule:
+        case "explicit":
+            return "from one rec.step() to the next"
+        case "forward":
+            return f"1 forward call of {found.module or 'the first root module'}: no optimizer was alive"
+        case "given":
+            given = found.given or ""
+            every = counted(int(given), "optimizer step") if given.isdecimal() else f"step of {given}"
+            return f"every {every}, as given"
+        case "backward":
+            return f"1 iteration: {each}, which step while backward runs"
+        case "irregular":
+            return f"{each}: optimizers step in no pattern"
+    return f"1 iteration: {each}"
+
+
+def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
+    """What ran without gradient; None where nothing did."""
+    if found is None:
+        return None
+    calls = "forward call" if found["calls"] == 1 else "forward calls"
+    parts = [f"{found['calls']:.3g} {calls} per step"] if found["calls"] is not None else []
+    parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
+    parts += [f"{duration(found['time_ns'])} per step"] if found["time_ns"] is not None else []
+    return f"evaluation (in no total), per GPU: {', '.join(parts)}"
+
+
+def steps_words(summary: Mapping[str, Any]) -> str | None:
+    """`steps 0-43 of 320 recorded`; None where nothing was recorded."""
+    found = summary.get("steps") or {}  # that of an earlier version has none
+    if not found.get("num_recorded"):
+        return None
+    last = found["num_recorded"] - 1
+    which = f"steps 0-{last}" if last else "step 0"
+    of_all = "" if found["num_run"] is None else f" of {found['num_run']}"
+    return f"{which}{of_all} recorded"
+
+
+def change_line(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Where steps take longer or shorter from one on, in the whole job."""
+    found = (summary.get("steps") or {}).get("change")
+    if found is not None:
+        yield (f"From step {found['step']} on, steps take {brief(found['after_ns'])} instead of "
+               f"{brief(found['before_ns'])}: record them with `--steps wait={found['step'] + SETTLED}`")
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """The text, or its begin."""
+    return text if len(text) <= longest else f"{text[:longest - 3]}..."
+
+
+def module_name(path: str | None) -> str:
+    """A path of a module in words."""
+    return "-" if path is None else "(root)" if path == "" else cut(path)
+
+
+def file_name(path: str) -> str:
+    """The name of a file, wherever the path is from."""
+    return _parts(path)[-1]
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """Folders and name; paths of Windows have both kinds of strokes."""
+    return PureWindowsPath(path).parts or (path,)
+
+
+def short_names(files: Sequence[str]) -> dict[str, str]:
+    """The name of each file, with as many folders as tell it from the others."""
+    found = {file: file_name(file) for file in files}
+    for parts in range(2, 8):
+        same: dict[str, list[str]] = defaultdict(list)
+        for file, name in found.items():
+            same[name].append(file)
+        for alike in same.values():
+            if len(alike) > 1:
+                found |= {file: "/".join(_parts(file)[-parts:]) for file in alike}
+    return found
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `11th`."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
+
+
+def chance_words(p_value: float) -> str:
+    """`p = 0.003`, `p < 0.0001`."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from string import Formatter
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 from distprof.contract import problems as codes
 from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.problems import Problem, Remark
+from distprof.errors import IncompleteError
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
 from distprof.units import counted, duration, numbered, si, size, spans
@@ -65,7 +66,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                   "number",
         "keys": "rank {rank}: {file} is damaged outside its events: {lost_bytes:# byte} lost{detail:values}",
         "durations": "rank {rank}: {num_events:# kernel} of {file} counted only until the next one starts on the same "
-                     "stream: ROCm recorded longer times than there are",
+                     "stream: ROCm recorded times that are too long",
+        "times": "rank {rank}: {num_events:# command} of {file} left out: the profiler recorded impossible times",
     },
     codes.TopologyUncertain: {
         "not_recorded": "assuming all ranks are data parallel, but no recorded step shows what they exchange: model "
@@ -91,12 +93,12 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                            "({files:names}){missing:lack}; they have no times and are not merged. distprof export "
                            "joins the two",
     codes.ExecutionTraceLeftOut: {
-        "unknown": "{file} skipped: an execution trace, and no timeline here has its calls",
-        "without_rank": "{file} skipped: an execution trace of {timelines:names}, whose rank is not known. distprof "
+        "unknown": "{file} skipped: an execution trace whose calls are in none of these timelines",
+        "without_rank": "{file} skipped: an execution trace of {timelines:names}, whose rank is unknown. distprof "
                         "export {file} {timelines:names} joins the two",
-        "taken": "{file} skipped: an execution trace of {timelines:names}, which has another one",
-        "alike": "{file} skipped: an execution trace of which several timelines have all calls ({timelines:names}). A "
-                 "name with the rank tells, like et_rank0.json",
+        "taken": "{file} skipped: another execution trace already belongs to {timelines:names}",
+        "alike": "{file} skipped: an execution trace whose calls are in several timelines ({timelines:names}). Put the "
+                 "rank into its name, like et_rank0.json",
     },
     codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} in the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is assumed to be {world_size}, the highest rank plus "
@@ -220,6 +222,13 @@ def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
         yield from sentences(few)
         if len(few) < len(some):
             yield f"the same for {rank_list(sorted({msgspec.structs.asdict(one)['rank'] for one in some[NAMED:]}))}"
+
+
+def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
+    """`--strict`: raises IncompleteError where something is missing and that matters."""
+    if strict and problems:
+        raise IncompleteError(f"incomplete: {'; '.join(problem_lines(problems))}",
+                              hint="without --strict, this exits with 0")
 
 
 def _kind(one: Problem) -> Any:

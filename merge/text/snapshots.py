@@ -1,11 +1,13 @@
-"""`distprof memory` of memory snapshots on one screen."""
+"""`distprof memory` of memory snapshots on one screen, and as data for `--json`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from distprof.contract.paths import FORMAT
 from distprof.merge.snapshot.device_memory import OutOfMemory
 from distprof.merge.snapshot.run_snapshots import OneDevice, RunSnapshots
 from distprof.merge.text.problems import show_problems
@@ -172,3 +174,21 @@ def _doubts(shown: SnapshotsShown, page: Page) -> None:
     if shown.found.problems:
         show_problems((), shown.found.problems, page)
         page.line()
+
+
+def snapshots_data(found: RunSnapshots, top: int | None) -> dict[str, Any]:
+    """The same of snapshots of torch.cuda.memory; `top` groups, or all."""
+    return {"format": FORMAT, "kind": "memory_snapshot",
+            "ranks": sorted({one.memory.rank for one in found.devices}),
+            "devices": [_device(one) for one in found.devices],
+            "groups": found.groups.head(top or len(found.groups)).to_dicts()}
+
+
+def _device(one: OneDevice) -> dict[str, Any]:
+    memory = one.memory
+    plain = {name: getattr(memory, name) for name in (
+        "rank", "device", "peak_bytes", "peak_us", "peak_reserved_bytes", "before_bytes", "entries", "unseen")}
+    return {**plain, "num_tensors": one.num_alive, "now": asdict(memory.division),
+            "failures": [asdict(failure) for failure in memory.failures], "settings": one.settings,
+            "unknown_entries": one.num_other, "timeline": memory.timeline.to_dicts(),
+            "tensors": one.largest.drop("is_at_peak", "is_alive").to_dicts()}

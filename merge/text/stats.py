@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from distprof.contract.paths import SUMMARY_JSON
-from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
-from distprof.contract.summary import MfuBasis, PeakUsed
+from distprof.contract.problems import Problem, Remark, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.communication.device_steps import idle_words
-from distprof.merge.text.phrases import clock_line, step_time_words
+from distprof.merge.text.phrases import (
+    change_line,
+    clock_line,
+    evaluation_line,
+    step_line,
+    steps_words,
+)
 from distprof.merge.text.problems import show_problems
-from distprof.merge.text.steps import change_line, evaluation_line, step_line, steps_words
+from distprof.merge.text.rates import bubble, exposed, lightly, mesh, mfu, rates
 from distprof.merge.text.watch import end_lines, is_slow_later, watched_of
 from distprof.merge.totals.step_time import step_time_of
 from distprof.reporters.page import Page
@@ -40,18 +43,7 @@ TIME_NAMES = {
     "bwd_ns": "backward (with waits)",
     "optimizer_ns": "optimizer",
 }
-SEVERAL = ("pattern", "irregular")
-"""Rules of jobs with several optimizers, and as a rule with several root modules."""
 SHOWN_UNCOUNTED = 6
-WORK = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
-REMEDY = "pass one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
-NO_MFU = {
-    "no_step": "it needs a counted step and a timed one",
-    "no_device": f"rank {{rank}} did not record its device, so no peak can be looked up; {REMEDY}",
-    "no_dtype": f"rank {{rank}} did not record the dtype of the products, so no peak can be looked up; {REMEDY}",
-    "uncounted": "some timed modules were not counted",
-    "no_peak": f"no published {{dtype}} peak for {{device}}; {REMEDY}",
-}
 
 
 def render_passes(summary: Mapping[str, Any], paths: Sequence[Path], page: Page) -> str:
@@ -62,9 +54,9 @@ def render_passes(summary: Mapping[str, Any], paths: Sequence[Path], page: Page)
     page.table(("pass", "steps", "median", "of the step time"), [
         (one["pass"], str(one["num_steps"]), duration(one["time_ns"]),
          "-" if one["ratio"] is None else f"{one['ratio']:.2f} x") for one in summary["passes"]])
-    page.line("steps: without the first of a pass in which recording warms up. The step time is the median of those of "
-              "the time and arrivals passes, in which nothing heavy runs, with 5 to 95 % of them in brackets; where "
-              "there are none, of those with the profiler on")
+    page.line("steps: without the first of each pass, in which recording warms up. The step time is the median of the "
+              "steps of the time and arrivals passes, which have little overhead, with the range of 5 to 95 % of them "
+              "in brackets; without such steps, it is that of the steps with the profiler on")
     page.line()
     page.line(f"Next: distprof stats {quoted_all(paths)}")
     return page.text()
@@ -130,14 +122,6 @@ def _topology(summary: Mapping[str, Any], page: Page) -> None:
     page.line()
 
 
-def mesh(summary: Mapping[str, Any]) -> str:
-    """`4 ranks = dp 2 x tp 2`."""
-    ranks = counted(summary["world_size"], "rank")
-    if summary["topology"] is None:
-        return ranks
-    return f"{ranks} = {' x '.join(f'{axis} {size}' for axis, size in summary['topology'].items())}"
-
-
 def _totals(summary: Mapping[str, Any], page: Page) -> None:
     per_gpu, model = summary["per_gpu"], summary["model"]
     unique = {"params": "unknown" if model["unique_params"] is None else si(model["unique_params"])}
@@ -154,12 +138,6 @@ def _totals(summary: Mapping[str, Any], page: Page) -> None:
     if model["active_params"] is not None:
         page.line(f"params that work on a token: {si(model['active_params'])}, if experts share tokens evenly")
     page.line()
-
-
-def lightly(summary: Mapping[str, Any]) -> RecordedLightly | None:
-    """Which ranks were recorded fully; None where all were."""
-    remarks = from_json(Remark, summary["remarks"])
-    return next((one for one in remarks if isinstance(one, RecordedLightly)), None)
 
 
 def _range(spread: Mapping[str, Any]) -> str:
@@ -182,40 +160,6 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     page.line()
 
 
-def rates(summary: Mapping[str, Any]) -> list[str]:
-    """`step 167 ms (160 to 181)`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`; what is known."""
-    step = summary["step"]
-    usual = step_time_of(step)
-    if usual is None:
-        return ["step time unknown: no step was timed"]
-    flops = step["flops_per_second"]
-    found = [f"step {step_time_words(usual)}"]
-    if step["samples_per_second"] is not None:
-        several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
-        found.append(f"{si(step['samples_per_second'])} samples/s{several}")
-    if flops is not None:
-        least = "at least " if summary["uncounted_ops"] else ""
-        found.append(f"{least}{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
-    return found
-
-
-def mfu(step: Mapping[str, Any], *, at_least: bool = False) -> str:
-    """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`; `at_least` if some are unknown."""
-    basis = msgspec.convert(step["mfu_basis"], MfuBasis)
-    if step["mfu"] is None:
-        return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)
-    least = "at least " if at_least else ""
-    return f"MFU {least}{percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(peak_words, basis.peaks))})"
-
-
-def peak_words(one: PeakUsed) -> str:
-    """`989 TFLOP/s, dense peak of ...`."""
-    rate = si(one.flops_per_second, "FLOP/s")
-    if one.source is None:
-        return f"{rate}, as given"
-    return f"{rate}, dense peak of {one.device} in {one.dtype}: {one.source}, {one.year}"
-
-
 def _ranks(summary: Mapping[str, Any], page: Page) -> None:
     spreads = summary["per_gpu"]
     rows = [(name, *(duration(spreads[key][what]) for what in ("mean", "min", "max")),
@@ -223,7 +167,7 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
             for key, name in TIME_NAMES.items() if spreads[key]["mean"] is not None]
     if rows:
         page.table(("time over ranks", "mean", "min", "max", "rank of min / max"), rows)
-        page.line("parts of the step are their shares of the steps with timers of modules, times the step time")
+        page.line("parts of the step: their shares in the steps with module timers, scaled to the step time")
     slowest = summary["slowest_rank"]
     if slowest is not None:
         page.line(f"slowest rank {slowest['rank']}: forward + backward {duration(slowest['fwd_bwd_ns'])}, "
@@ -252,31 +196,6 @@ def _on_devices(found: Mapping[str, Any] | None, page: Page) -> None:
         page.line(line)
     if found is not None and found.get("devices"):
         page.line(idle_words(found["devices"]))
-
-
-def exposed(found: Mapping[str, Any]) -> str | None:
-    """What of a step is communication in which nothing is computed, from `communication` of `summary.json`."""
-    if found["waiting_ratio"] is not None:
-        return (f"exposed communication: {percent(found['waiting_ratio'])} of {_step_of(found)} waiting for other "
-                f"ranks, {percent(found['moving_ratio'])} moving data")
-    if (both := found.get("exposed_ratio")) is None:  # or the merge is of an earlier version
-        return None
-    why = "no collective is known from all of its ranks" if found["blind"] == "no collective" else "ranks are missing"
-    return (f"exposed communication: {percent(both)} of {_step_of(found)}; how much of it is waiting for other ranks "
-            f"is unknown, as {why}")
-
-
-def _step_of(found: Mapping[str, Any]) -> str:
-    return "a step of the device" if found.get("of_device") else "a step"
-
-
-def bubble(found: Mapping[str, Any]) -> str:
-    """`pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work of a stage ...`."""
-    work = {one["stage"]: one["work_ns"] for one in found["stages"]}
-    least, most = min(work, key=work.__getitem__), max(work, key=work.__getitem__)
-    return (f"pipeline of {counted(len(work), 'stage')}: {percent(found['bubble_ratio'])} of a step waiting for "
-            f"messages of other stages (bubble); work of a stage {duration(work[least])} (stage {least}) .. "
-            f"{duration(work[most])} (stage {most}), the longest {found['imbalance_ratio']:.2f} x the mean")
 
 
 def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:

@@ -1,4 +1,4 @@
-"""`distprof waits` on one screen."""
+"""`distprof waits` on one screen, with what torch.compile did and queues of devices, and its data for `--json`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
-from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.communication.device_steps import show_idleness
-from distprof.merge.text.communication.queues import show_queues
-from distprof.merge.text.compilations import show_compilations
+from distprof.merge.text.communication.device_steps import devices_data, show_idleness
+from distprof.merge.text.phrases import cut, module_name, rank_list, short_names
 from distprof.merge.text.problems import show_problems
-from distprof.merge.text.script_lines import cut, module_name, short_names
+from distprof.merge.waits.queues import FULL, summed_queues
 from distprof.merge.waits.run_waits import RunWaits
+from distprof.merge.waits.traced_waits import compilation_totals, grouped_compilations
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans
@@ -27,6 +27,12 @@ LINES = 10
 """Lines of the script that are shown, if nothing else was asked for."""
 LEAST_OF_STEP = 0.01
 """Smallest part of a step with which one is."""
+MOST_COMPILED = 12
+LONGEST_REASON = 80
+"""Characters of a reason."""
+RESUMED = "torch_dynamo_resume_in_"
+"""Begins torch's names of what follows a graph break in a function."""
+HEADER = ("rank", "commands", "short", "mean delay", "longest", "mean depth", "deepest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +41,13 @@ class WaitsShown:
 
     run: Run
     found: RunWaits
-    rows: pl.DataFrame
-    """Those that were chosen."""
-    steps: pl.DataFrame
-    """Likewise."""
-    compilations: pl.DataFrame
-    """Likewise."""
-    queue_rows: pl.DataFrame | None
-    """Likewise; None without timelines."""
-    devices: DeviceSteps
-    """Likewise."""
+    """What was chosen of it."""
     table: pl.DataFrame
     """`grouped`."""
     lines: pl.DataFrame
     """`script_lines`."""
     by: Sequence[str]
     """Each once."""
-    ranks: Sequence[int]
     top: int | None
     queues: bool
     """They were asked for."""
@@ -71,11 +67,11 @@ def render(shown: WaitsShown, page: Page) -> str:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
     _foot(shown, page)
     _lines(shown, page)
-    show_compilations(shown.compilations, page, top=shown.top)
-    show_queues(shown.queue_rows, shown.ranks, page, asked=shown.queues)
+    show_compilations(shown.found.compilations, page, top=shown.top)
+    show_queues(shown.found.queues, shown.found.ranks, page, asked=shown.queues)
     page.line()
-    if not shown.devices.steps.is_empty():
-        show_idleness(shown.devices, page)
+    if not shown.found.devices.steps.is_empty():
+        show_idleness(shown.found.devices, page)
     if shown.run.remarks or shown.problems:
         show_problems(shown.run.remarks, shown.problems, page)
         page.line()
@@ -84,18 +80,18 @@ def render(shown: WaitsShown, page: Page) -> str:
 
 
 def _head(shown: WaitsShown, page: Page) -> None:
-    steps = sorted({*shown.steps["step"].to_list(), *shown.rows["step"].to_list()})
+    steps = sorted({*shown.found.steps["step"].to_list(), *shown.found.rows["step"].to_list()})
     of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
-    where = f"{counted(len(shown.ranks), 'rank')}{of_steps}"
-    blocked, total = int(shown.rows["blocked_ns"].sum()), int(shown.steps["duration_ns"].sum())
+    where = f"{counted(len(shown.found.ranks), 'rank')}{of_steps}"
+    blocked, total = int(shown.found.rows["blocked_ns"].sum()), int(shown.found.steps["duration_ns"].sum())
     recorded = shown.run.kind == "distprof"
     if shown.found.source is None:
         remedy = "; record lines with --steps sync=2" if recorded else ""
         page.line(f"{where}: neither waiting lines nor a timeline were recorded{remedy}")
-    elif shown.rows.is_empty():
+    elif shown.found.rows.is_empty():
         page.line(f"{where}: no waits")
     else:
-        share = f", {percent(_of_steps(shown.rows) / total)} of these steps" if total else ""
+        share = f", {percent(_of_steps(shown.found.rows) / total)} of these steps" if total else ""
         page.line(f"{where}: {duration(blocked)} blocked{share}")
     if shown.found.source == "timeline":
         remedy = "; record a run with lines using --steps sync=2" if recorded else ""
@@ -108,7 +104,7 @@ def _lines(shown: WaitsShown, page: Page) -> None:
     if rows.is_empty():
         return
     files = short_names(rows["file"].unique().to_list())
-    several = len(shown.ranks) > 1
+    several = len(shown.found.ranks) > 1
     page.line()
     page.table(["line of the script", "per step", "of steps", *(["slowest rank"] if several else [])], [
         [cut(f"{files[row['file']]}:{row['line']} {row['function']}"), duration(row["mean_ns"]), percent(row["ratio"]),
@@ -122,7 +118,7 @@ def _of_steps(rows: pl.DataFrame) -> int:
 
 
 def _foot(shown: WaitsShown, page: Page) -> None:
-    idle = int(shown.rows.filter(~pl.col("blocking"))["calls"].sum())
+    idle = int(shown.found.rows.filter(~pl.col("blocking"))["calls"].sum())
     if idle:
         page.line()
         page.line("-: no wait here, because the tensors are on the host; on a device the host would wait "
@@ -132,7 +128,7 @@ def _foot(shown: WaitsShown, page: Page) -> None:
 def _table(shown: WaitsShown, rows: pl.DataFrame, page: Page) -> None:
     files = short_names(rows["file"].drop_nulls().unique().to_list())
     by = [one for one in shown.by if one != "line" or files or len(shown.by) == 1]
-    several = len(shown.ranks) > 1 and "rank" not in by
+    several = len(shown.found.ranks) > 1 and "rank" not in by
     with_share = rows["step_ratio"].null_count() < len(rows)
     header = [*by, "calls", "blocked", *(["of steps"] if with_share else []), "mean", "longest",
               *(["slowest rank"] if several else [])]
@@ -160,3 +156,131 @@ def _key(by: str, row: Mapping[str, Any], files: Mapping[str, str]) -> str:
         return cut(f"{row['op'] or 'several'}{inside}")
     value = row[{"for": "waits_for", "module": "module_path"}.get(by, by)]
     return module_name(None if value is None else str(value))
+
+
+def show_compilations(compilations: pl.DataFrame, page: Page, *, top: int | None) -> None:
+    """What was compiled in the whole job, a row for what is alike; nothing where nothing was."""
+    if compilations.is_empty():
+        return
+    page.line()
+    page.line(_compiled(compilations))
+    table, is_break = grouped_compilations(compilations), pl.col("event") == "graph_break"
+    several = ["slowest rank"] if compilations["rank"].n_unique() > 1 else []
+    _table_of_compiled(table.filter(~is_break), ["torch.compile", "line"], ["took", "longest", *several], page,
+                       top=top or MOST_COMPILED)
+    _table_of_compiled(table.filter(is_break), ["graph break"], [], page, top=top or MOST_COMPILED)
+
+
+def _table_of_compiled(table: pl.DataFrame, first: Sequence[str], last: Sequence[str], page: Page, *, top: int) -> None:
+    if table.is_empty():
+        return
+    rows, header = table.head(top), [*first, "module", "reason", "times", "steps", *last]
+    files = short_names(rows["file"].drop_nulls().unique().to_list())
+    cells = [_cells(row, files) for row in rows.iter_rows(named=True)]
+    page.line()
+    page.table(header, [[one[name] for name in header] for one in cells], left=len(first) + 2)
+    if len(table) > len(rows):
+        page.line(f"{counted(len(table) - len(rows), 'more row')}: --top {len(table)} shows all")
+
+
+def _compiled(compilations: pl.DataFrame) -> str:
+    totals = compilation_totals(compilations)
+    done = totals["compile"] + totals["recompile"] + totals["backward"]
+    parts = [counted(done, "compilation"), f"{totals['recompile']} of them recompilations after guard failures",
+             counted(totals["graph_break"], "graph break")]
+    if totals["failed"]:
+        parts.append(f"{totals['failed']} failed")
+    return (f"torch.compile in the whole job, {counted(compilations['rank'].n_unique(), 'rank')}: {', '.join(parts)}; "
+            f"{duration(totals['duration_ns'])} blocked")
+
+
+def _cells(row: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
+    line = "-" if row["file"] is None else f"{files[row['file']]}:{row['line']} {_function(row['function'] or '')}"
+    slowest = "-" if row["slowest_rank"] is None else f"{row['slowest_rank']} ({duration(row['slowest_ns'])})"
+    return {"torch.compile": row["event"], "line": cut(line), "graph break": cut(line),
+            "module": module_name(row["module_path"]), "reason": _reason(row["reasons"], row["failed"]),
+            "times": str(row["times"]), "steps": spans(row["steps"]) or "-", "took": duration(row["duration_ns"]),
+            "longest": duration(row["longest_ns"]), "slowest rank": slowest}
+
+
+def _function(name: str) -> str:
+    """`forward` behind line 29, in place of torch_dynamo_resume_in_forward_at_29."""
+    return f"{name.removeprefix(RESUMED).rpartition('_at_')[0]} (rest)" if name.startswith(RESUMED) else name
+
+
+def _reason(reasons: Sequence[str], failed: int) -> str:
+    if not reasons:
+        return "failed" if failed else "-"
+    first, _, behind = reasons[0].partition("\n")
+    if "Explanation: " in behind:  # of a graph break, which says more than its title
+        first = behind.partition("Explanation: ")[2].partition("\n")[0]
+    more = f" (+{len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"{'failed: ' if failed else ''}{cut(first, LONGEST_REASON)}{more}"
+
+
+def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *, asked: bool) -> None:
+    """A row for each rank with a device.
+
+    Args:
+        queues: `QUEUE` of the steps that are shown; None where there are no timelines.
+        ranks: Those that are shown.
+        page: Where it goes.
+        asked: Says so where there is nothing to show.
+    """
+    found = pl.DataFrame() if queues is None else summed_queues(queues)
+    if found.is_empty():
+        if asked:
+            page.line()
+            page.line("device queues: no timeline shows them (record one with --steps trace=6)"
+                      if queues is None else f"device queues: {rank_list(ranks)} without a device: operators run when "
+                                             "they are called, so nothing is queued")
+        return
+    page.line()
+    page.line("device queues: from the end of the call that launches a command until the command starts")
+    page.line()
+    page.table(HEADER, [
+        [str(row["rank"]), str(row["commands"]), percent(row["short"] / row["commands"] if row["commands"] else None),
+         duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
+         f"{row['mean_depth'] or 0:.1f}", str(row["deepest"])]
+        for row in found.iter_rows(named=True)])
+    page.line("short: commands that run for less time than the call that launches them takes (the profiler slows down "
+              "that call); these alone cannot keep a device busy")
+    for row in found.filter(pl.col("full_ns") > 0).iter_rows(named=True):
+        page.line(f"rank {row['rank']}: streams had {FULL:,} commands in their queue for {duration(row['full_ns'])} in "
+                  "all: the queue was full, and a call that launches another command waits")
+    unsent = int(found["unsent"].sum())
+    if unsent:
+        page.line(f"not counted: {counted(unsent, 'command')} whose launch is unknown")
+
+
+def waits_data(world_size: int, found: RunWaits, table: pl.DataFrame, lines: pl.DataFrame, top: int | None) -> (
+        dict[str, Any]):
+    """What was found.
+
+    Args:
+        world_size: Ranks of the job.
+        found: Waits that were chosen.
+        table: `grouped` of them, as far as it is shown.
+        lines: `script_lines`.
+        top: Rows of compilations; all without.
+    """
+    rows, steps = found.rows, found.steps
+    return {
+        "format": FORMAT, "kind": "waits", "source": found.source, "ranks": list(found.ranks), "world_size": world_size,
+        "steps": sorted({*steps["step"].to_list(), *rows["step"].to_list()}),
+        "totals": {"calls": int(rows["calls"].sum()), "blocked_ns": int(rows["blocked_ns"].sum()),
+                   "blocking_calls": int(rows.filter("blocking")["calls"].sum()),
+                   "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
+        "waits": _named(table), "lines": lines.to_dicts(), "compilations": _compiled_data(found.compilations, top),
+        "queues": None if found.queues is None else summed_queues(found.queues).to_dicts(),
+        "devices": devices_data(found.devices)}
+
+
+def _compiled_data(rows: pl.DataFrame, top: int | None) -> dict[str, Any]:
+    """Totals, and a row for what is alike."""
+    table = grouped_compilations(rows)
+    return {"totals": compilation_totals(rows), "rows": _named(table.head(top) if top else table)}
+
+
+def _named(table: pl.DataFrame) -> list[dict[str, Any]]:
+    return table.rename({"module_path": "module"}).to_dicts()

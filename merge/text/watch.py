@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.watch_state import WatchFinding, WatchState
-from distprof.contract.written_state import state_of
+from distprof.contract.watch_state import WatchFinding, WatchState, state_of
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import percent, size
 
@@ -29,13 +28,13 @@ def with_texts(findings: Iterable[WatchFinding]) -> list[WatchFinding]:
 
 
 def job_line(state: WatchState) -> str:
-    """`10,000 steps in 3 min 20 s, 20.1 ms per step`."""
+    """`10,000 steps watched in 3 min 20 s, 20.1 ms per step`."""
     if not state.num_steps:
         return "no step has ended yet"
     watched = state.num_steps - (state.first_watched or 0)
     time = "" if state.elapsed_ns is None else f" in {long_time(state.elapsed_ns)}"
     usual = "" if state.step_ns is None else f", {brief(state.step_ns)} per step"
-    return f"{watched:,} {'step' if watched == 1 else 'steps'}{time}{usual}"
+    return f"{watched:,} {'step' if watched == 1 else 'steps'} watched{time}{usual}"
 
 
 def job_lines(state: WatchState) -> list[str]:
@@ -44,7 +43,7 @@ def job_lines(state: WatchState) -> list[str]:
                                                     -(one.cost_ns or 0.0)))
     lines = [f"  {sentence(one)}" for one in order]
     if not any(one.kind != "pauses" for one in order) and state.num_steps:
-        lines.insert(0, "  no rank became slow, and no step time grew")
+        lines.insert(0, "  no rank became slow, and step times did not grow")
     return [job_line(state), *lines, *(f"  {note}" for note in state.notes)]
 
 
@@ -58,7 +57,7 @@ def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
     if len(findings) == 1:
         return [f"{first}; {findings[0].strip()}"]
     more = len(findings) - most
-    return [first, *findings[:most], *([f"  and {more} more, which distprof watch shows"] if more > 0 else [])]
+    return [first, *findings[:most], *([f"  and {more} more; see distprof watch"] if more > 0 else [])]
 
 
 def watched_of(summary: Mapping[str, Any]) -> WatchState | None:
@@ -180,17 +179,18 @@ def _pauses(one: WatchFinding) -> str:
 
 def _stopped(one: WatchFinding) -> str:
     if one.until_step is not None:
-        return f"{_who(one)} silent for a while, from step {one.onset_step:,} on, while others went on"
-    return f"{_who(one)} silent since step {one.onset_step:,} while others go on"
+        return f"{_who(one)} reported nothing for a while, from step {one.onset_step:,} on, while others continued"
+    has = "has" if len(one.ranks) == 1 else "have"
+    return f"{_who(one)} {has} reported nothing since step {one.onset_step:,}, while others continue"
 
 
 def _hang(one: WatchFinding) -> str:
     who = _who(one)
     if one.until_step is not None:
         time = "a while" if one.cost_ns is None else long_time(one.cost_ns)
-        return f"{who} stood still in step {one.onset_step:,} for {time}, then the job went on"
-    return f"no rank goes on since step {one.onset_step:,}" if not one.ranks else (
-        f"{who} {'hangs' if len(one.ranks) == 1 else 'hang'} since step {one.onset_step:,}")
+        return f"{who} hung in step {one.onset_step:,} for {time}, then the job continued"
+    return f"no rank has ended a step since step {one.onset_step:,}" if not one.ranks else (
+        f"{who} {'has' if len(one.ranks) == 1 else 'have'} hung since step {one.onset_step:,}")
 
 
 _SENTENCES: dict[str, Callable[[WatchFinding], str]] = {

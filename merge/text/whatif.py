@@ -1,19 +1,24 @@
-"""`distprof whatif` on one screen."""
+"""`distprof whatif` on one screen, and its data for `--json`, whose keys docs/critical-path.md describes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import polars as pl
 
+from distprof.merge.clock.choose import runs_as_told
+from distprof.merge.critical.replayable import Replayable
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.critical import DESCRIBED, ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.text.phrases import brief, work_name
-from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
+from distprof.merge.totals.description import described
+from distprof.merge.totals.step_time import step_time, step_time_data
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.deferral import Deferral
 from distprof.merge.whatif.prediction import Prediction
 from distprof.reporters.page import Page
-from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans
 
 TOP = 20
@@ -46,7 +51,7 @@ def render(shown: WhatIfShown, page: Page) -> str:
     for line in doubts(shown, so=kept):
         page.line(line)
     last_lines(shown, page)
-    page.line(f"Next: distprof critical-path {quoted_all(shown.paths)}")
+    page.line(f"Next: distprof critical-path {runs_as_told(shown.paths)}")
     return page.text()
 
 
@@ -58,7 +63,7 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
         more = f" and {len(by_rank) - LISTED} more" if len(by_rank) > LISTED else ""
         yield f"what if {scale.text}: affected work per step: {each}{more}"
     if changes.no_stragglers:
-        yield from _stragglers(found)
+        yield from _stragglers(found, shown.run)
     if changes.free_communication:
         yield "what if collectives took no time (ranks still wait for each other)"
     if changes.no_overlap:
@@ -100,17 +105,17 @@ def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
                "execution trace: these waits are unchanged")
 
 
-def _stragglers(found: Prediction) -> Iterator[str]:
+def _stragglers(found: Prediction, run: Run) -> Iterator[str]:
     if found.work.is_empty():
         yield "what if no rank were a straggler: no work stands out from that of its peers"
         return
     steps = len(found.steps)
+    unknown = "work that no module marks" if run.kind == "traces" else "work in steps without a timeline"
     less = float(found.work["less_ns"].to_numpy().sum())
     yield (f"what if no rank were a straggler: {brief(less / steps)} less work per step on "
            f"{counted(found.work['rank'].n_unique(), 'rank')}")
     for row in found.work.head(LISTED).iter_rows(named=True):
-        what = ("work in steps without a timeline" if row["phase"] == "unknown" else
-                work_name(row["phase"], row["module_path"]))
+        what = unknown if row["phase"] == "unknown" else work_name(row["phase"], row["module_path"])
         each = "1 step" if row["steps"] == 1 else f"each of {row['steps']} steps"
         yield f"  rank {row['rank']}: {what}: {brief(row['less_ns'] / row['steps'])} less in {each}"
     if len(found.work) > LISTED:
@@ -176,3 +181,34 @@ def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
                f"{brief(scatter)}: a real run with the change may not show it")
     if found.at_best_ns is not None:
         yield f"if all transfer time grew with bytes: {brief(scale * found.at_best_ns)}"
+
+
+def whatif_data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[str, Any]:
+    """All that is known of the steps that a change would bring.
+
+    Args:
+        found: The run.
+        changes: What is changed.
+        prediction: Steps with and without.
+    """
+    about, frame = described(found.run, found.clock), prediction.of_ranks
+    of_rank: dict[int, list[dict[str, Any]]] = {}
+    for row in frame.iter_rows(named=True):
+        of_rank.setdefault(row.pop("step"), []).append(row)
+    names = ("measured_ns", "replayed_ns", "predicted_ns")
+    return {
+        **{key: about[key] for key in DESCRIBED}, "kind": "whatif", "changes": asdict(changes),
+        "step_time": step_time_data(step_time(found.recorded)), "gain_ratio": prediction.gain_ratio,
+        "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(), "ranks_with_guessed_waits": found.guessed,
+        "job": {name: frame[name].mean() for name in names},
+        "by_rank": frame.group_by("rank", maintain_order=True).agg(pl.col(names).mean()).sort("rank").to_dicts(),
+        "steps": [{**row, "by_rank": of_rank[row["step"]]} for row in prediction.of_steps.iter_rows(named=True)],
+        "gain_ns": prediction.gain_ns, "gain_error_ns": prediction.gain_error_ns,
+        "replay_error_ns": prediction.replay_error_ns,
+        "largest_replay_error_ns": prediction.largest_replay_error_ns, "scatter_ns": prediction.scatter_ns,
+        "fixed": prediction.work.rename({"module_path": "module"}).to_dicts(),
+        "scaled": [{"scale": scale.text, "by_rank": [{"rank": rank, "time_ns": ns} for rank, ns in each.items()]}
+                   for scale, each in zip(changes.scales, prediction.scaled_ns, strict=True)],
+        "deferred": None if prediction.deferral is None else prediction.deferral.moved.to_dicts(),
+        "waits_without_known_use": None if prediction.deferral is None else prediction.deferral.num_unknown,
+        "bandwidth": [asdict(one) for one in prediction.bandwidths], "at_best_ns": prediction.at_best_ns}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of
 
 SHARED_WORK = ("all_reduce", "all_gather", "reduce_scatter")
 """Ops by which ranks that share the work of a module join its parts; statistics are joined by them as well."""

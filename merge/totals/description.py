@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from distprof.contract.merged import MODEL_PARAMS, QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import (
     ClocksNotAligned,
@@ -16,7 +17,6 @@ from distprof.contract.problems import (
     Problem,
     WallClockSet,
 )
-from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.storage.places import real

@@ -1,29 +1,41 @@
-"""Findings: all that `distprof comms` shows, as data."""
+"""Findings: all that `distprof comms` shows, as data, of whatever a path leads to: a run, traces, a merge."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from distprof.contract.collective_ops import text_of
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.contract.passes import ARRIVALS
+from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import CulpritsOfAllSteps
-from distprof.errors import UsageError
+from distprof.contract.rank_json import read
+from distprof.contract.run_json import RunJson
+from distprof.contract.tables import MODULES, STEPS
+from distprof.errors import DataError, UsageError
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.analysis import Analysis, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
+from distprof.merge.blame.of_many import analysis_of_many
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
-from distprof.merge.cost.coverage import Coverage, coverage
-from distprof.merge.cost.kinds import NEEDED, CollectiveKind, kinds
-from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import NEEDED, CollectiveKind, Coverage, coverage, kinds, per_collective
+from distprof.merge.cost.measured_run import MeasuredRun, differing, measured_run
+from distprof.merge.levels.level_run import LevelRun, level_run, meeting_rows, odd_rows
+from distprof.merge.levels.representatives import tables_tell
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
+from distprof.merge.run.group_ranks import with_lists
+from distprof.merge.run.merged import is_merge, open_merge, origin_of
+from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import Loaded
-from distprof.merge.totals.step_time import StepTime, step_time
+from distprof.merge.run.tables import Loaded, empty, read_table
+from distprof.merge.totals.step_time import StepTime, step_time, step_time_of
 from distprof.units import spans
 
 EVERYTHING = Choice()
@@ -54,6 +66,11 @@ class Findings:
     """Of the job; None where no step was timed."""
     devices: DeviceSteps = NO_DEVICES
     """What devices did in the steps that count, also where nothing communicates."""
+
+    @property
+    def counted_rows(self) -> pl.DataFrame:
+        """`rows` of the steps that count."""
+        return self.rows.filter(pl.col("step").is_in(self.steps)) if self.steps else self.rows
 
 
 def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EVERYTHING,
@@ -154,3 +171,79 @@ def _of_step(analysis: Analysis, step: int) -> Analysis:
     return replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == step),
                    devices=analysis.devices.of_steps([step]),
                    remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
+
+
+def findings_of_many(level: LevelRun, choice: Choice, analysis: Analysis | None = None) -> Findings:
+    """What `distprof comms` shows; there are no `rows`.
+
+    Args:
+        level: The run.
+        choice: Which collectives.
+        analysis: Of all of it, where that was made already.
+
+    Raises:
+        UsageError: There is no such op, group or step.
+    """
+    if analysis is None and not choice.is_of_some:  # needs more memory than what follows
+        analysis = analysis_of_many(level)
+    odd = odd_rows(level)
+    whole = meeting_rows(level)
+    rows = pl.concat([whole, odd.with_columns(
+        pl.col("collective") + len(whole), group_ranks=_texts(odd)).drop("ranks")], how="diagonal_relaxed")
+    disagreeing = odd.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
+    run = level.run.noting(differing(len(disagreeing)))
+    rows = chosen(rows, choice)
+    collectives = with_lists(rows).with_columns(ranks=pl.col("group_ranks"))
+    stuck, problems = hangs_of(_that_may_hang(run))
+    return found_about(
+        run.noting(problems), level.checked_clock, empty(MERGED_COLLECTIVES), collectives, choice,
+        None if choice.is_of_some or rows.is_empty() else analysis, step_time(level.steps), stuck)
+
+
+def _that_may_hang(run: Run) -> Run:
+    """All ranks, which may have got stuck behind their last pass; but of a job that ended well."""
+    try:
+        ended_well = all(read(path / RUN_JSON, RunJson).exit_code == 0 for path in run.paths)
+    except DataError:
+        ended_well = False
+    return run.of_tables({rank.number for rank in run.without_summary} if ended_well else None)
+
+
+def _texts(rows: pl.DataFrame) -> pl.Series:
+    return pl.Series("group_ranks", [None if ranks is None else text_of(ranks)
+                                     for ranks in rows["group_ranks"].to_list()], dtype=pl.Categorical)
+
+
+def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES,
+                of_rows: bool = True) -> Findings:
+    """Reads a run, and matches, measures and explains its collectives.
+
+    Args:
+        path: A run directory, traces of other programs or a merge.
+        *more: Further run directories of the same job.
+        choice: Which collectives.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+        of_rows: False where what calls cost together is enough, and not each rank of each call is asked for.
+
+    Raises:
+        DataError: It cannot be read.
+        UsageError: There is no such op, group or step.
+    """
+    paths = (path, *more) if more else origin_of(path)
+    if is_merge(path) and paths == (path,):
+        return _of_merge(path, choice)
+    run = open_run(*paths, sizes=sizes, by_host=not of_rows, only=(STEPS.file, MODULES.file))
+    if run.summaries is not None:
+        found = findings_of_many(level_run(run, read_table(run, STEPS).rows), choice)
+        if found.analysis is None or not tables_tell(run, found.analysis.blind):
+            return found
+        run = open_run(*paths, sizes=sizes)
+    measured = measured_run(run)
+    return findings(measured, read_table(measured.run, STEPS) if measured.run.kind == "distprof" else None, choice)
+
+
+def _of_merge(path: Path, choice: Choice) -> Findings:
+    merge = open_merge(path)
+    found = findings_about(merge.run, Clock.of_summary(merge.summary["clock"]), chosen(merge.collectives, choice),
+                           choice, None, step_time_of(merge.summary["step"]))
+    return found if choice.is_of_some else replace(found, communication=merge.summary["communication"])

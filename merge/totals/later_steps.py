@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import data_of
+from distprof.contract.watch_state import WatchState, data_of
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.step_time import LIGHT, settled
-from distprof.merge.watch.known_state import known_state
-from distprof.merge.watch.pieces import Columns, RankReader
-from distprof.merge.watch.step_ends import old_columns
+from distprof.merge.watch.job_watch import known_state
+from distprof.merge.watch.pieces import Columns, RankReader, old_columns
 
 LOOKED_AT = 16
 """Ranks whose steps are read, spread evenly: ranks of a job step together."""

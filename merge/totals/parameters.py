@@ -1,13 +1,153 @@
-"""Parameters of the model from those of every rank: replicas once, shards together, experts as a token sees them."""
+"""Parameters of the model from those that ranks hold: replicas once, shards together, experts as a token sees them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from distprof.merge.run.run_model import Run
-from distprof.merge.totals.held_parameters import KEY, HeldParameters
+from distprof.contract.mesh import DATA_PARALLEL, MODEL_PARALLEL
+from distprof.contract.tables import PARAMETERS
+from distprof.merge.levels.representatives import Place, place_of
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import NAMES, Loaded, empty, pieces
+from distprof.merge.totals.first_seen import FirstSeen
+
+KEY = ("stage", "module_path", "name")
+REPLICATING = (*DATA_PARALLEL, "cp")
+"""Axes along which ranks hold the same parameters."""
+assert {*REPLICATING, "pp", "ep", "tp"} == {*DATA_PARALLEL, *MODEL_PARALLEL}
+SUMS = ("params", "stored_params")
+TOLD = ("shape", "params", "whole_params", "trainable", "checksum", "active_ratio")
+"""What is kept of a parameter of the first replica."""
+_NEEDED = PARAMETERS.only("rank", *KEY, *SUMS, *TOLD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameters:
+    """What ranks hold, as far as totals of a model need it; names are categories."""
+
+    sums: pl.DataFrame
+    """A row for each `KEY`, with `SUMS` over all ranks, and the `rank` that was the first to have it, with its
+    `shape`."""
+    first_replica: pl.DataFrame
+    """Rows of the first of those ranks that hold the same, equal ones of neighbours once."""
+    num_ranks: int
+    """Ranks that have some."""
+    is_whole: bool = True
+    """False where it is not known what ranks hold that others stand for."""
+
+
+def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameters, Loaded]:
+    """What is held; and which ranks have parameters, without rows.
+
+    Args:
+        run: Its ranks and their places.
+        holders: Of a run that was opened by the files of its hosts, those whose tables are read.
+    """
+    adding, ranks, problems = Holding(run), list[int](), list[Any]()
+    for piece in pieces(holders or run, _NEEDED, types=NAMES):
+        adding.add(piece.rows)
+        ranks += piece.ranks
+        problems += piece.problems
+    return adding.held(), Loaded(rows=empty(_NEEDED), ranks=ranks, problems=problems)
+
+
+class Holding:
+    """Adds ranks up, some at once; kept are the parameters of one model."""
+
+    def __init__(self, run: Run) -> None:
+        self._places = _places(run)
+        self._replicas = Replicas(run) if run.summaries is not None else None
+        self._is_whole = run.summaries is None or not run.missing
+        self._known, self._sums = FirstSeen(KEY), np.zeros((0, len(SUMS)), np.int64)
+        self._first: list[pl.DataFrame] = []
+        self._num_ranks = 0
+        self.add(empty(_NEEDED, NAMES))
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Rows of `PARAMETERS`, of some ranks one after the other."""
+        self._num_ranks += rows["rank"].n_unique()
+        placed = rows.join(self._places, on="rank", maintain_order="left")
+        self._first.append(placed.filter("is_first_replica").select(*KEY, *TOLD).unique(maintain_order=True))
+        numbers = self._known.numbers(placed.select(*KEY, "rank", "shape"))
+        self._sums = self._known.grown(self._sums)
+        added = placed if self._replicas is None else self._replicas.summed(placed)
+        if added is None:
+            self._is_whole = False
+        else:
+            np.add.at(self._sums, numbers, added.select(SUMS).to_numpy())
+
+    def held(self) -> HeldParameters:
+        """Of all that were added."""
+        return HeldParameters(
+            sums=self._known.rows.with_columns(pl.Series(name, self._sums[:, at]) for at, name in enumerate(SUMS)),
+            first_replica=pl.concat(self._first).unique(maintain_order=True), num_ranks=self._num_ranks,
+            is_whole=self._is_whole and (self._replicas is None or self._replicas.are_all_there))
+
+
+def _places(run: Run) -> pl.DataFrame:
+    # of summaries, there is one rank of each place on the other axes
+    replicating = REPLICATING if run.summaries is None else tuple(set(REPLICATING) - set(DATA_PARALLEL))
+    return pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0), _is_first(rank, replicating))
+                         for rank in run.ranks],
+                        schema={"rank": pl.Int64, "stage": pl.Int64, "is_first_replica": pl.Boolean}, orient="row")
+
+
+def _is_first(rank: Rank, replicating: Iterable[str]) -> bool:
+    coordinates = rank.coordinates or {}
+    return not any(coordinates.get(axis, 0) for axis in replicating)
+
+
+class Replicas:
+    """What ranks hold for which one of the same place stands, whose table is read."""
+
+    def __init__(self, run: Run) -> None:
+        """Of a run that was opened by the files of its hosts."""
+        assert run.summaries is not None
+        self._digests, self._peers = run.summaries.parameters, defaultdict[Place, list[int]](list)
+        for rank in run.ranks:
+            self._peers[place_of(rank)].append(rank.number)
+        self._places = {rank.number: place_of(rank) for rank in run.ranks}
+
+    @property
+    def are_all_there(self) -> bool:
+        """True once a rank of each place was looked at."""
+        return not self._peers
+
+    def summed(self, parameters: pl.DataFrame) -> pl.DataFrame | None:
+        """Rows of `PARAMETERS` with `params` and `stored_params` added up over all ranks of the same place.
+
+        Args:
+            parameters: Of some ranks, one of each place.
+
+        Returns:
+            None where a rank holds other parameters than the one that stands for it, or it is not known what lies on
+            it.
+        """
+        each = parameters.partition_by("rank", as_dict=True, maintain_order=True).items()
+        found = [self._of_place(int(number), rows) for (number,), rows in each]
+        whole = [rows for rows in found if rows is not None]
+        return pl.concat([parameters.clear(), *whole]) if len(whole) == len(found) else None
+
+    def _of_place(self, number: int, rows: pl.DataFrame) -> pl.DataFrame | None:
+        peers, own = self._peers.pop(self._places[number], []), self._digests.get(number)
+        known = [self._digests[rank] for rank in peers if rank in self._digests]
+        if own is None or len(known) < len(peers) or any(one.names_hash != own.names_hash for one in known):
+            return None
+        if any(not one.stored and one.stored_params != one.params for one in known):
+            return None
+        params, stored = rows["params"].to_numpy() * len(known), np.zeros(len(rows), np.int64)
+        for one in known:
+            held = np.frombuffer(one.stored, "<i8") if one.stored else rows["params"].to_numpy()
+            if len(held) != len(stored):
+                return None
+            stored += held
+        return rows.with_columns(pl.Series("params", params), pl.Series("stored_params", stored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from distprof.contract.problems import Unreadable
 from distprof.contract.tables import STEPS
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, read_table
-from distprof.merge.totals.held_parameters import HeldParameters, read_parameters
-from distprof.merge.totals.module_sums import read_modules
+from distprof.merge.totals.modules import read_modules
 from distprof.merge.totals.operator_sums import OperatorSums, read_operators
+from distprof.merge.totals.parameters import HeldParameters, read_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,23 +9,28 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from distprof.contract.merged import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
 from distprof.contract.passes import TIME
 from distprof.contract.problems import CountedUnlike, ModulesUncounted, Problem, RecordedLightly, StepsUneven
-from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES, MfuBasis
 from distprof.merge.activity.device.mean_steps import mean_device_steps
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.levels.all_tables import are_few
+from distprof.merge.levels.representatives import are_few
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import described
-from distprof.merge.totals.evaluation import evaluation, steps_found
 from distprof.merge.totals.later_steps import steps_data
-from distprof.merge.totals.mfu import utilisation
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE, OperatorSums
-from distprof.merge.totals.pipeline import pipeline_of
 from distprof.merge.totals.recorded_tables import RecordedTables
 from distprof.merge.totals.step_time import StepTime, on_device, passes_of, step_time
-from distprof.merge.totals.totals import model_totals, per_rank, spread
+from distprof.merge.totals.totals import (
+    evaluation,
+    model_totals,
+    per_rank,
+    pipeline_of,
+    spread,
+    steps_found,
+    utilisation,
+)
 from distprof.merge.totals.workload import Workload, workload
 
 TOP_MODULES = 50

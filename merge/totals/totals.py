@@ -1,4 +1,4 @@
-"""Totals per GPU and of the model, from the tables of all ranks.
+"""Totals per GPU and of the model, from the tables of all ranks; evaluation, which is in none; MFU; pipeline stages.
 
 The model total of a quantity is mp_size x the mean over ranks: doubling the data-parallel size changes neither. It
 is the sum over one model-parallel group, averaged over its replicas.
@@ -6,21 +6,25 @@ is the sum over one model-parallel group, averaged over its replicas.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import polars as pl
 
+from distprof.contract.merged import QUANTITIES, TIMES, MfuBasis, PeakUsed
 from distprof.contract.mesh import part_of
 from distprof.contract.passes import TIME
 from distprof.contract.problems import RecordedLightly
-from distprof.contract.summary import QUANTITIES, TIMES
+from distprof.contract.tables import EVALUATION
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.totals.description import SPREAD
-from distprof.merge.totals.held_parameters import HeldParameters
+from distprof.merge.totals.modules import as_whole
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE
-from distprof.merge.totals.parameters import model_params
+from distprof.merge.totals.parameters import HeldParameters, model_params
 from distprof.merge.totals.recorded_tables import RecordedTables
 from distprof.merge.totals.step_time import on_device, step_time
+from distprof.peaks.published import peak
 
 PARAMS = ("params", "stored_params", "unique_params")
 Spread = dict[str, float | int | None]
@@ -75,11 +79,6 @@ def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
             "min_rank": first["rank"], "max_rank": last["rank"]}
 
 
-def as_whole(value: object) -> Any:
-    """An int where a float is a whole number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def model_totals(run: Run, ranks: pl.DataFrame, parameters: HeldParameters) -> dict[str, float | int | None]:
     """mp_size x the mean over ranks for each quantity, and parameters without replicas.
 
@@ -104,3 +103,128 @@ def _unique_params(run: Run, ranks: pl.DataFrame) -> int | None:
     stages = ranks.group_by("stage").agg(unique.max(), unique.null_count().alias("unknown"))
     all_there = len(stages) == run.topology.get("pp", 1) and not stages["unknown"].sum()
     return int(stages["unique_params"].sum()) if all_there else None
+
+
+def steps_found(run: Run) -> dict[str, Any] | None:
+    """What ends a step, as the first rank that knows it has it; None where no rank does."""
+    found = (rank.recorded.steps_found for rank in run.ranks if rank.recorded is not None)
+    first = next((one for one in found if one is not None), None)
+    return None if first is None else msgspec.to_builtins(first)
+
+
+def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
+    """Means over ranks and steps; None where no step had any.
+
+    Returns:
+        `calls` of root modules a step, over all steps in which modules were listened to; `flops` a step of the count
+        pass; `time_ns` of the step time. Null where no such step was recorded.
+    """
+    steps, operators = tables.steps, tables.operators
+    seen = steps.filter(pl.col("evaluation_calls").is_not_null())
+    counted = operators.of_ops.filter(pl.col("phase") == EVALUATION)
+    if not seen["evaluation_calls"].sum() and counted.is_empty():
+        return None
+    num_ranks = max(len(operators.of_ranks), 1)
+    timed, usual = on_device(steps).filter(pl.col("pass") == TIME), step_time(steps)
+    measured: Any = timed["duration_ns"].mean()
+    took: Any = timed["evaluation_ns"].fill_null(0).mean()
+    return {
+        "calls": seen["evaluation_calls"].mean(),
+        "flops": float(counted["flops"].sum()) / num_ranks if len(operators.of_ranks) else None,
+        "time_ns": None if took is None or usual is None else took * usual.scale(measured),
+    }
+
+
+def utilisation(run: Run, flops: pl.DataFrame, step_ns: float | None,
+                given: float | None) -> tuple[float | None, MfuBasis]:
+    """Mean over ranks of the least time for the model's FLOPs / mean step time.
+
+    The least time is the sum over dtypes of FLOPs / dense peak: with one dtype and equal devices MFU is model FLOPs
+    per GPU / (step time x peak).
+
+    Args:
+        run: Its ranks recorded their device and whether TF32 is allowed.
+        flops: Those of the model, as `OperatorSums` has them.
+        step_ns: Mean step of the time pass.
+        given: Peak FLOP/s of each rank's device; the table of devices is asked where it is None.
+
+    Returns:
+        MFU, None where it is unknown; and what it rests on, or why it is unknown.
+    """
+    if step_ns is None or flops.is_empty():
+        return None, MfuBasis(code="no_step")
+    if given is not None:
+        least_ns = float(flops["flops"].sum()) / flops["rank"].n_unique() / given * 1e9
+        return least_ns / step_ns, MfuBasis(code="given", peaks=(PeakUsed(flops_per_second=given),))
+    return _by_table(run, flops, step_ns)
+
+
+def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> tuple[float | None, MfuBasis]:
+    ranks = {rank.number: rank for rank in run.ranks}
+    least_s, used = 0.0, dict[PeakUsed, None]()
+    for row in flops.sort("rank", "dtype", "convolution").iter_rows(named=True):
+        rank = ranks[row["rank"]]
+        device = rank.device_name
+        dtype = _may_be_tf32(rank, row["dtype"], "convolution" if row["convolution"] else "matmul")
+        if device is None or dtype is None:
+            return None, MfuBasis(code="no_device" if device is None else "no_dtype", rank=rank.number)
+        # a device without TF32 does as float32 what is allowed to be TF32
+        found = peak(device, dtype) or (peak(device, "float32") if dtype == "tf32" else None)
+        if found is None:
+            return None, MfuBasis(code="no_peak", rank=rank.number, device=device, dtype=dtype)
+        least_s += row["flops"] / found.flops_per_second
+        used[PeakUsed(flops_per_second=found.flops_per_second, device=device, dtype=found.dtype, source=found.source,
+                      year=found.year)] = None
+    mfu = least_s / flops["rank"].n_unique() / (step_ns / 1e9)
+    return mfu, MfuBasis(code="published", peaks=tuple(used))
+
+
+def _may_be_tf32(rank: Rank, dtype: str | None, kind: str) -> str | None:
+    return "tf32" if dtype == "float32" and rank.recorded is not None and rank.recorded.tf32.get(kind) else dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage, mean over its ranks and steps."""
+
+    stage: int
+    work_ns: float
+    """Time of a step in which it neither waits nor moves data."""
+    waiting_ns: float
+    """Time of a step in which it waits for messages of other stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """How well the stages of a job keep each other busy."""
+
+    stages: list[Stage]
+    bubble_ratio: float
+    """Share of a step in which a stage waits for messages of others, mean over stages. Of equal stages under 1F1B or
+    GPipe it is (p - 1) / (m + p - 1) with p stages and m microbatches (Narayanan et al. 2021, section 2.2)."""
+    imbalance_ratio: float
+    """Work of the stage that works longest, divided by the mean over stages."""
+
+
+def pipeline_of(run: Run, breakdown: pl.DataFrame) -> Pipeline | None:
+    """Reads the stages of a job.
+
+    Args:
+        run: Its ranks and their places.
+        breakdown: See `step_breakdown`.
+
+    Returns:
+        None for a job without stages, and where the steps of a stage are not known.
+    """
+    num_stages = run.topology.get("pp", 1)
+    stages = pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0)) for rank in run.ranks],
+                          schema={"rank": pl.Int64, "stage": pl.Int64}, orient="row")
+    found = breakdown.join(stages, on="rank").group_by("stage").agg(
+        (pl.col("duration_ns") - pl.col("waiting_ns") - pl.col("moving_ns")).mean().alias("work_ns"),
+        pl.col("message_waiting_ns").mean().alias("waiting_ns"), pl.col("duration_ns").mean()).sort("stage")
+    if num_stages < 2 or len(found) < num_stages or not found["work_ns"].sum():
+        return None
+    return Pipeline(
+        stages=[Stage(**row) for row in found.select("stage", "work_ns", "waiting_ns").to_dicts()],
+        bubble_ratio=float((found["waiting_ns"] / found["duration_ns"]).mean() or 0),  # type: ignore[arg-type]
+        imbalance_ratio=float(found["work_ns"].max() / found["work_ns"].mean()))  # type: ignore[operator,arg-type]

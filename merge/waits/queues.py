@@ -10,7 +10,7 @@ import polars as pl
 from distprof.arrays import Array, Integers
 from distprof.merge.activity.device.commands import commands_of
 from distprof.merge.activity.device.rank_device import NO_DEVICES, WINDOWS, DeviceSteps, OnHost, device_steps
-from distprof.merge.operators.timeline.device_times import joined
+from distprof.merge.operators.timeline.device_times import launches
 from distprof.merge.operators.timeline.grouped_calls import marked_steps
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, TYPES, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
@@ -41,7 +41,7 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
     device, calls = np.flatnonzero(timeline.type >= NUM_HOST), np.flatnonzero(timeline.type == RUNTIME)
     if not len(device):
         return pl.DataFrame(schema=QUEUE)
-    call = joined(timeline.correlation, device, calls)
+    call = launches(timeline, device, calls)
     sent, sent_ns, begin_ns, ran_ns, stream = _commands(timeline, device[call >= 0], call[call >= 0])
     start_ns, end_ns = timeline.start_ns[device], timeline.end_ns[device]
     if windows is None:

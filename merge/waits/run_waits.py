@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -12,16 +12,17 @@ import polars as pl
 from distprof.contract.passes import SYNC
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COMPILATIONS, STEPS, WAITS
-from distprof.errors import DataError, one_of
+from distprof.errors import DataError, UsageError, one_of
+from distprof.merge.activity.device.mean_steps import settled_steps
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines
-from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
 from distprof.merge.waits.queues import device_queue, devices_of_timeline
-from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
+from distprof.merge.waits.traced_waits import COMPILED, SCHEMA, compiling_waits, empty_compilations, traced_waits
 from distprof.threads import thread_pool
+from distprof.units import spans
 
 AT_ONCE = 2
 """Timelines that are read side by side."""
@@ -50,6 +51,28 @@ class RunWaits:
     devices: DeviceSteps
     """Of the same ranks."""
     problems: Sequence[Unreadable]
+
+    def chosen(self, ranks: Sequence[int], steps: Sequence[int]) -> RunWaits:
+        """What was found of some ranks and steps; without a choice of all, of devices in the steps that `comms` shows.
+
+        Raises:
+            UsageError: There is no such rank or step.
+        """
+        numbers = (one["step"] for one in (self.steps, self.rows, self.compilations, self.queues) if one is not None)
+        known = sorted({step for column in numbers for step in column.drop_nulls().to_list()})
+        for option, wanted, there in (("--rank", ranks, sorted(self.ranks)), ("--step", steps, known)):
+            for one in wanted:
+                if one not in there:
+                    raise UsageError(f"{option} {one} is not in this run; "
+                                     + (f"choose from {spans(there)}" if there else "it has none"))
+        asked = (("rank", ranks), ("step", steps))
+        of = [pl.lit(value=True), *(pl.col(name).is_in(some) for name, some in asked if some)]
+        devices = self.devices.of_ranks(ranks or self.ranks)
+        return replace(
+            self, rows=self.rows.filter(*of), ranks=sorted(set(ranks) or self.ranks),
+            steps=self.steps.filter(pl.col("rank").is_in(self.ranks), *of),
+            compilations=self.compilations.filter(*of), queues=None if self.queues is None else self.queues.filter(*of),
+            devices=devices.of_steps(steps or settled_steps(sorted(set(devices.steps["step"].to_list())))))
 
 
 def run_waits(run: Run, *, queues: bool = False, traced: Mapping[int, TracedWaits] = NOTHING_READ) -> RunWaits:

@@ -1,4 +1,4 @@
-"""Conditions of a machine that slow a job down: from which size on, and how to say it."""
+"""Conditions of a machine that slow a job down: their thresholds, and their sentences."""
 
 from __future__ import annotations
 
@@ -144,26 +144,27 @@ def _gpu_clock(found: Found) -> str:
 
 def _cpu_clock(found: Found) -> str:
     hot = found.middle("cpu_throttles") > 0
-    return (f"{found.name}: processors run at {found.middle('cpu_mhz'):,.0f} of "
+    return (f"{found.name}: CPUs run at {found.middle('cpu_mhz'):,.0f} of "
             f"{found.middle('cpu_most_mhz'):,.0f} MHz" + (f": {HEAT}" if hot else ""))
 
 
 def _load(found: Found) -> str:
     since = datetime.fromtimestamp(found.change.since_s).strftime("%H:%M")
     names = found.others()
-    return (f"{found.name}: {found.middle('runnable'):.1f} processes per processor since {since} "
-            f"({names + ', ' if names else ''}not of this job)")
+    return (f"{found.name}: {found.middle('runnable'):.1f} runnable processes per CPU since {since} "
+            f"({names + ', ' if names else ''}not part of this job)")
 
 
 def _pinned(found: Found) -> str:
     count, names = found.median("rank_processors"), found.others()
-    return (f"rank {found.which} may run on {count:.0f} processor{'s' * (count != 1)} of {found.name}, "
-            f"of which others take {_percent(found.change.during)}{f': {names}' if names else ''}")
+    return (f"rank {found.which} is limited to {count:.0f} CPU{'s' * (count != 1)} of {found.name}, and other "
+            f"processes use {_percent(found.change.during)} of {'it' if count == 1 else 'them'}"
+            f"{f': {names}' if names else ''}")
 
 
 def _slow_disk(found: Found) -> str:
-    return (f"{found.name}: {found.which} takes {found.change.during:,.0f} ms per request, "
-            f"{found.change.before:.1f} before")
+    return (f"{found.name}: requests to {found.which} take {found.change.during:,.0f} ms "
+            f"({found.change.before:.1f} ms before)")
 
 
 def _busy_net(found: Found) -> str:
@@ -175,7 +176,7 @@ def _busy_net(found: Found) -> str:
 
 def _times(change: Change) -> str:
     return f"{change.during / change.before:.1f} times as much as before" if change.before > 0.01 \
-        else "next to nothing before"
+        else "almost nothing before"
 
 
 CAUSES = (
@@ -183,55 +184,51 @@ CAUSES = (
           words=_gpu_clock),
     Cause(reading="gpu_ecc_uncorrected", scope="gpu", family="memory errors", bad=1, change=1,
           words=lambda found: f"{found.gpu}: {found.change.during - found.change.before:,.0f} "
-                              "memory errors that could not be corrected"),
+                              "uncorrected memory errors"),
     Cause(reading="gpu_ecc_corrected", scope="gpu", family="memory errors", bad=0.03, change=0.03, events=True,
-          words=lambda found: f"{found.gpu}: {_often(found.change.during)} memory errors "
-                              "are corrected"),
+          words=lambda found: f"{found.gpu}: corrected memory errors, {_often(found.change.during)}"),
     Cause(reading="gpu_link_errors", scope="gpu", family="link", bad=0.05, change=0.05, events=True,
-          words=lambda found: f"{found.gpu}: {_often(found.change.during)} errors of NVLink "
-                              "or xGMI"),
+          words=lambda found: f"{found.gpu}: NVLink or xGMI errors, {_often(found.change.during)}"),
     Cause(reading="gpu_lanes", scope="gpu", family="bus", bad=1, change=1, worse=_lanes_lost,
           words=lambda found: f"{found.gpu} uses {found.median('gpu_lanes'):.0f} PCIe lanes, "
                               f"{found.median('gpu_lanes') + found.change.during - found.change.before:.0f} before"),
     Cause(reading="gpu_replays", scope="gpu", family="bus", bad=0.2, change=0.2, events=True,
-          words=lambda found: f"{found.gpu}: {_often(found.change.during)} PCIe transfers are "
-                              "repeated"),
+          words=lambda found: f"{found.gpu}: repeated PCIe transfers, {_often(found.change.during)}"),
     Cause(reading="gpu_others", scope="gpu", family="others", bad=0.1, change=0.1,
-          words=lambda found: f"{found.gpu} works {_percent(found.change.during)} of the time "
-                              "for processes not of this job"),
+          words=lambda found: f"{found.gpu} is busy {_percent(found.change.during)} of the time "
+                              "with processes that are not part of this job"),
     Cause(reading="rank_stopped", scope="rank", family="processors", bad=0.05, change=0.05,
-          words=lambda found: f"rank {found.which} of {found.name} reaches the processor quota of its control group "
-                              f"in {_percent(found.change.during)} of the periods"),
+          words=lambda found: f"rank {found.which} on {found.name} is throttled by the CPU quota of its cgroup in "
+                              f"{_percent(found.change.during)} of the periods"),
     Cause(reading="rank_others", scope="rank", family="processors", bad=0.2, change=0.15, words=_pinned,
           counts=lambda found: found.median("rank_processors") < found.host.num_processors
           and not found.median("rank_waits") < 0.05),
     Cause(reading="others", scope="host", family="processors", bad=0.25, change=0.2, words=_load,
           counts=lambda found: found.middle("runnable") >= 1),
     Cause(reading="steal", scope="host", family="processors", bad=0.05, change=0.05,
-          words=lambda found: f"{found.name}: {_percent(found.change.during)} of processor time goes to other virtual "
-                              "machines"),
+          words=lambda found: f"{found.name}: other virtual machines take {_percent(found.change.during)} "
+                              "of the CPU time (steal)"),
     Cause(reading="rank_waits", scope="rank", family="processors", bad=0.1, change=0.08,
-          words=lambda found: f"rank {found.which} of {found.name} waits for a processor "
+          words=lambda found: f"rank {found.which} on {found.name} waits for a CPU "
                               f"{_percent(found.change.during)} of the time"),
     Cause(reading="psi_cpu", scope="host", family="processors", bad=0.25, change=0.2,
-          words=lambda found: f"{found.name}: {_percent(found.change.during)} of the time tasks wait for a processor"),
+          words=lambda found: f"{found.name}: tasks wait for a CPU {_percent(found.change.during)} of the time"),
     Cause(reading="cpu_mhz", scope="host", family="clock", bad=0.1, change=0.1, worse=_cpu_loss, words=_cpu_clock,
           counts=lambda found: found.middle("busy") >= BUSY or found.middle("cpu_throttles") > 0),
     Cause(reading="cpu_throttles", scope="host", family="clock", bad=0.1, change=0.1, events=True,
-          words=lambda found: f"{found.name}: processors are slowed because of heat, {_often(found.change.during)}"),
+          words=lambda found: f"{found.name}: CPUs are throttled because of heat, {_often(found.change.during)}"),
     Cause(reading="psi_memory", scope="host", family="memory", bad=0.05, change=0.05,
-          words=lambda found: f"{found.name}: {_percent(found.change.during)} of the time tasks wait for memory"),
+          words=lambda found: f"{found.name}: tasks wait for memory {_percent(found.change.during)} of the time"),
     Cause(reading="swap_bytes", scope="host", family="memory", bad=1e6, change=1e6,
           words=lambda found: f"{found.name}: {_rate(found.change.during)} to and from swap"),
     Cause(reading="disk_wait_ms", scope="part", family="disk", bad=10, change=5, ratio=2, words=_slow_disk,
           counts=lambda found: found.median("disk_busy") >= 0.2),
     Cause(reading="psi_io", scope="host", family="disk", bad=0.1, change=0.08,
-          words=lambda found: f"{found.name}: {_percent(found.change.during)} of the time tasks wait for input and "
-                              "output"),
+          words=lambda found: f"{found.name}: tasks wait for I/O {_percent(found.change.during)} of the time"),
     Cause(reading="net_errors", scope="part", family="network", bad=0.1, change=0.1, events=True,
-          words=lambda found: f"{found.name}: {found.which} has {_often(found.change.during)} errors"),
+          words=lambda found: f"{found.name}: errors on {found.which}, {_often(found.change.during)}"),
     Cause(reading="resent", scope="host", family="network", bad=0.01, change=0.01,
-          words=lambda found: f"{found.name}: {100 * found.change.during:.1f} % of TCP segments are sent again"),
+          words=lambda found: f"{found.name}: {100 * found.change.during:.1f} % of TCP segments are retransmitted"),
     Cause(reading="net_drops", scope="part", family="network", bad=2, change=2, events=True,
           words=lambda found: f"{found.name}: {found.which} drops packets, {_often(found.change.during)}"),
     Cause(reading="net_bytes", scope="part", family="network", bad=0.25, change=0.15, ratio=1.3, worse=_net_use,

@@ -1,4 +1,4 @@
-"""Whether something changed together with something else, or only at about the same time.
+"""Whether two things changed together, or only by chance at about the same time.
 
 A condition goes along with a finding if it becomes worse at the finding's onset, stays so for as long, and does not
 begin so by itself: how often it does is counted in what was seen before, on this host and on others. The probability of

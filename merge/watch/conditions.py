@@ -1,4 +1,4 @@
-"""Which conditions of machines go along with a finding."""
+"""Which conditions of machines coincide with a finding."""
 
 from __future__ import annotations
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distprof.contract.paths import rank_folder
-from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState
+from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState, is_fresh, read_state
+from distprof.errors import DataError
+from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.watch.grid import Grid
-from distprof.merge.watch.job_growth import job_growths
+from distprof.merge.watch.job_growth import growing, job_growths
 from distprof.merge.watch.late_ranks import TOGETHER_NS
-from distprof.merge.watch.long_steps import LongSteps
-from distprof.merge.watch.memory import growing
+from distprof.merge.watch.long_steps import LongSteps, OwnWork
 from distprof.merge.watch.now_and_then import now_and_then, split
-from distprof.merge.watch.own_work import OwnWork
-from distprof.merge.watch.pieces import Piece, RankReader
-from distprof.merge.watch.rank_states import LastRows, waiting
-from distprof.merge.watch.register import Register
+from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
 from distprof.merge.watch.sampled_steps import SampledSteps
 from distprof.merge.watch.slow_ranks import slow_ranks
+from distprof.merge.watch.state import LastRows, Register, waiting
 from distprof.merge.watch.view import View
 
 STOPPED_NS = 20_000_000_000
@@ -32,6 +32,9 @@ SELDOM = 400
 """Blocks, for each of which a look waits for another time that one became full: in a long job a look costs more."""
 AT_ONCE = 4096
 """Rows of a rank that are taken together, so that a long job needs no more memory than a live one."""
+MOST_RANKS = 64
+MOST_BYTES = 48 << 20
+"""Of all ranks together: without a watcher, longer jobs are not looked at again by every command."""
 
 
 class JobWatch:
@@ -206,3 +209,52 @@ def _part(piece: Piece, begin: int) -> Piece:
                  for place in (begin, begin + AT_ONCE))
     return Piece(columns=columns, samples=[one for one in piece.samples if low <= one.step.step < high],
                  notes=[one for one in piece.notes if low <= one.step < high])
+
+
+def known_state(run: Run) -> WatchState | None:
+    """All that is known of the watched steps; None where no step was watched, or nobody has looked.
+
+    Args:
+        run: What was recorded.
+    """
+    if run.kind != "distprof":
+        return None
+    written = None if run.more else _written(run.path)  # each host of several wrote its own
+    found = written if written is not None else _of_files(run)
+    return found if found is not None and found.num_steps else None
+
+
+def watch_files(rank: Rank) -> list[Path]:
+    """The files of a rank; none where it was not watched, or its folder is gone."""
+    with suppress(OSError):
+        return sorted(rank.folder.glob(PATTERN))
+    return []
+
+
+def num_bytes(rank: Rank) -> int:
+    """What the files of a rank hold."""
+    found = 0
+    for path in watch_files(rank):
+        with suppress(OSError):
+            found += path.stat().st_size
+    return found
+
+
+def _written(run: Path) -> WatchState | None:
+    """What the watcher wrote last; None where that is not its last word."""
+    try:
+        state = read_state(run)
+    except DataError:
+        return None
+    return state if state is not None and is_fresh(state) else None
+
+
+def _of_files(run: Run) -> WatchState | None:
+    ranks = [rank for rank in run.ranks if watch_files(rank)] if len(run.ranks) <= MOST_RANKS else []
+    if not ranks or sum(map(num_bytes, ranks)) > MOST_BYTES:
+        return None
+    pieces = {rank.number: RankReader(rank.folder).new() for rank in ranks}
+    job = watched_pieces(pieces, {rank.number: rank.host for rank in ranks})
+    newest = max((int(piece.columns["end_ns"][-1]) for piece in pieces.values() if len(piece.columns["end_ns"])),
+                 default=0)
+    return job.state(newest, run_id=run.run_id, running=False)

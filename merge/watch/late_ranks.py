@@ -1,4 +1,4 @@
-"""Ranks that became slow, or were from the begin: found by their own time, believed where the job's steps grew."""
+"""Ranks that became slow, or were slow from the start: found by their own time, confirmed by longer steps."""
 
 from __future__ import annotations
 

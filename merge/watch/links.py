@@ -1,4 +1,4 @@
-"""A pair of hosts between which data takes far longer than between all other pairs that exchange as much.
+"""A pair of hosts between which data is in flight far longer than between other pairs that exchange as much.
 
 It is found in what kernels count for the connections of ranks (`link_bytes`, `link_busy` of `contract/conditions.py`),
 whatever the operation is: in a ring, or where all ranks exchange with all, no collective tells between which two hosts

@@ -1,14 +1,16 @@
-"""Single steps that are far longer than their neighbours: pauses, stalls of a data loader, hiccups of a rank."""
+"""Single steps far longer than their neighbours: pauses, data stalls, hiccups, and those that distprof causes."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from distprof.arrays import Flags, Integers
 from distprof.contract.watch import UNKNOWN, Note
-from distprof.merge.watch.pieces import Columns
+from distprof.merge.watch.pieces import Columns, Piece
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 CHUNK = 64
@@ -22,6 +24,12 @@ RARE = 0.2
 KEPT = 2048
 """Steps."""
 NAMED = ("evaluation", "checkpoint")
+BEGINS = ("window_asked", "window_began")
+ENDS = ("window_ended", "window_missed")
+WRITES_NS = 5_000_000_000
+"""So long files may be written beside the script."""
+LONGEST_NS = 120_000_000_000
+"""A recording whose end is not known has ended by then."""
 
 
 class LongSteps:
@@ -74,3 +82,39 @@ class LongSteps:
     def note_near(self, step: int) -> str | None:
         """What the script said of that step, or the one before or behind it."""
         return next((self.noted[near] for near in (step, step - 1, step + 1) if near in self.noted), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class OwnWork:
+    """Times of a rank, by its clock, in which it prepares a recording, records and writes."""
+
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, notes: list[Note]) -> None:
+        """Notes of the rank, in their order."""
+        for note in notes:
+            if note.kind in BEGINS and not (self.spans and note.time_ns < self.spans[-1][1]):
+                self.spans.append((note.time_ns, note.time_ns + LONGEST_NS))
+            elif note.kind in ENDS and self.spans:
+                self.spans[-1] = self.spans[-1][0], note.time_ns + WRITES_NS
+
+    def without(self, piece: Piece) -> Piece:
+        """The piece without rows and samples that lie in these times."""
+        if not self.spans:
+            return piece
+        ends, spans = piece.columns["end_ns"], piece.columns["span_ns"]
+        kept = ~self._held(ends - spans, ends)
+        samples = [one for one, held in zip(piece.samples, self._held(*self._times(piece)).tolist(), strict=True)
+                   if not held]
+        return Piece(columns={name: values[kept] for name, values in piece.columns.items()}, samples=samples,
+                     notes=piece.notes)
+
+    def _times(self, piece: Piece) -> tuple[Integers, Integers]:
+        begins = np.array([one.step.start_ns for one in piece.samples], np.int64)
+        return begins, begins + np.array([one.step.span_ns for one in piece.samples], np.int64)
+
+    def _held(self, begins: Integers, ends: Integers) -> Flags:
+        held = np.zeros(len(begins), np.bool_)
+        for first, last in self.spans:
+            held |= (ends > first) & (begins < last)
+        return held

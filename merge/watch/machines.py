@@ -1,4 +1,4 @@
-"""What the machines of a job say, as they say it."""
+"""Readings of the machines of a job, as they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about trouble that comes and goes: ranks slow in some steps, stalls of data, pauses of the job."""
+"""Findings about intermittent problems, with their period: ranks slow in some steps, data stalls, pauses."""
 
 from __future__ import annotations
 
@@ -221,8 +221,7 @@ def _coming_and_going(view: View, place: int, step: Integers, size: Floats, comp
 
 def _begins(hits: Flags) -> Integers:
     """Places of hits that follow none."""
-    at = np.flatnonzero(hits)
-    return at[np.append(True, np.diff(at) > 1)]
+    return np.flatnonzero(hits & ~np.append(False, hits[:-1]))
 
 
 def _rhythm(step: Integers, width: float, hits: Flags) -> float | None:

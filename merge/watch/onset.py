@@ -1,4 +1,4 @@
-"""The step at which a trouble began or ended, from rows around it."""
+"""The step at which a problem began or ended, from rows around it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _searched(view: View, begin: float, slack: float, place: int | None) -> tupl
 
 
 def began(view: View, place: int, shift_ns: float) -> float | None:
-    """The step from which on a rank is slow that seems so from the begin: what is early is in one block with what
+    """The step from which on a rank is slow that seems so from the start: what is early is in one block with what
     follows. None where its first rows are like the others.
 
     Args:

@@ -1,7 +1,13 @@
-"""The watch files of ranks -> columns, as they grow."""
+"""The watch files of ranks -> columns, as they grow.
+
+Older runs have `step_ends.bin` instead, with only the ends of steps behind the last pass: 64-bit integers in the byte
+order of the machine: `MAGIC`, the number of the first of these steps, when it began, when it ended, when the next one
+ended, and so on; ns since the epoch, the clock of the rank.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,11 +28,19 @@ from distprof.contract.watch import (
     packed_frames,
     unit_of,
 )
+from distprof.errors import DataError
+from distprof.files import read_small
 
 Columns = dict[str, Integers]
 PATTERN = "watch-[0-9]*.bin"
 LARGEST = 1 << 53
 """Of what is written: times in microseconds, sizes in KiB."""
+STEP_ENDS = "step_ends.bin"
+MAGIC = int.from_bytes(b"distprof"[:7], "little")
+MOST_SPAN_NS = 366 * 86_400 * 10**9
+"""Longer than any step; what jumps farther is damage."""
+MOST_BYTES = 1 << 28
+"""Of one rank: more are not read."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +73,7 @@ class RankReader:
         """
         self.folder = folder
         self._read: dict[tuple[str, int], int] = {}
-        """Bytes by name and inode of a file: one that took the place of another is read from its begin, unless the
+        """Bytes by name and inode of a file: one that took the place of another is read from its start, unless the
         rank has only thinned it."""
 
     def new(self) -> Piece:
@@ -128,3 +142,45 @@ def _unpacked(every: list[PackedRows]) -> Columns:
 def _is_too_large(rows: PackedRows) -> bool:
     """Whether a number of a damaged frame, or what it adds up to, does not fit 64 bits."""
     return any(max(map(abs, getattr(rows, name)), default=0) > LARGEST for name in StepRows.__struct_fields__)
+
+
+def old_columns(folder: Path) -> Columns | None:
+    """A row for each step of a rank; None where there is no such file, or no step in it has ended.
+
+    Args:
+        folder: Of the rank.
+    """
+    try:
+        found = step_ends(read_small(folder / STEP_ENDS, MOST_BYTES))
+    except (OSError, DataError):
+        return None
+    if found is None:
+        return None
+    first, times = found
+    ends = np.array(times, np.int64)
+    columns = {name: np.full(len(ends) - 1, UNKNOWN, np.int64) for name in StepRows.__struct_fields__}
+    columns["first_step"] = columns["longest_step"] = first + np.arange(len(ends) - 1)
+    columns["num_steps"] = np.ones(len(ends) - 1, np.int64)
+    columns["end_ns"], columns["span_ns"] = ends[1:], np.diff(ends)
+    columns["longest_ns"] = columns["span_ns"]
+    return columns
+
+
+def step_ends(content: bytes) -> tuple[int, list[int]] | None:
+    """The number of the first step, and its begin followed by the ends of all steps.
+
+    A file that a kill cut short is read as far as it goes.
+
+    Returns:
+        None where it is none, or no step in it has ended.
+    """
+    values = array("q")
+    values.frombytes(content[:len(content) // 8 * 8])
+    if len(values) and values[0] != MAGIC:
+        values.byteswap()  # of another machine
+    if len(values) < 4 or values[0] != MAGIC or values[1] < 0:
+        return None
+    times = values[2:].tolist()
+    whole = next((place for place in range(1, len(times)) if not 0 <= times[place] - times[place - 1] < MOST_SPAN_NS),
+                 len(times))
+    return (values[1], times[:whole]) if whole > 1 and times[0] > 0 else None

@@ -9,8 +9,7 @@ import numpy as np
 
 from distprof.arrays import Floats, Integers
 from distprof.contract.watch import UNKNOWN, Note
-from distprof.merge.watch.pieces import Columns, RankReader
-from distprof.merge.watch.step_ends import old_columns
+from distprof.merge.watch.pieces import Columns, RankReader, old_columns
 
 MOST = 2000
 """Points; a few more where rows are missing in between."""
@@ -25,7 +24,7 @@ class Points:
     first_step: Integers
     last_step: Integers
     begin_ns: Integers
-    """Since the begin of the first, by the clock of one rank."""
+    """Since the start of the first, by the clock of one rank."""
     end_ns: Integers
     origin_ns: int
     """Since the epoch."""

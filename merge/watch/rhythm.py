@@ -9,7 +9,7 @@ import numpy as np
 
 from distprof.arrays import Array, Floats, Integers
 
-SURE = 0.9
+NOT_BY_CHANCE = 0.9
 """Length of the mean of the phases of all that happened, 1 where all come at the same place of the period (Rayleigh's
 statistic; Mardia and Jupp 2000)."""
 CERTAIN = 7.0
@@ -44,7 +44,7 @@ def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = (
     for some in np.array_split(tried if len(missed) else tried[::-1], max(len(tried) * len(steps) // 1_000_000, 1)):
         place = np.exp(2j * np.pi * np.outer(1 / some, steps)).mean(axis=1) if len(some) else np.empty(0)
         # places that are spread evenly over a part of the circle have a mean of that length
-        good = np.flatnonzero((np.abs(place) >= SURE * np.sinc(within / some)) & (
+        good = np.flatnonzero((np.abs(place) >= NOT_BY_CHANCE * np.sinc(within / some)) & (
             (within == 0) | (len(steps) * np.abs(place) ** 2 >= np.log(len(tried)) + CERTAIN)))
         for number in good:
             if _apart(float(some[number]), steps, missed, within):

@@ -1,4 +1,4 @@
-"""Steps whose calls were noted on all ranks: how long each rank worked itself, and how long calls moved data.
+"""Steps whose collectives were logged on all ranks: how long each rank worked itself, and how long data moved.
 
 All times are differences within a rank: clocks of ranks are not compared. Of a call that all ranks of a group take part
 in, its end is the same on all of them, so that the rank that was last to come spent the least time in it.

@@ -54,7 +54,7 @@ class Segment:
     error: float
     """Standard error of the mean."""
     strength: float
-    """Of the change at its begin, in standard errors; infinite for the first."""
+    """Of the change at its start, in standard errors; infinite for the first."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Findings about ranks and hosts that are slow for long."""
+"""Findings about ranks and hosts that stay slow."""
 
 from __future__ import annotations
 

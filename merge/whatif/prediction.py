@@ -15,8 +15,7 @@ from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.errors import DataError
 from distprof.merge.blame.verdicts import REPLAY
 from distprof.merge.execution.dependencies.first_uses import FirstUses
-from distprof.merge.program.job import Job
-from distprof.merge.program.pieces import work_of
+from distprof.merge.program.job import Job, work_of
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.replay.graph import Graph
 from distprof.merge.replay.moved_waits import with_later_waits, with_waits_at_once

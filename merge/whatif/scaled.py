@@ -16,8 +16,7 @@ import polars as pl
 from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.errors import DataError, UsageError
 from distprof.merge.activity.intervals import NOTHING, Intervals
-from distprof.merge.program.job import Job
-from distprof.merge.program.pieces import work_of
+from distprof.merge.program.job import Job, work_of
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.replay.graph import CALL, Graph
 from distprof.merge.whatif.changes import Scale

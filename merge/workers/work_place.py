@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 PROBE = "probe"
+WHOLE = ("distprof", "isal", "pyarrow", "polars")
+"""Packages of which any other version may write other bytes, or read other things."""
+SERIES = ("python", "numpy")
+"""What has to be of one series, like 3.11: what is pickled by one is not read by another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,6 @@ def lacking_here(place: WorkPlace) -> str | None:
 def not_shared_here(place: WorkPlace) -> str | None:
     """`not_shared` of this process, likewise."""
     return place.not_shared()
-
-
-WHOLE = ("distprof", "isal", "pyarrow", "polars")
-"""Packages of which any other version may write other bytes, or read other things."""
-SERIES = ("python", "numpy")
-"""What has to be of one series, like 3.11: what is pickled by one is not read by another."""
 
 
 def differing(found: Mapping[str, Any]) -> Iterator[str]:

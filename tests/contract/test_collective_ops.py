@@ -31,7 +31,7 @@ exec(compile(text.replace("ROWS = (", "ROWS = (" + row, 1), str(path), "exec"), 
 from support.comm_rows import call, matched
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.clock.by_collectives import synchronising
-from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.match.backend_names import op_of
 from distprof.merge.text.communication.timeline import time_axis, bars

@@ -11,10 +11,17 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.merged import (
+    MERGED_COLLECTIVES,
+    MERGED_EVENTS,
+    MERGED_MODULES,
+    MERGED_STEPS,
+    MODEL_PARAMS,
+    QUANTITIES,
+    SUMMARY_KEYS,
+)
 from distprof.contract.parquet import TYPES, schema_of
 from distprof.contract.paths import FORMAT
-from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, SUMMARY_KEYS
 from distprof.contract.tables import ASKED_TABLES, LINES, RANK_TABLES
 from support.jobs import ROOT
 

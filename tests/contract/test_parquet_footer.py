@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.parquet_footer import read_footer
-from distprof.contract.table_checksum import DamagedTableError
+from distprof.contract.parquet_footer import DamagedTableError, read_footer
 
 ARRAYS = st.sampled_from(["int64", "double", "bool", "string", "list", "dictionary", "struct", "all null"])
 VALUES = {"int64": list(range(7)), "double": [0.5] * 7, "bool": [True, None] * 3 + [False], "string": list("abcdefg"),

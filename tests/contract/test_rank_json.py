@@ -1,16 +1,20 @@
-"""rank.json and run.json: what is written is read back, older files are read, newer and damaged ones are refused."""
+"""`rank.json` and `run.json` as they are read and written, and the command of a job in the latter."""
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import pytest
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
+from distprof.contract.mesh import MESH_AXES
 from distprof.contract.paths import FORMAT
-from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson, RunJson
+from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson
+from distprof.contract.run_json import RECORDING_FLAGS, RunJson, job_command
 from distprof.errors import DataError, FormatError
+from distprof.launch.job_arguments import add_recording_flags
 
 RANK = RankJson(
     run_id="x", status="partial", why="signal SIGTERM after 3 of 12 steps", notes=["one"], rank=3, local_rank=1,
@@ -56,3 +60,23 @@ def test_a_newer_format_is_refused_whatever_else_is_in_it(tmp_path):
     path.write_text(json.dumps({"format": FORMAT + 1, "rank": ["another", "shape"]}))
     with pytest.raises(FormatError, match=f"has format {FORMAT + 1}"):
         rank_json.read(path, RankJson)
+
+
+@pytest.mark.parametrize(("argv", "command"), [
+    ("/venv/bin/distprof run --out runs/a --nproc-per-node 4 train.py --out mine",
+     "--nproc-per-node 4 train.py --out mine"),
+    ("distprof run --steps=trace=3 --no-merge --tp 2 -m train --steps 9", "--tp 2 -m train --steps 9"),
+    ("distprof run --force --debug", ""),
+    ("/venv/bin/distprof demo --out runs/demo --force", "distprof demo"),
+    ("train.py --out mine", "train.py --out mine")])
+def test_what_is_of_the_job(argv, command):
+    assert " ".join(job_command(argv.split())) == command
+
+
+def test_every_flag_of_recording_is_known():
+    parser = argparse.ArgumentParser(add_help=False)
+    add_recording_flags(parser)
+    of_job = {f"--{axis.name}" for axis in MESH_AXES}
+    flags = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings
+             if name not in of_job}
+    assert flags == RECORDING_FLAGS

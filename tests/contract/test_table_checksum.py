@@ -10,9 +10,8 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from distprof.contract import table_checksum
 from distprof.contract.parquet import write_pieces, write_table
-from distprof.contract.table_checksum import MARK, SIZE, DamagedTableError
+from distprof.contract.parquet_footer import MARK, MARK_BYTES, DamagedTableError, check_checksum
 from distprof.contract.tables import COLLECTIVES, STEPS, Table
 from distprof.merge.run.tables import readable
 
@@ -34,12 +33,12 @@ def written(folder: Path, table: Table) -> Path:
 def plain(content: bytes) -> bytes:
     """The table as pyarrow wrote it, before it had a checksum."""
     at = content.index(MARK)
-    return content[:at] + content[at + SIZE:]
+    return content[:at] + content[at + MARK_BYTES:]
 
 
 def is_found(content: bytes) -> bool:
     try:
-        table_checksum.check(io.BytesIO(content))
+        check_checksum(io.BytesIO(content))
     except DamagedTableError:
         return True
     return False
@@ -75,7 +74,7 @@ def test_every_reader_reads_what_it_read_without(tmp_path, table):
     file = written(tmp_path, table)
     without = tmp_path / "plain.parquet"
     without.write_bytes(plain(file.read_bytes()))
-    assert file.stat().st_size == without.stat().st_size + SIZE
+    assert file.stat().st_size == without.stat().st_size + MARK_BYTES
     assert pq.read_table(file, page_checksum_verification=True).equals(pq.read_table(without))
     assert pq.read_table(file, memory_map=True).num_rows == NUM_ROWS
     assert pl.read_parquet(file).equals(pl.read_parquet(without))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distprof import formulas
-from distprof.formulas.operator_kinds import kind_without_formula
-from distprof.shape_formulas.operator_cost import Cost, OperatorKind
+from distprof.formulas.dispatched_call import kind_without_formula
+from distprof.shape_formulas.operator_call import Cost, OperatorKind
 from support.counter import Counter
 
 aten = torch.ops.aten

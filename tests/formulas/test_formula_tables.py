@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from distprof import formulas
 from distprof.formulas.bytes_moved import BY_ROWS
-from distprof.formulas.operator_kinds import kind_without_formula
-from distprof.formulas.third_party import THIRD_PARTY
+from distprof.formulas.contractions import THIRD_PARTY
+from distprof.formulas.dispatched_call import kind_without_formula
 from distprof.shape_formulas.estimates import ESTIMATES
 from distprof.shape_formulas.kind_names import KIND_OF
 from support.operators import LOADED_LATER, NOT_IN_EVERY_TORCH, SCHEMAS, cost, define_libraries, meta, operator

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import DataError
-from distprof.launch.demo.late_rank import show_answer
+from distprof.launch.commands.demo import show_answer
 from support import forked
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
 from support.pages import consoles, differences

@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-m", "distprof")
 HOLD = """
 import sys, time
 from distprof.merge.chrome import rank_surveys
-from distprof.merge.commands import merge_files
+from distprof.merge.writing import merge_files
 
 write = merge_files.write_merge
 
@@ -196,7 +196,7 @@ def test_a_new_merge_takes_the_place_of_an_earlier_one_at_once(run, monkeypatch)
 
     monkeypatch.setattr(Path, "rename", renamed)
     for works in (True, False):
-        monkeypatch.setattr("distprof.merge.commands.merge_folder.exchange", exchange if works else lambda *_: False)
+        monkeypatch.setattr("distprof.merge.writing.merge_folder.exchange", exchange if works else lambda *_: False)
         seen.clear()
         assert called("merge", "--force", run).returncode == 0 and files_in(run) == ["merged"]
         assert all(seen) == works, "without it there is none for a moment"

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.launch import job_end
 from distprof.launch.job_end import finish
 from distprof.launch.what_next import what_next
@@ -152,7 +153,7 @@ def test_a_job_that_is_interrupted_in_the_midst_of_its_plan_is_not_merged(tmp_pa
 def test_what_is_not_merged_here_is_said_with_the_command(tmp_path, capfd, merges, code, others):
     run = write_run(tmp_path / "run", [slice_of("a", 0, 1)], [slice_of("b", 0, 1)])
     about = this_launch(run_id="made", plan="", world_size=4, sizes={})
-    elsewhere = rank_json.RanksDirectory(identity="x", path="/data/other", hosts=["host-b"], ranks=[2, 3])
+    elsewhere = RanksDirectory(identity="x", path="/data/other", hosts=["host-b"], ranks=[2, 3])
     rank_json.write(run / "run.json", replace(about, directories=[elsewhere] if others else []))
     finish(run, about, code, {}, merges=merges)
     said = capfd.readouterr().err.splitlines()

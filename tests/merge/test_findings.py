@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import distprof
-from distprof.merge.text.documents.findings_json import LONGEST, MOST, findings_data
+from distprof.merge.text.findings import LONGEST, MOST, findings_data
 from support.jobs import called
 
 MOST_CHARACTERS = 16_000

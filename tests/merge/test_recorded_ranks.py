@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.errors import DataError
+from distprof.launch.commands.critical_path import critical_path_text
 from distprof.merge.activity import rank_slices
 from distprof.merge.chrome.drawing import collectives
-from distprof.merge.commands.critical_path import CriticalView, critical_paths
-from distprof.merge.commands.merge import merge
 from distprof.merge.cost import measured_parts, measured_run
 from distprof.merge.run import tables
 from distprof.merge.run.scanned_tables import scan_table
+from distprof.merge.writing.merge import merge
 from support.drawn_rows import collective, frame
 from support.jobs import distprof
 from support.many_ranks import write_run
@@ -96,13 +96,13 @@ def test_timelines_that_are_not_held_are_read_again(of_many_ranks, monkeypatch):
     slices_of = rank_slices.slices_of
     monkeypatch.setattr(
         rank_slices, "slices_of", lambda rank, line: (read.append(rank.number), slices_of(rank, line))[1])
-    shown = critical_paths(run, view=CriticalView(as_json=True))
+    shown = critical_path_text(run, as_json=True)
     assert sorted(read) == sorted(set(read)) and read
     monkeypatch.setattr(rank_slices, "HELD", 1)
-    assert critical_paths(run, view=CriticalView(as_json=True)) == shown
+    assert critical_path_text(run, as_json=True) == shown
     monkeypatch.setattr(rank_slices, "slices_of", lambda *_: None)
     with pytest.raises(DataError, match=r"the timeline of rank \d changed while it was being read: none"):
-        critical_paths(run, view=CriticalView(as_json=True))
+        critical_path_text(run, as_json=True)
 
 
 def _merged(run: Path) -> Path:

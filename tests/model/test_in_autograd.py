@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from distprof.model.in_autograd import in_autograd_function, reaches_autograd
+from distprof.model.tensors import in_autograd_function, reaches_autograd
 
 
 class Joined(torch.autograd.Function):

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from distprof.errors import UsageError
-from distprof.recording.rank_size import MOST_BYTES, bytes_in, requested
 from distprof.recording.tracing.kineto_trace import capped, read_trace
-from distprof.sizes import num_bytes
+from distprof.sizes import MOST_RANK_BYTES, bytes_in, num_bytes, rank_bytes
 from support.jobs import SCRIPTS, called, distprof, merged, record_run
 from support.perfetto import ask
 from support.recording import train
@@ -24,14 +23,14 @@ STEPS = "wait=1,count=1,time=0,trace=3"
 
 @pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("500 MiB", 500 << 20), ("1.5kb", 1500), ("77", 77)])
 def test_sizes(text, size):
-    assert num_bytes(text, "--max-rank-size") == size == requested({"DISTPROF_MAX_RANK_SIZE": text})
+    assert num_bytes(text, "--max-rank-size") == size == rank_bytes({"DISTPROF_MAX_RANK_SIZE": text})
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "2 apples", "1e9"])
 def test_what_is_no_size(text):
     with pytest.raises(UsageError, match="--max-rank-size must be a size"):
         num_bytes(text, "--max-rank-size")
-    assert requested({}) == MOST_BYTES
+    assert rank_bytes({}) == MOST_RANK_BYTES
 
 
 def model() -> nn.Module:

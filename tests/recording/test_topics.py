@@ -10,8 +10,7 @@ import pytest
 import distprof
 from distprof.compat.megengine import Profiler
 from distprof.compat.megengine.chrome_timeline import DEFAULT
-from distprof.contract.passes import ARRIVALS, MEMORY, SYNC, TRACE, WAIT
-from distprof.contract.topics import NAMES, RECORDED_BY, Topic, parse_topics
+from distprof.contract.passes import ARRIVALS, MEMORY, RECORDED_BY, SYNC, TOPIC_NAMES, TRACE, WAIT, Topic, parse_topics
 from distprof.errors import UsageError
 from distprof.integrations.joined_recording import JoinedRecording
 from distprof.launch.deepspeed_config import FlopsProfilerSection
@@ -26,7 +25,7 @@ def passes(plan: StepPlan) -> set[str]:
     return {name for name, steps in plan.steps.items() if steps} - {WAIT}
 
 
-@pytest.mark.parametrize("topic", NAMES)
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
 def test_a_topic_is_recorded_by_its_passes_and_by_no_other(topic):
     plan = asked_plan(topics=topic)
     assert passes(plan) == PASSES_OF[topic] and plan.steps[WAIT] == 2
@@ -36,7 +35,7 @@ def test_a_topic_is_recorded_by_its_passes_and_by_no_other(topic):
         assert StepPlan.parse(str(plan.for_ranks(ranks))).for_ranks(ranks) == plan.for_ranks(ranks)
 
 
-@pytest.mark.parametrize("pair", [*itertools.combinations(NAMES, 2), NAMES])
+@pytest.mark.parametrize("pair", [*itertools.combinations(TOPIC_NAMES, 2), TOPIC_NAMES])
 def test_topics_are_recorded_by_the_passes_of_all_of_them(pair):
     assert passes(asked_plan(topics=" | ".join(pair).upper())) == set().union(*(PASSES_OF[one] for one in pair))
 

@@ -14,8 +14,7 @@ from torch import nn
 import distprof
 from distprof.errors import UsageError
 from distprof.reporters.tree import TreeRow, TreeView
-from distprof.reporters.tree_columns import DROP_ORDER, ON_DEMAND, TREE_COLUMNS
-from distprof.reporters.tree_report import TreeReport
+from distprof.reporters.tree_report import DROP_ORDER, ON_DEMAND, TREE_COLUMNS, TreeReport
 from support.models import Shared
 from support.stack import DEPTH, Stack
 

@@ -174,5 +174,5 @@ def test_a_job_is_uploaded_while_it_runs(storage: Storage, tmp_path: Path) -> No
 def test_a_wrong_key_of_azure_is_said(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, {name: words.replace(KEY, "A" * 86 + "==") for name, words in storage.environ.items()})
     assert called("stats", f"{storage.url}/run").stderr == (
-        f"distprof: cannot read or write {storage.url}/run: access was denied (403 AuthorizationFailure)  hint: may "
+        f"distprof: cannot read or write {storage.url}/run: access was denied (403 AuthorizationFailure)  hint: can "
         "these credentials read and list there? see docs/object-storage.md for the permissions needed\n")

@@ -169,10 +169,10 @@ def test_a_server_that_is_not_there(url: str, debug: bool, monkeypatch: pytest.M
 
 UPLOADER = """
 import sys
-from distprof.launch.upload import uploader
+from distprof.launch.upload import job_upload
 from distprof.storage.credentials import whole_host
-uploader._while_recording = lambda *_, **__: sys.exit(whole_host('sftp', 'alice@host'))
-uploader.main()
+job_upload._while_recording = lambda *_, **__: sys.exit(whole_host('sftp', 'alice@host'))
+job_upload.main()
 """
 
 

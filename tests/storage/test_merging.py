@@ -89,7 +89,7 @@ def test_a_claim_that_nobody_renews_ends(run: str, bucket: str, monkeypatch: pyt
 def test_one_of_two_merges_into_one_place_wins_whole(run: str, server: S3Server, bucket: str,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges
-    from distprof.merge.commands.merge import merge
+    from distprof.merge.writing.merge import merge
     from distprof.storage.places import place
 
     start, outcomes = threading.Barrier(2), dict[int, str]()

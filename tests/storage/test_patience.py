@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from distprof.errors import StorageError
-from distprof.storage import fetching, retrying, tally
+from distprof.storage import fetching, retrying
 from distprof.storage.backend import MOST_BYTES, entry_of
 from distprof.storage.faults import RemoteError
 from distprof.storage.kinds.s3 import listed as s3_listed
 from distprof.storage.kinds.web import listed as web_listed
-from distprof.storage.retrying import VARIABLE, allowed_s, persistently
-from distprof.storage.tally import Tally
+from distprof.storage.retrying import VARIABLE, Tally, allowed_s, persistently
 
 URL = "s3://bucket/run"
 
@@ -70,8 +69,8 @@ def _pages(**changed: Any) -> Any:
                                      {"Contents": []}])
 def test_a_bucket_without_end_is_not_listed_to_it(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "60")
-    monkeypatch.setattr(tally, "MOST_OBJECTS", 5000)
-    monkeypatch.setattr(tally, "MOST_FOLDERS", 10_000)
+    monkeypatch.setattr(retrying, "MOST_OBJECTS", 5000)
+    monkeypatch.setattr(retrying, "MOST_FOLDERS", 10_000)
     with pytest.raises(RemoteError, match="its listing does not end"):
         list(s3_listed(_pages(**changed), "run/", Tally(URL)))
 
@@ -79,8 +78,8 @@ def test_a_bucket_without_end_is_not_listed_to_it(changed: dict[str, Any], monke
 @pytest.mark.parametrize("page", ['<a href="a/">x</a>', "".join(f'<a href="a{number}/">x</a>' for number in range(50)),
                                   "".join(f'<a href="f{number}">x</a>' for number in range(9000))])
 def test_nor_are_pages_whose_links_go_on(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "MOST_OBJECTS", 5000)
-    monkeypatch.setattr(tally, "MOST_FOLDERS", 5000)
+    monkeypatch.setattr(retrying, "MOST_OBJECTS", 5000)
+    monkeypatch.setattr(retrying, "MOST_FOLDERS", 5000)
     monkeypatch.setenv(VARIABLE, "60")
     with pytest.raises(RemoteError, match="its listing does not end"):
         web_listed(lambda _: page, "http://host/run")
@@ -97,7 +96,7 @@ def test_links_of_a_page_are_files_and_folders_below_it() -> None:
 def test_a_listing_that_trickles_is_given_up_and_one_that_takes_its_time_is_said(
         capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 5.0, 7.0, 11.0, 13.0, 1000.0])
-    monkeypatch.setattr(tally, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(retrying, "time", SimpleNamespace(monotonic=lambda: next(times)))
     monkeypatch.setenv(VARIABLE, "8")
     one = Tally(URL)
     for objects in (100, 0, 900, 0):

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_struct
 
 from distprof.contract.rank_summary import WAIT_COLUMNS, PackedTable
 from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS
-from distprof.merge.run.summaries.rows import rows_of_ranks
+from distprof.merge.run.summaries.frames import rows_of_ranks
 from distprof.merge.run.summaries.summaries import read_summaries
 from distprof.summaries.arrivals import arrivals_of
 from distprof.summaries.host_file import append, packed_frame

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distprof.contract import table_checksum
 from distprof.contract.parquet import schema_of
+from distprof.contract.parquet_footer import add_checksum
 from distprof.contract.tables import ASKED_TABLES, RANK_TABLES
 
 TABLES = {table.file: table for table in (*RANK_TABLES, *ASKED_TABLES)}
@@ -45,7 +45,7 @@ def rewrite(path: Path, columns: dict[str, list[Any]]) -> None:
                                  schema=pa.schema(fields, metadata=schema.metadata))
     pq.write_table(table, path, compression="zstd")
     with path.open("r+b") as file:
-        table_checksum.add(file)
+        add_checksum(file)
 
 
 def any_table(run: Path, chance: random.Random) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.tables import COLLECTIVES
 from distprof.merge.match.matching import match
 from distprof.merge.run.group_ranks import coded

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
 from distprof.formulas.composite_operators import admit_mode, dismiss_mode, run_parts
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 
 
 class Counter(TorchDispatchMode):

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.group_ranks import text_of
-from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.collective_ops import text_of
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.contract.rank_json import RankJson
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.run.group_ranks import coded

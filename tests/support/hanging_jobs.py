@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from distprof.contract.rank_json import RankJson
-from distprof.contract.watch_state import WatchFinding
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import WatchFinding, read_state
 from distprof.errors import DataError
 from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ

@@ -176,9 +176,9 @@ def ecc(machines: Machines, rank: int, when: slice) -> None:
 
 
 PLANTS: dict[str, tuple[Plant, tuple[str, ...]]] = {
-    "pinned": (pinned, ("may run on 1 processor",)), "memory": (memory, ("wait for memory", "swap")),
-    "disk": (disk, ("per request", "wait for input and output")),
+    "pinned": (pinned, ("is limited to 1 CPU",)), "memory": (memory, ("wait for memory", "swap")),
+    "disk": (disk, ("requests to", "wait for I/O")),
     "network": (network, ("eth0 carries", "TCP segments")), "throttling": (throttling, ("MHz: thermal",)),
-    "ecc": (ecc, ("memory errors are corrected",)),
+    "ecc": (ecc, ("corrected memory errors",)),
 }
 """With words of which one has to be in what is named."""

@@ -14,7 +14,7 @@ import torch
 
 from distprof import formulas
 from distprof.counting.invocation import has_grouped_product_on_cpu
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 
 SCHEMAS = {
     # Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from distprof.contract.watch_state import window_folder
-from distprof.contract.written_state import write_state
+from distprof.contract.watch_state import window_folder, write_state
 from distprof.merge.text.watch import with_texts
 from support.simulator.cases import random_case
 from support.simulator.plant import Plant

@@ -16,12 +16,12 @@ USUAL = {"mhz": 1980, "most_mhz": 1980, "mw": 612_000, "most_mw": 700_000, "cels
 SCRIPT = """
 import itertools, json, os, random, sys
 from pathlib import Path
-from distprof.launch.watching.readings import nvidia, rates
+from distprof.launch.watching.readings import gpus, rates
 
 says, seconds = Path(os.environ["PRETENDED_NVML"]), itertools.count()
 rates.time = type("time", (), {"monotonic": staticmethod(lambda: float(now))})
 job = {4321}
-readings = nvidia.readings(lambda: {3: 4321}, lambda: job)
+readings = gpus.nvidia_readings(lambda: {3: 4321}, lambda: job)
 for now, lines in enumerate(map(json.loads, sys.stdin)):
     says.write_text("".join(f"{gpu} {name} {value}\\n" for gpu, one in lines.items() for name, value in one.items()))
     values = {}

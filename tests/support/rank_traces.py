@@ -16,9 +16,9 @@ from distprof.contract.rank_json import RankJson
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
-from distprof.merge.clock.recorded_clock import recorded_clock
-from distprof.merge.commands.merge import EVERYTHING
+from distprof.merge.clock.choose import recorded_clock
 from distprof.merge.run.open_run import open_run
+from distprof.merge.writing.merge import EVERYTHING
 
 Trace = list[dict] | dict | str | bytes
 """Events, a whole trace, or its text."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.merge.activity.activities import Activities, Activity, ActivityLane
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity
-from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
+from distprof.merge.activity.rank_activity import RankActivity, RankCollectives, collectives_by_rank
 from distprof.merge.blame.analysis import judged
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.processors import Processors

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pyte
 
-from distprof.launch.display.job_progress import OTHERS
+from distprof.launch.job_progress import OTHERS
 from support import forked
 from support.jobs import clean_environ
 

@@ -9,7 +9,8 @@ import msgspec
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch import UNKNOWN, Frame, StepRows, encoded
 from distprof.contract.watch_state import FORMAT, RankState, WatchFinding, WatchState
 from distprof.launch.watching.watcher_protocol import WatchOrder

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from distprof.compat.megengine.memory_flow import Lifetime, counters, lifetimes, slices
+from distprof.contract.passes import Topic
 from distprof.contract.tables import COMPILE_SLICE_END
-from distprof.contract.topics import Topic
 from distprof.process.identity import Identity
 
 DEFAULT = Topic.OPERATOR | Topic.SCOPE

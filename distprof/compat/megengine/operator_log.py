@@ -16,7 +16,7 @@ from distprof.compat.megengine.analysis.profile import dtype_of, type_of
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors
-from distprof.shape_formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_call import Cost
 from distprof.terminal import say
 
 NOT_WORK = ("prim::", "profiler::")

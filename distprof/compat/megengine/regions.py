@@ -13,7 +13,7 @@ import torch
 
 from distprof.compat.megengine.chrome_timeline import DEFAULT, Look
 from distprof.compat.megengine.session import CHROME_TIMELINE, FORMATS, MEMORY_FLOW, Output, Session
-from distprof.contract.topics import Topic
+from distprof.contract.passes import Topic
 from distprof.errors import UsageError
 from distprof.terminal import say
 

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity
 
 from distprof.compat.megengine.chrome_timeline import Look, Recorded
 from distprof.compat.megengine.memory_flow import memory_flow
-from distprof.contract.topics import Topic
+from distprof.contract.passes import Topic
 from distprof.files import write_whole
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 
 from distprof.contract.rank_json import ClockPair, ClockSample
 from distprof.process.identity import Identity, in_process_group
-from distprof.recording.clock.exchange import MEETING_S, best_of
-from distprof.recording.clock.peers import Place, open_store, own_addresses, store_hosts
+from distprof.recording.clock.exchange import MEETING_S, Place, best_of, open_store, own_addresses, store_hosts
 from distprof.recording.clock.responder import ClockResponder
 from distprof.threads import UnseenThread
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.stuck import OpenCall
 from distprof.contract.tables import COLLECTIVES, TAGS, TableRow
 

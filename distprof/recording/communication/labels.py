@@ -18,12 +18,10 @@ import torch
 import torch.distributed as dist
 
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
-from distprof.model.in_autograd import reaches_autograd
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
-from distprof.model.tensors import dtype_name
-from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
+from distprof.model.tensors import dtype_name, reaches_autograd
+from distprof.recording.communication.c10d import HOST, C10dKernels, RunningWorks, backend_name, unboxed
 from distprof.recording.communication.collective_call import CollectiveCall, note_passed, note_wait
-from distprof.recording.communication.running_works import HOST, RunningWorks, backend_name
 from distprof.recording.communication.waits import WaitWatch
 from distprof.timing.stopwatch import StreamStopwatch, stopwatch
 

@@ -2,7 +2,8 @@
 
 While recording, a rank hangs if no step has ended for long; after the last pass, in a job that distprof launched, if no
 collective was called for long. Signals and errors of communication count as well. A thread that sleeps most of the time
-looks at the progress; nothing is hooked. The watcher of the job may ask for the file at any time.
+looks at the progress; nothing is hooked. The watcher of the job may ask for the file at any time, by
+`watch/request.json` of the run.
 """
 
 from __future__ import annotations
@@ -12,18 +13,58 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from distprof.contract.stuck import OpenCall, Stuck
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
+from distprof.files import read_small
 from distprof.recording.communication.collective_call import CollectiveCall
-from distprof.recording.hang.asking import LOOK_S, StacksAsked
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called, message_of
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.threads import UnseenThread
+
+LOOK_S = 2.0
+"""Between two looks at that file."""
+
+
+class StacksAsked:
+    """Looks at the request; what was asked before this rank looked for the first time does not count."""
+
+    def __init__(self, folder: Callable[[], Path | None]) -> None:
+        """Remembers nothing yet.
+
+        Args:
+            folder: Of the rank, in the run directory; None while there is none.
+        """
+        self._folder = folder
+        self._seen: tuple[int, int] | None = None
+        self._count: int | None = None
+
+    def is_new(self) -> bool:
+        """True once for each time that they are asked for; a file that cannot be read asks for nothing."""
+        folder = self._folder()
+        if folder is None:
+            return False
+        path = folder.parent / WATCH / REQUEST_JSON
+        try:
+            stat = path.stat()
+            if (stat.st_mtime_ns, stat.st_ino) == self._seen:
+                return False
+            self._seen = stat.st_mtime_ns, stat.st_ino
+            count = msgspec.json.decode(read_small(path), type=WindowRequest).stacks
+        except FileNotFoundError:
+            self._count = self._count or 0
+            return False
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return False
+        before, self._count = self._count, count
+        return before is not None and count > before
+
 
 LONGEST_SLEEP_S = 10.0
 LEAST_LIMIT_S = 30.0
@@ -177,7 +218,7 @@ class HangWatch:
     def _on_asked(self, seconds: float) -> None:
         """The watcher of the job wants to know where all ranks are. That is no hang; the file goes when they go on."""
         if self._recording() or self.stays:
-            why = f"asked for, {seconds:.1f} s after the last sign of progress"
+            why = f"requested {seconds:.1f} s after the last sign of progress"
             self._report.write(lambda: None if self._ending else self._report.take("asked", why))
 
     def _about(self) -> dict[str, Any]:

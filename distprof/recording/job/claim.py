@@ -1,8 +1,13 @@
-"""Who makes a run directory: a launcher, else the first rank that comes there. Several may come at once."""
+"""Who makes a run directory: a launcher, else the first rank that comes there. Several may come at once.
+
+Attempts of a job that torchrun restarts: folders of earlier ones are kept apart, in a folder for each attempt.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +15,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
-from distprof.contract.paths import RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RunJson
+from distprof.contract.paths import RANK_JSON, RUN_JSON, attempt_folder, rank_folder
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.files import told
+from distprof.process.identity import Identity
 from distprof.recording.run_directory import LOCK, make_run_directory, refuse_file, run_id_in
 
 LOCK_S = 20.0
@@ -112,3 +119,109 @@ def change(run: Path, how: Callable[[RunJson], RunJson]) -> None:
     about = about_run(run)
     if about is not None and (changed := how(about)) != about:
         rank_json.write(run / RUN_JSON, changed)
+
+
+EVERY = "rank[0-9]*"
+"""Folders of ranks, finished or not."""
+
+
+def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> int:
+    """The attempt that this process is part of.
+
+    torchrun counts on each node the failures of that node alone, so the folder that the rank left in an earlier attempt
+    counts as well.
+
+    Args:
+        run: The run directory.
+        identity: Of this process, with the attempt as torchrun counts it.
+        run_id: The run; folders of others do not count.
+        elastic: Whether torchrun, which may restart ranks, started this one.
+    """
+    if not elastic:
+        return identity.attempt
+    earlier = [about.attempt for about in map(_about, _folders(run, f"{rank_folder(identity.rank)}*"))
+               if about is not None and about.run_id == run_id and not _lives(about, identity)]
+    return max([identity.attempt, *(attempt + 1 for attempt in earlier)])
+
+
+def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
+    """Moves what earlier attempts left into folders of their own.
+
+    Each rank moves its own folder, and the first rank of each host all others, but for those that say nothing yet: a
+    rank of this attempt may have made such a folder at this moment. Processes of an earlier attempt have ended:
+    torchrun stops all of them first.
+
+    Raises:
+        OutputError: Nothing can be written there.
+    """
+    with told(run):
+        for folder in _folders(run, f"{rank_folder(identity.rank)}*" if identity.local_rank else EVERY):
+            about = _about(folder)  # not before: the rank may have begun anew since
+            number = about.attempt if about is not None else attempt - 1
+            may_be_new = _may_be_new(about, identity) if about is not None else _is_of_another(folder, identity)
+            if number < attempt and not may_be_new:
+                _move(folder, run / attempt_folder(number))
+
+
+def _may_be_new(about: RankJson, identity: Identity) -> bool:
+    """Whether a rank of this attempt may have made a folder.
+
+    Processes of another host cannot be seen: a rank there that joined the job does not know yet that it is in a later
+    attempt, and one that was there before moves its own.
+    """
+    if (about.host, about.boot_id) == (identity.host, identity.boot_id):
+        return _lives(about, identity)
+    return about.rank != identity.rank and about.world_size == identity.world_size
+
+
+def _is_of_another(folder: Path, identity: Identity) -> bool:
+    """Whether it is that of another rank of the job as it is now."""
+    rank = int(folder.name.removeprefix("rank").partition(".")[0])
+    return rank != identity.rank and rank < identity.world_size
+
+
+def _move(folder: Path, aside: Path) -> None:
+    aside.mkdir(exist_ok=True)
+    try:
+        folder.rename(aside / folder.name)
+    except OSError as error:  # the rank itself was faster, and may have begun anew
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def note_world_size(run: Path, world_size: int, *, may_shrink: bool) -> None:
+    """Corrects run.json: an elastic job goes on with fewer ranks, a script starts more; called by rank 0.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    about = about_run(run)
+    known = about.world_size if about is not None else None
+    if known is None or known == world_size or (known > world_size and not may_shrink):
+        return
+    with told(run), locked(run):
+        change(run, lambda about: replace(about, world_size=world_size if about.world_size is not None else None))
+
+
+def _folders(run: Path, pattern: str) -> list[Path]:
+    return [folder for folder in sorted(run.glob(pattern)) if folder.is_dir()]
+
+
+def _about(folder: Path) -> RankJson | None:
+    try:
+        return rank_json.read(folder / RANK_JSON, RankJson)
+    except DataError:
+        return None  # killed before it wrote any, or damaged: merging will say so
+
+
+def _lives(about: RankJson, identity: Identity) -> bool:
+    """Whether the process that wrote a folder still runs, which can be seen on its own host only."""
+    if (about.host, about.boot_id) != (identity.host, identity.boot_id) or about.pid == identity.pid:
+        return False
+    try:
+        os.kill(about.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_fields
 
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WINDOWS, window_folder
 from distprof.process.identity import Identity, in_process_group, local_rank, number
-from distprof.recording.job.attempts import attempt_of, note_world_size, set_aside
-from distprof.recording.job.claim import about_run, change, claim, locked
+from distprof.recording.job.claim import about_run, attempt_of, change, claim, locked, note_world_size, set_aside
 from distprof.recording.job.store import JobStore, RankPlace, directories_of, local_rank_in
 from distprof.recording.run_directory import launch_key_of, new_run_id, run_id_of, this_launch
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from distprof.contract.rank_json import RanksDirectory
+from distprof.contract.run_json import RanksDirectory
 from distprof.process.identity import Identity, in_process_group
 from distprof.threads import UnseenThread
 

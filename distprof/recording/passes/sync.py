@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from distprof.contract.passes import SYNC
 from distprof.contract.tables import WAITS, TableRow
 from distprof.recording.blocking.blocking_log import BlockingLog
-from distprof.recording.blocking.ddp_waits import DdpWaits
 from distprof.recording.blocking.functions import WaitingFunctions
-from distprof.recording.blocking.operators import WaitingOperators
+from distprof.recording.blocking.operators import DdpWaits, WaitingOperators
 from distprof.recording.blocking.origins import NodeOwners, is_in_kernel
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from distprof.model.in_autograd import in_autograd_function
 from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame, GradientWatch
+from distprof.model.tensors import in_autograd_function
 
 
 class CallsWithoutGradient:

@@ -78,7 +78,7 @@ class OptimizerHooks:
     def stop(self, *, goes_on: bool = False) -> None:
         """Takes everything away, but for what `later` needs where steps go on being noted.
 
-        That was put there at the begin: torch may be at these hooks now.
+        That was put there at the start: torch may be at these hooks now.
         """
         if not goes_on:
             for handle in self._handles:

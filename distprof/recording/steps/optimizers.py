@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from distprof.contract.steps_found import OptimizerSteps
+from distprof.contract.rank_json import OptimizerSteps
 from distprof.model.modules import ModuleMap
 from distprof.process.live_objects import live_instances
 

@@ -28,7 +28,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity
 
 from distprof.process.live_objects import YoungObjects, live_instances
-from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.tracing.foreign_profiler import our_session
 from distprof.system import all_blocked
 

@@ -23,10 +23,10 @@ from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.process.accelerators import CPU, device_type
-from distprof.recording import rank_size
 from distprof.recording.tracing.kineto_trace import TraceContent, capped, part_that_fits, read_repaired
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions, end_with_step
 from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
+from distprof.sizes import bytes_in, rank_bytes
 from distprof.system import end_forked_children_at_exit
 
 ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU, "mtia": ProfilerActivity.MTIA,
@@ -53,13 +53,13 @@ class Timeline:
         self.is_written = False
         """True once `write` wrote a trace."""
         self._closures: list[Any] = []
-        self._most_bytes = rank_size.requested(os.environ)
+        self._most_bytes = rank_bytes(os.environ)
         self.left_out: EventsLeftOut | None = None
         """Events that `write` had no room for."""
 
     def room_in(self, folder: Path) -> int:
         """Bytes that are left for a timeline in the folder of a rank."""
-        return self._most_bytes - rank_size.bytes_in(folder)
+        return self._most_bytes - bytes_in(folder)
 
     def start(self) -> None:
         """Begins to record, unless the script is being profiled already."""

@@ -91,7 +91,7 @@ def _is_over(held: _Held) -> bool:
 
 
 class StepMarks(StreamStopwatch):
-    """Marks of one step, in ns from its begin on the stream. No clocks are compared, so nothing is waited for."""
+    """Marks of one step, in ns from its start on the stream. No clocks are compared, so nothing is waited for."""
 
     def __init__(self, kind: str) -> None:
         """The step begins now, on a device of this type."""
@@ -116,7 +116,7 @@ class StepMarks(StreamStopwatch):
     def resolve(self, mark: torch.Event | None) -> int:
         """
         Raises:
-            RuntimeError: It is of another device than the begin of the step.
+            RuntimeError: It is of another device than the start of the step.
         """
         if mark is None or self.origin is None:
             raise RuntimeError("there is no mark")

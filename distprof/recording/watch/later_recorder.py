@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from distprof.freed_memory import give_back
+from distprof.model.quiet import unnoticed
 from distprof.recording.failure import in_words
 from distprof.recording.known_job import KnownJob
 from distprof.recording.plan import StepPlan
 from distprof.recording.recorder import Recorder
 from distprof.recording.steps.optimizer_hooks import OptimizerHooks
-from distprof.recording.termination import Flush
-from distprof.recording.unnoticed import unnoticed
-from distprof.recording.writing import PATIENCE_S
+from distprof.recording.termination import PATIENCE_S, Flush
 from distprof.threads import UnseenThread, is_scarce
 
 READY_S = 0.05

@@ -16,19 +16,19 @@ from distprof.contract.watch import Note, is_sampled
 from distprof.files import HINTS
 from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
+from distprof.model.quiet import is_traced, unnoticed
 from distprof.model.scopes import in_backward
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
-from distprof.recording.rank_size import watch_bytes
 from distprof.recording.run_directory import WATCH
 from distprof.recording.steps.finder import StepFinder
-from distprof.recording.unnoticed import is_traced, unnoticed
 from distprof.recording.watch.device_marks import DeviceMarks
 from distprof.recording.watch.root_phases import RootPhases
 from distprof.recording.watch.rows import GarbageTime, RowInProgress
 from distprof.recording.watch.run_log import RunLog, run_log
 from distprof.recording.watch.sampled_steps import SampledSteps
 from distprof.recording.watch.watch_file import WatchFile
+from distprof.sizes import watch_bytes
 
 RARE = 0.5
 """Calls without gradient in a larger part of the steps are their work, not evaluation."""
@@ -246,7 +246,7 @@ class RankWatch:
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         hint = HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
         if file is not None:
-            self._rank.say(f"steps are no longer noted, training continues: {why}{f'  hint: {hint}' if hint else ''}")
+            self._rank.say(f"steps are no longer watched, training continues: {why}{f'  hint: {hint}' if hint else ''}")
         if self.is_on and get_ident() == self._thread:
             try:
                 self._take_away()

@@ -26,10 +26,9 @@ from torch.utils.hooks import RemovableHandle
 from distprof.contract.watch import UNKNOWN
 from distprof.model.compiled import ABOUT_HOOKS, CompiledCalls, CompileWatch, is_generated, never_compile
 from distprof.model.modules import Site
-from distprof.model.quiet import QuietAbout
+from distprof.model.quiet import QuietAbout, is_traced, unnoticed
 from distprof.model.scopes import in_backward
 from distprof.recording.steps.phases import Phases
-from distprof.recording.unnoticed import is_traced, unnoticed
 
 now_ns = time.perf_counter_ns
 

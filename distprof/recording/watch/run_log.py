@@ -1,22 +1,114 @@
-"""What the watcher knows of a job, written into the run of a tracker that this rank's script has open: `open_runs.py`.
+"""`--log-to wandb|mlflow`: what the watcher knows of a job, in the run of a tracker that this rank's script has open.
 
-The watcher beside the launcher writes `watch/state.json`; a thread here reads that, and holds up nobody.
+A script's own rows and their steps stay as they are. No tracker is imported here: what the script imported is used. The
+watcher beside the launcher writes `watch/state.json`; a thread here reads that, and holds up nobody.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 from distprof.contract.watch_series import EVERY_S, SHARE, SUFFIXES, by_step
-from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState, certain_findings, logged_file
-from distprof.contract.written_state import read_state
-from distprof.recording.watch.open_runs import PREFIX, VARIABLE, OpenRun, open_run
+from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState, certain_findings, logged_file, read_state
 from distprof.threads import UnseenThread, is_scarce, stay_unseen
+
+VARIABLE = "DISTPROF_LOG_TO"
+PREFIX = "distprof"
+STEP = f"{PREFIX}/step"
+NOT_IN_NAMES = re.compile(r"[^\w\-./ ]")
+"""What MLflow allows in none of its versions."""
+MOST_CHARACTERS = 5000
+"""Of a tag."""
+
+
+class OpenRun(Protocol):
+    """The run that is open in this process, if there is one."""
+
+    def look(self) -> None:
+        """Looks for it, on the thread of the script's steps; takes microseconds."""
+
+    def name(self) -> str | None:
+        """Its id; None while none is open."""
+
+    def write(self, step: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+        """Adds a point to each series, and replaces texts; on a thread of ours."""
+
+
+class WandbRun:
+    """`wandb.run`, the same on all threads.
+
+    A row of it is open until somebody commits it, and only that, or a larger `step=`, moves its step. What is added
+    without either comes with the next row of the script, which it delays and drops in no case. The axis of ours is
+    `distprof/step`. Texts go to the summary, which is of no step: they are there while a job hangs.
+    """
+
+    def __init__(self) -> None:
+        self._run: Any = None
+        self._defined: str | None = None
+
+    def look(self) -> None:
+        """Nothing: see `name`."""
+
+    def name(self) -> str | None:
+        """As of `OpenRun`."""
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        self._run = None if getattr(run, "_is_finished", False) else run
+        return str(self._run.id) if self._run is not None else None
+
+    def write(self, step: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+        """As of `OpenRun`."""
+        run, self._run = self._run, None  # not held: the script may be done with it
+        if self._defined != run.id:
+            run.define_metric(STEP, hidden=True)
+            run.define_metric(f"{PREFIX}/*", step_metric=STEP)
+            self._defined = run.id
+        if values:
+            run.log({STEP: step, **values}, commit=False)
+        if texts:
+            run.summary.update(dict(texts))
+
+
+class MlflowRun:
+    """`mlflow.active_run()`, which each thread has for itself; written by its id, as MLflow's own system metrics."""
+
+    def __init__(self) -> None:
+        self._place: tuple[str, str] | None = None
+
+    def look(self) -> None:
+        """As of `OpenRun`."""
+        mlflow = sys.modules.get("mlflow")
+        active = getattr(mlflow, "active_run", lambda: None)()
+        self._place = (mlflow.get_tracking_uri(), active.info.run_id) if mlflow and active else None
+
+    def name(self) -> str | None:
+        """As of `OpenRun`."""
+        return self._place[1] if self._place is not None else None
+
+    def write(self, step: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+        """As of `OpenRun`."""
+        mlflow, place = sys.modules["mlflow"], self._place
+        if place is None:
+            return
+        now_ms = time.time_ns() // 10**6
+        points = [mlflow.entities.Metric(NOT_IN_NAMES.sub("_", name), value, now_ms, step)
+                  for name, value in values.items()]
+        tags = [mlflow.entities.RunTag(NOT_IN_NAMES.sub("_", name), text[:MOST_CHARACTERS])
+                for name, text in texts.items()]
+        mlflow.MlflowClient(place[0]).log_batch(place[1], metrics=points, tags=tags)
+
+
+def open_run(log_to: str) -> OpenRun | None:
+    """Of the tracker that `VARIABLE` names; None for another one."""
+    return WandbRun() if log_to == "wandb" else MlflowRun() if log_to == "mlflow" else None
+
 
 LOOKS_S = 2.0
 """Between two looks for what is new."""
@@ -91,7 +183,7 @@ class RunLog:
         except Exception as error:  # noqa: BLE001 (a server that is gone, a run that has just ended, another version)
             self._num_failed += 1
             if self._num_failed == MOST_FAILURES:
-                self._say(f"--log-to {self._log_to}: nothing more is written: {type(error).__name__}: {error}")
+                self._say(f"--log-to {self._log_to}: logging has stopped: {type(error).__name__}: {error}")
         finally:
             stay_unseen()
 

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from distprof.contract.watch import MOST_SPARSE, UNKNOWN, SampledStep
 from distprof.model.scopes import Guard, ModuleScopes
 from distprof.process.accelerators import is_capturing
+from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRecorder
-from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.watch.device_marks import StepMarks, step_marks
 
 EVERY_NS = 1_400_000_000

@@ -132,7 +132,7 @@ class Windows:
                 self._meet(step + 1, self._first_step)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
             self._is_off, self._first_step = True, None
-            self._say(f"nothing is recorded later in this job: {type(error).__name__}: {error}")
+            self._say(f"no more recordings later in this job: {type(error).__name__}: {error}")
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Windows:
             if not self._is_done(request.number, own.name.removesuffix(PARTIAL_SUFFIX)):
                 self._take(request, StepPlan.only(request.steps), step)
         except (OSError, msgspec.MsgspecError, DistprofError) as error:
-            self._say(f"a request to record later in this job cannot be read: {error}")
+            self._say(f"a request to record some steps cannot be read: {error}")
 
     def _is_done(self, number: int, rank: str) -> bool:
         """Whether a request is that of an earlier attempt of the job."""
@@ -173,7 +173,7 @@ class Windows:
         if found is None:
             self._note("window_missed", f"{request.number}: the previous profiler session has not ended")
         elif step > request.first_step:
-            self._miss(found, f"it was to begin in step {request.first_step}, and this rank was in step {step} already")
+            self._miss(found, f"it was to start in step {request.first_step}, but this rank was in step {step} already")
         else:
             self._waiting, self._first_step = found, request.first_step
 

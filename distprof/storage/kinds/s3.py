@@ -14,9 +14,8 @@ from typing import Any
 
 from distprof.storage.backend import Backend, Entry
 from distprof.storage.faults import RemoteError
-from distprof.storage.retrying import awaited, persistently
+from distprof.storage.retrying import Tally, awaited, persistently
 from distprof.storage.stream import requests
-from distprof.storage.tally import Tally
 from distprof.storage.writing import writable
 
 Page = Mapping[str, Any]
@@ -81,7 +80,7 @@ def _groups(folders: list[str], common: int) -> list[str]:
 
 
 def _none_within_another(prefixes: Iterable[str]) -> Iterator[str]:
-    """A short name may be the begin of another prefix, which it then takes in."""
+    """A short name may be the start of another prefix, which it then takes in."""
     last: str | None = None
     for prefix in sorted(prefixes):
         if last is None or not prefix.startswith(last):

@@ -15,10 +15,35 @@ from distprof.storage.backend import Backend
 from distprof.storage.credentials import whole_host
 from distprof.storage.faults import KEYS
 from distprof.storage.kinds import ssh, web
-from distprof.storage.kinds.objects import Objects
 from distprof.storage.kinds.s3 import S3
 
 UNCACHED: Mapping[str, Any] = MappingProxyType({"use_listings_cache": False})
+
+
+class Objects(Backend):
+    """Buckets or containers of an account, of Google Cloud Storage and Azure: an object is there whole with the request
+    that writes it, and needs no folder."""
+
+    def _found(self, root: str) -> Mapping[str, Any]:
+        """adlfs gives a list of names, and no details, where the object itself is asked for."""
+        found = super()._found(root)
+        return found if isinstance(found, Mapping) else {name: self.filesystem.info(name) for name in found}
+
+    def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
+        """The storage itself sees to it that two do not write a new object; some that speak its language do not."""
+        options: dict[str, Any] = {"mode": "create"} if only_new else {}
+        if only_new and self.filesystem.exists(key):
+            return False
+        try:
+            self.filesystem.pipe_file(key, content, **options)
+        except FileExistsError:
+            if not only_new:
+                raise
+            return False
+        return True
+
+    def _make_folder_of(self, key: str) -> None:
+        """Nothing: it would ask for the right to make buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distprof.storage.backend import LISTING_BYTES, Backend, Entry
-from distprof.storage.retrying import awaited, persistently
-from distprof.storage.tally import Tally
+from distprof.storage.retrying import Tally, awaited, persistently
 
 if TYPE_CHECKING:
     from asyncssh import SFTPClient

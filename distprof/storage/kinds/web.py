@@ -17,9 +17,8 @@ from urllib.parse import unquote, urlsplit
 from distprof.storage.backend import Backend, Entry, entry_of
 from distprof.storage.credentials import whole_query
 from distprof.storage.faults import LIES, RemoteError
-from distprof.storage.retrying import awaited, persistently
+from distprof.storage.retrying import Tally, awaited, persistently
 from distprof.storage.stream import requests
-from distprof.storage.tally import Tally
 
 _LINK = re.compile(r"""<a\s+(?:[^<>]*?\s)?href\s*=\s*["']([^"'<>]+)""", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://[-a-zA-Z0-9@:%_+.~#?&/=]+")

@@ -1,7 +1,7 @@
 """An object of pieces in a row, each put there by the process that has it; it is there whole or not at all.
 
 A long piece is put as parts by its writer, on any host; small ones are put by the owner of the object, several in a
-part. What the owner has between two long pieces may be less than S3 takes as a part. Then it puts the begin of the next
+part. What the owner has between two long pieces may be less than S3 takes as a part. Then it puts the start of the next
 long piece behind it, and the first part of that piece's writer is left out: both have numbers of their own.
 
     joined = Joined("s3://bucket/run/merged/trace.json.gz", "s3://bucket/run/merged")
@@ -148,7 +148,7 @@ class Joined:
         return 1 + index * self._most
 
     def wants_begin(self) -> bool:
-        """Whether `append` needs the begin of the next piece, even if its writer has put it.
+        """Whether `append` needs the start of the next piece, even if its writer has put it.
 
         Ask before `between` is written.
         """

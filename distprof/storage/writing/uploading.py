@@ -34,7 +34,7 @@ from distprof.storage.writing import writable
 LEAST_BYTES = 5 << 20
 """Of a part that is not the last one."""
 AT_ONCE = 4
-WRITING = ("may these credentials write there? see docs/object-storage.md for the permissions needed; or choose "
+WRITING = ("can these credentials write there? see docs/object-storage.md for the permissions needed; or choose "
            "another place with --out")
 KEYS = ("workers write there themselves: do they have credentials and AWS_ENDPOINT_URL in their environment? see "
         "docs/cluster.md")

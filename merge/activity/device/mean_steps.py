@@ -7,9 +7,8 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.rank_device import DeviceSteps
-from distprof.merge.activity.device.steps import BESIDE, PARTS
+from distprof.merge.activity.device.steps import BESIDE, CAUSES, PARTS
 
 ENOUGH = 2
 """From so many whole steps on, one without an end is left out of means."""

@@ -12,27 +12,27 @@ import polars as pl
 from distprof.arrays import Integers
 from distprof.merge.activity.activities import Activity, ActivityLane
 from distprof.merge.activity.device.commands import COMMUNICATION, COMPUTE, COPY, Commands
-from distprof.merge.activity.device.idleness import (
+from distprof.merge.activity.device.steps import (
     HANDOVER_NS,
     LATENCY_NS,
-    Idleness,
-    Pauses,
-    asked_of,
-    idleness_of,
-    pauses_of,
-    synchronisations,
-)
-from distprof.merge.activity.device.steps import (
     OUTSIDE,
     SCHEMA,
+    Idleness,
+    Pauses,
     Span,
+    asked_of,
+    idleness_of,
     parts_of_spans,
+    pauses_of,
     spans_of,
     step_of_commands,
+    synchronisations,
 )
 from distprof.merge.activity.intervals import NOTHING, Intervals
 
 AWAITED = {COMMUNICATION: "for_communication", COPY: "for_copy", COMPUTE: "for_kernel"}
+EARLY_NS = 1000
+"""Clocks of host and device are no closer than this."""
 WHILE = ("running", "host", "sync", *AWAITED.values(), "latency", "unshown", "unsent")
 """What a stream does. for_...: it waits for a command of another stream, by its kind; the others as for devices."""
 STREAMS = {"rank": pl.Int64, "device": pl.String, "stream": pl.String, "step": pl.Int64, "commands": pl.Int64,
@@ -186,11 +186,13 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         idleness = idleness_of(mine, max((span[2] for span in spans), default=0))
         frames["steps"] += [{**names, "is_marked": is_marked, **row}
                             for row in _steps(mine, of_step, spans, idleness, host)]
-        frames["outside"].append({**names, **_outside(mine, of_step)})
+        frames["outside"].append({**names, **_outside(mine, of_step), **_lost(commands, number)})
         frames["streams"] += [{**names, **row} for row in streams_of(mine, of_step, spans)]
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]
         frames["calls"] += [{**names, **row} for row in _calls(mine, spans, idleness)]
         frames["lines"] += [{**names, **row} for row in _lines(spans, idleness, host)]
+    if commands.lost and not commands.devices:
+        frames["outside"].append({"rank": rank, "device": None, **_outside(commands, step), **_lost(commands, 0)})
     return DeviceSteps(**{name: pl.DataFrame(frames[name], schema=schema, orient="row")
                           for name, schema in FRAMES.items()})
 
@@ -207,9 +209,15 @@ def _steps(commands: Commands, step: Integers, spans: Sequence[Span], idleness: 
 
 def _outside(commands: Commands, step: Integers) -> dict[str, int]:
     took, unsent = commands.end_ns - commands.start_ns, commands.call < 0
-    outside = ~unsent & (step < 0)
+    outside, ahead_ns = ~unsent & (step < 0), np.where(unsent, 0, commands.sent_ns - commands.start_ns)
+    early = ahead_ns > EARLY_NS
     return {"unsent": int(unsent.sum()), "unsent_ns": int(took[unsent].sum()), "outside": int(outside.sum()),
-            "outside_ns": int(took[outside].sum())}
+            "outside_ns": int(took[outside].sum()), "early": int(early.sum()),
+            "early_ns": int(ahead_ns[early].max(initial=0))}
+
+
+def _lost(commands: Commands, device: int) -> dict[str, int]:
+    return {"lost": commands.lost, "launches": commands.launches} if device == 0 else {"lost": 0, "launches": 0}
 
 
 def _doing(spans: Sequence[Span], idleness: Idleness, host: OnHost) -> Iterator[dict[str, Any]]:

@@ -18,13 +18,15 @@ from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnCollective
 from distprof.merge.chrome.drawing.rank_drawing import RankDrawing, RankRows, Row
 from distprof.merge.clock.model import Clock
-from distprof.merge.cost.collective_pieces import CollectivePieces
+from distprof.merge.cost.measured_parts import CollectivePieces
 from distprof.merge.layout.event_selection import Windows
 from distprof.merge.spill import Parts
 
 TEXTS = tuple(name for name in Row._fields if name not in ("title", "lane"))
 PART_ROWS = 1 << 16
 """Rows of ranks that are held at once while these are written."""
+SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
+"""Waits that get an arrow: longer than the first, and as long as the second or as this share of their step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +145,6 @@ class _Places:
         """Counts the waits of a rank; where waiting is not known, what takes no time is left out."""
         add_waits(self.waiting, *(column.to_numpy() for column in mine.select(
             "arrival_ns", pl.coalesce("come_ns", "arrival_ns")).get_columns()))
-
-
-SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
-"""Waits that get an arrow: longer than the first, and as long as the second or as this share of their step."""
 
 
 def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mapping[int, int]], origin_ns: int,

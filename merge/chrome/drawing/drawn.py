@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 DRAWN = "distprof"
@@ -62,3 +65,21 @@ class CounterValue(NamedTuple):
     """waiting, in flight, allocated or reserved; Perfetto calls the counter by both."""
     at_ns: int
     value: int
+
+
+def free_lanes(owners: Iterable[Hashable], starts: Iterable[int], ends: Iterable[int]) -> Iterator[int]:
+    """The lane of each slice: the fewest that keep those of one owner apart, by greedy interval partitioning.
+
+    (Kleinberg and Tardos, Algorithm Design, 4.1.) Lane 0 is that of the owner itself.
+
+    Args:
+        owners: Whose lanes each slice may take, like those of a thread.
+        starts: When each begins, ascending.
+        ends: When each ends, behind its start.
+    """
+    taken: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)  # end and number of each lane
+    for owner, start, end in zip(owners, starts, ends, strict=True):
+        free = taken[owner]
+        lane = heapq.heappop(free)[1] if free and free[0][0] <= start else len(free)
+        heapq.heappush(free, (end, lane))
+        yield lane

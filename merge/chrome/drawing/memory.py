@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 
-from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnSlice, DrawnTensor
+from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnSlice, DrawnTensor, free_lanes
 from distprof.merge.chrome.rank_plan import RankPlan
 from distprof.merge.clock.model import RankClock
 from distprof.merge.layout.event_selection import Windows
@@ -55,14 +53,9 @@ def draw_tensors(rows: pl.DataFrame, clock: RankClock, last_ns: int, windows: Wi
         rows = rows.filter(pl.Series(windows.meets(rows["made_ns"].to_numpy(), rows["end_ns"].to_numpy()),
                                      dtype=pl.Boolean))
     starts, ends = (clock.to_common(rows[name].to_numpy()).tolist() for name in ("made_ns", "end_ns"))
-    free: dict[str, list[tuple[int, int]]] = defaultdict(list)  # end and number of each lane
-    found = []
-    for row, start, end in zip(rows.iter_rows(named=True), starts, ends, strict=True):
-        lanes = free[row["device"]]
-        lane = heapq.heappop(lanes)[1] if lanes and lanes[0][0] <= start else len(lanes)
-        heapq.heappush(lanes, (max(end, start + 1), lane))
-        found.append(DrawnTensor(row["device"], lane, DrawnSlice(_name(row), start, end), _args(row)))
-    return found
+    lanes = free_lanes(rows["device"].to_list(), starts, map(max, ends, (start + 1 for start in starts)))
+    return [DrawnTensor(row["device"], lane, DrawnSlice(_name(row), start, end), _args(row))
+            for row, lane, start, end in zip(rows.iter_rows(named=True), lanes, starts, ends, strict=True)]
 
 
 def _name(row: dict[str, Any]) -> str:

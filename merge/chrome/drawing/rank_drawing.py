@@ -5,7 +5,6 @@ Rows of a few ranks are held at a time, since ranks are written one after the ot
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from distprof.merge.chrome.drawing.drawn import PROCESS, ArrowEnd, DrawnCollective, DrawnSlice
+from distprof.merge.chrome.drawing.drawn import PROCESS, ArrowEnd, DrawnCollective, DrawnSlice, free_lanes
 from distprof.merge.spill import Parts
 
 NO_ENDS = pl.DataFrame(schema={"place": pl.UInt32, "number": pl.Int64, "at_ns": pl.Int64, "is_start": pl.Boolean})
 """No arrow begins or ends."""
+KEY = ("group", "group_description")
+ORDER = ("rank", "arrival_ns", "collective", "row")
+"""Of the rows in a part."""
 
 
 class Row(NamedTuple):
@@ -132,11 +134,6 @@ def _args(row: Row) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-KEY = ("group", "group_description")
-ORDER = ("rank", "arrival_ns", "collective", "row")
-"""Of the rows in a part."""
-
-
 class RankRows:
     """Rows of ranks in parts, of which one is held: ranks are written one after the other."""
 
@@ -204,7 +201,7 @@ def with_threads(mine: pl.DataFrame) -> pl.DataFrame:
     found = mine.join(named, on=KEY, how="left", nulls_equal=True, maintain_order="left")
     starts, ends = (found[name].to_numpy() for name in ("arrival_ns", "left_ns"))
     ends = np.maximum(ends, starts + 1)  # what begins when another ends stands behind it
-    lanes = list(_lanes(found["number"].to_list(), starts.tolist(), ends.tolist()))
+    lanes = list(free_lanes(found["number"].to_list(), starts.tolist(), ends.tolist()))
     return found.drop("number").with_columns(lane=pl.Series(lanes, dtype=pl.Int64))
 
 
@@ -220,13 +217,3 @@ def _titles(keys: Sequence[tuple[str | None, str | None]]) -> Iterator[str]:
 
 def _described(group: str | None, description: str | None) -> str:
     return description if description and description != "undefined" else group or ""
-
-
-def _lanes(titles: list[int], starts: list[int], ends: list[int]) -> Iterator[int]:
-    """0, or the number of the thread beside that of the group where something else is there already."""
-    lanes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # end and number of each
-    for title, start, end in zip(titles, starts, ends, strict=True):
-        free = lanes[title]
-        number = heapq.heappop(free)[1] if free and free[0][0] <= start else len(free)
-        heapq.heappush(free, (end, number))
-        yield number

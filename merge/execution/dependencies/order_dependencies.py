@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distprof.arrays import Flags, Integers
+from distprof.merge.activity.device.commands import synchronises
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.execution.dependencies.stream_waits import Awaited, awaited
 from distprof.merge.execution.rank_graph import RankGraph
@@ -19,10 +20,6 @@ MAIN = 0.1
 """Part of the calls of the busiest thread that the main thread has at least."""
 BACKENDS = ("gloo:", "nccl:")
 """How names of the work of backends begin."""
-SYNCHRONIZING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize",
-                 "cuCtxSynchronize", "cuEventSynchronize", "hipStreamSynchronize", "hipDeviceSynchronize",
-                 "hipEventSynchronize", "cudaMemcpy", "hipMemcpy")
-"""Calls of the runtime that return when a device has come so far."""
 
 
 def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
@@ -146,7 +143,7 @@ def waits_for_devices(graph: RankGraph) -> tuple[Integers, Integers]:
     kernels = np.flatnonzero(graph.on_device)
     if timeline is None or not len(kernels):
         return kernels[:0], kernels[:0]
-    names = [number for number, name in enumerate(timeline.names) if name.startswith(SYNCHRONIZING)]
+    names = [number for number, name in enumerate(timeline.names) if synchronises(name)]
     calls = np.flatnonzero((timeline.type == RUNTIME) & np.isin(timeline.name, names))
     calls = calls[~np.isin(calls, known.call)] if known is not None else calls
     ends = (graph.start_ns + graph.duration_ns)[kernels]

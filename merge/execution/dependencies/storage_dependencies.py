@@ -1,14 +1,18 @@
-"""Who needs whose data: calls that read a storage after one that wrote it, views and changes in place included."""
+"""Who needs whose data: calls that read a storage after one that wrote it, views and changes in place included.
+
+Dependencies between calls of a rank are pairs of places, of which the first needs the second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from distprof.arrays import Integers
-from distprof.merge.execution.dependencies.edges import EdgeList
 from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.rank_graph import RankGraph
 
@@ -112,3 +116,43 @@ def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Integers, Integers], 
         found.add(int(first[place]), int(last[writer]))
     else:
         found.add(place, int(graph.inside_until[writer]))
+
+
+class EdgeList:
+    """Collects pairs one by one."""
+
+    def __init__(self) -> None:
+        self._later, self._earlier = array("q"), array("q")
+
+    def add(self, later: int, earlier: int) -> None:
+        """Notes that `later` needs `earlier`."""
+        self._later.append(later)
+        self._earlier.append(earlier)
+
+    def arrays(self) -> tuple[Integers, Integers]:
+        """Both sides."""
+        return np.array(self._later, np.int64), np.array(self._earlier, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """Dependencies by place."""
+
+    begin: Integers
+    """Where those of a place begin in `earlier`; one value more than places."""
+    earlier: Integers
+    """Places that are needed, ascending, each once."""
+
+    def of(self, place: int) -> list[int]:
+        """What a place needs."""
+        found: list[int] = self.earlier[self.begin[place]:self.begin[place + 1]].tolist()
+        return found
+
+
+def edges(num_places: int, parts: Iterable[tuple[Integers, Integers]]) -> Edges:
+    """Puts dependencies together: only on what comes before, so that nothing can need itself by way of others."""
+    later, earlier = (np.concatenate([np.empty(0, np.int64), *side]) for side in zip(*parts, strict=True))
+    keep = (earlier >= 0) & (earlier < later)
+    keys = np.unique(later[keep] * num_places + earlier[keep])
+    later, earlier = keys // max(num_places, 1), keys % max(num_places, 1)
+    return Edges(begin=np.searchsorted(later, np.arange(num_places + 1)), earlier=earlier)

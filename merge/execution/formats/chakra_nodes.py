@@ -1,15 +1,12 @@
-"""The nodes of Chakra's schema from what ran on a rank, written as one file a rank."""
+"""The nodes of Chakra's schema from what ran on a rank with its FLOPs and bytes, written as one file a rank."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import polars as pl
 
 from distprof.arrays import Integers
 from distprof.files import told, write_whole
@@ -27,46 +24,17 @@ from distprof.merge.execution.formats.chakra import (
 from distprof.merge.execution.linking import STREAM
 from distprof.merge.execution.nodes import Node
 from distprof.merge.execution.nodes import Values as RecordedValues
-from distprof.merge.execution.process_groups import ProcessGroups
+from distprof.merge.execution.process_groups import GROUPS_NAME, ExportContext, ProcessGroups, Written, list_of_groups
 from distprof.merge.execution.rank_execution import RankExecution
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.execution.work import work_of
+from distprof.merge.operators.timeline.grouped_calls import slice_costs
+from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
 
-Target = Literal["astra-sim", "replay"]
-"""Who is to read it: to ASTRA-sim communication is never the work of a processor."""
 GROUPS_ID = 1
 FIRST_ID = 2
-GROUPS_NAME = "## process_group:init ##"
+BUFFER_BYTES = 1 << 20
 COMM_NODES = {"send": NodeType.COMM_SEND, "recv": NodeType.COMM_RECV}
-
-
-@dataclass(slots=True)
-class Written:
-    """What was written for a rank."""
-
-    nodes: int = 0
-    communication: int = 0
-    without_type: int = 0
-    """Communication of an op that the schema does not have, or whose other side is not known; written as COMP."""
-    unread: Counter[str] = field(default_factory=Counter)
-    """Op -> calls that whoever reads the file cannot tell from computation."""
-    without_group: int = 0
-    """Communication whose process group is not known."""
-    untimed: int = 0
-    """Calls without a slice."""
-    dependencies: int | None = 0
-    """None where whoever reads the file finds them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportContext:
-    """What is the same for all ranks."""
-
-    target: Target
-    groups: ProcessGroups
-    sizes: Mapping[int, int]
-    """Number of the collective -> its bytes, the same on all ranks."""
 
 
 def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Callable[[Integers], Integers],
@@ -108,15 +76,6 @@ def _start_us(graph: RankGraph, to_common: Callable[[Integers], Integers]) -> An
     if graph.timeline is None:
         return np.zeros(len(graph.name), np.int64)
     return np.maximum(to_common(graph.start_ns), 0) // 1000
-
-
-def list_of_groups(groups: ProcessGroups) -> str:
-    """The process groups as JSON; no ranks mean all, as torch writes it."""
-    listed = ", ".join(
-        f'{{"pg_name": "{number}", "pg_desc": "{"default_pg" if not number else "undefined"}", '
-        f'"backend_config": "", "ranks": {[] if not number else list(ranks)}, "group_size": {len(ranks)}, '
-        f'"group_count": {len(groups)}}}' for ranks, number in groups)
-    return f"[{listed}]"
 
 
 def _groups_node(groups: ProcessGroups) -> ChakraNode:
@@ -193,9 +152,6 @@ def _values(recorded: RecordedValues) -> Values:
     return Values(values=values, shapes=shapes, types=types)
 
 
-BUFFER_BYTES = 1 << 20
-
-
 def write_chakra(path: Path, execution: RankExecution, context: ExportContext,
                  to_common: Callable[[Integers], Integers], tags: Mapping[str, str]) -> Written:
     """Writes the file of a rank.
@@ -225,7 +181,35 @@ def write_chakra(path: Path, execution: RankExecution, context: ExportContext,
     return written
 
 
-def sizes_of(rows: pl.DataFrame) -> dict[int, int]:
-    """Bytes of each collective: of the rank that has most, so that all agree."""
-    largest = rows.group_by("collective").agg(pl.col("size_bytes").max()).drop_nulls()
-    return dict(largest.iter_rows())
+def work_of(graph: RankGraph) -> Mapping[int, tuple[int, int | None]]:
+    """FLOPs and bytes by place, bytes None where they are not known.
+
+    Work of an operator that launched a single kernel is that of the kernel.
+    """
+    timeline = graph.timeline
+    if timeline is None:
+        return {}
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    costs = slice_costs(timeline, nesting)
+    if costs is None:
+        return {}
+    kernels = _only_kernels(graph)
+    found = dict[int, tuple[int, int | None]]()
+    for place in np.flatnonzero((graph.slice >= 0) & ~graph.on_device).tolist():
+        row = int(graph.slice[place])
+        flops, num_bytes = int(costs.flops[row]), int(costs.num_bytes[row])
+        if flops >= 0 and (flops or num_bytes > 0):
+            found[kernels.get(place, place)] = flops, num_bytes if num_bytes >= 0 else None
+    return found
+
+
+def _only_kernels(graph: RankGraph) -> dict[int, int]:
+    """The kernel of each call in which, with all that lies in it, a single one was launched."""
+    count, last = np.zeros(len(graph.name), np.int64), np.full(len(graph.name), -1, np.int64)
+    count[graph.on_device], last[graph.on_device] = 1, np.flatnonzero(graph.on_device)
+    for place in range(len(graph.name) - 1, -1, -1):
+        above = graph.parent[place]
+        if above >= 0 and count[place]:
+            count[above] += count[place]
+            last[above] = last[place]
+    return {place: int(last[place]) for place in np.flatnonzero((count == 1) & ~graph.on_device).tolist()}

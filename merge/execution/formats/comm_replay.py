@@ -18,12 +18,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
-from distprof.merge.execution.formats.chakra_nodes import GROUPS_NAME, Written
-from distprof.merge.execution.process_groups import ProcessGroups
+from distprof.merge.execution.process_groups import GROUPS_NAME, ProcessGroups, Written, described, list_of_groups
 from distprof.merge.match.backend_names import item_bytes
 
 NODE = "record_param_comms"
@@ -146,12 +144,8 @@ def _attributes(row: Mapping[str, Any], mine: Sequence[Mapping[str, Any]], group
 
 def _of_group(ranks: Sequence[int], number: int) -> dict[str, int | str]:
     steps = {later - one for one, later in pairwise(ranks)}
-    return {"pg_name": str(number), "pg_desc": _described(number), "pg_size": len(ranks),
+    return {"pg_name": str(number), "pg_desc": described(number), "pg_size": len(ranks),
             "global_rank_start": ranks[0], "global_rank_stride": steps.pop() if len(steps) == 1 else 0}
-
-
-def _described(number: int) -> str:
-    return "undefined" if number else "default_pg"
 
 
 def write_replay(path: Path, rank: int, found: ReplayInput, groups: ProcessGroups) -> Written:
@@ -167,7 +161,7 @@ def write_replay(path: Path, rank: int, found: ReplayInput, groups: ProcessGroup
             file.write(msgspec.json.encode({"schema": VERSION, "pid": 0, "time": "", "start_ts": 0})[:-1])
             file.write(b',"nodes":[\n')
             file.write(_node(ROOT_ID, ROOT, 0, [], {}))
-            file.write(b",\n" + _node(GROUPS_ID, GROUPS_NAME, ROOT_ID, [_list_of(groups)], {}))
+            file.write(b",\n" + _node(GROUPS_ID, GROUPS_NAME, ROOT_ID, [list_of_groups(groups, all_named=True)], {}))
             for number, (inputs, attributes) in enumerate(_calls(rank, found)):
                 file.write(b",\n" + _node(FIRST_ID + number, NODE, ROOT_ID, inputs, attributes))
             file.write(b'\n],"finish_ts":0}\n')
@@ -197,12 +191,6 @@ def _calls(rank: int, found: ReplayInput) -> Iterator[tuple[list[Any], Mapping[s
     nodes.sort(key=lambda one: one[0])
     for _, inputs, attributes in nodes:
         yield inputs, attributes
-
-
-def _list_of(groups: ProcessGroups) -> str:
-    return json.dumps([{"pg_name": str(number), "pg_desc": _described(number), "backend_config": "",
-                        "ranks": list(ranks), "group_size": len(ranks), "group_count": len(groups)}
-                       for ranks, number in groups])
 
 
 def _node(number: int, name: str, parent: int, inputs: Sequence[Any], attributes: Mapping[str, int | str]) -> bytes:

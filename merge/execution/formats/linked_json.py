@@ -19,14 +19,9 @@ import numpy as np
 from distprof.arrays import Integers
 from distprof.files import told, write_whole
 from distprof.merge.execution.formats.chakra import VERSION
-from distprof.merge.execution.formats.chakra_nodes import (
-    GROUPS_NAME,
-    ExportContext,
-    Written,
-    list_of_groups,
-    stream_of,
-)
+from distprof.merge.execution.formats.chakra_nodes import stream_of
 from distprof.merge.execution.nodes import NUMBERS, Node, Values
+from distprof.merge.execution.process_groups import GROUPS_NAME, ExportContext, Written, list_of_groups
 from distprof.merge.execution.rank_execution import RankExecution
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
 

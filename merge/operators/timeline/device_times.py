@@ -1,10 +1,14 @@
-"""Which slice of the host launched each kernel, copy and fill of a device."""
+"""Which slice of the host launched each kernel, copy and fill of a device.
+
+Apart from the slices themselves because it needs polars, which reading a timeline does without.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from distprof.arrays import Integers
+from distprof.merge.activity.device.commands import OF_ONE_KERNEL, of_names, of_single_kernels
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
@@ -19,7 +23,7 @@ def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
     found = np.full(len(timeline.name), -1, np.int64)
     on_device = np.flatnonzero(timeline.type >= NUM_HOST)
     calls = np.flatnonzero(timeline.type == RUNTIME)
-    launch = joined(timeline.correlation, on_device, calls)
+    launch = launches(timeline, on_device, calls)
     around = np.where(launch >= 0, _operator_around(timeline, nesting)[launch], -1)
     operators = np.flatnonzero(timeline.type == OPERATOR)
     by_id = joined(timeline.external, on_device, operators)
@@ -35,11 +39,18 @@ def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
     return found
 
 
+def launches(timeline: RankTimeline, on_device: Integers, calls: Integers) -> Integers:
+    """The row of the call that launched each of these slices of a device; -1 where that is not known."""
+    single = of_names(OF_ONE_KERNEL, timeline.names)[timeline.name]
+    return of_single_kernels(joined(timeline.correlation, on_device, calls), np.append(single, False))
+
+
 def joined(key: Integers, rows: Integers, others: Integers) -> Integers:
-    """The row among the others that has the key of each row; -1 where none does. Of several the last counts."""
+    """The row among the others that has the key of each row; -1 where none does, and for 0, which is no id. Of several
+    the last counts."""
     if not len(others):
         return np.full(len(rows), -1, np.int64)
     order = others[np.argsort(key[others], kind="stable")]
     place = np.searchsorted(key[order], key[rows], "right") - 1
     hit = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (key[hit] == key[rows]) & (key[rows] != NONE), hit, -1)
+    return np.where((place >= 0) & (key[hit] == key[rows]) & (key[rows] != NONE) & (key[rows] != 0), hit, -1)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from distprof.arrays import Array, Flags, Integers
-from distprof.merge.activity.device.commands import GRAPHS
+from distprof.merge.activity.device.commands import GRAPHS, of_names
 from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
@@ -156,8 +156,7 @@ def _by_operator(timeline: RankTimeline, launcher: Integers) -> Any:
 
 
 def _by_graph(timeline: RankTimeline, launcher: Integers) -> Flags:
-    names = [number for number, name in enumerate(timeline.names) if name in GRAPHS]
-    return (launcher >= 0) & np.isin(timeline.name[launcher], names)
+    return (launcher >= 0) & of_names(GRAPHS, timeline.names)[timeline.name[launcher]]
 
 
 def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers) -> Integers:

@@ -14,11 +14,12 @@ from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 from distprof.merge.operators.timeline.nesting import in_order
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.timelines import damages_of
-from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of, cut_overlong, has_overlong
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.repair import cut_overlong, has_overlong, untimed
 from distprof.merge.scan.scanned_columns import NONE, SLICE
 
 OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)
@@ -67,7 +68,7 @@ class RankTimeline:
     base_ns: int
     """What was added to the times of the file."""
     num_bad: int
-    """Slices that were left out: their duration is negative or no number."""
+    """Slices that were left out: their duration is negative or no number, or `untimed` for a device."""
     more: Mapping[str, Integers]
     """What `Wanted` asked for, by its key: integers, or numbers of `texts`."""
     place: Integers
@@ -177,6 +178,10 @@ class TimelineParts:
             metadata: Its keys beside the events.
         """
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        on_device = np.flatnonzero(columns[1] >= NUM_HOST)
+        lost = on_device[untimed(*(columns[place][on_device] for place in (3, 4)))]
+        kept = np.delete(np.arange(len(columns[0])), lost)
+        columns = [column[kept] for column in columns]
         words = list(map(string_of, self._scanner.names.texts()))
         calls = np.unique(columns[0][columns[1] == RUNTIME])
         if has_overlong(words[number] for number in calls[calls >= 0].tolist()):
@@ -191,7 +196,7 @@ class TimelineParts:
         return RankTimeline(
             **found, names=words,
             texts=_decoded(self._scanner.texts), base_ns=base_ns,
-            num_bad=self._num_bad, more=more, place=place, metadata=metadata,
+            num_bad=self._num_bad + len(lost), more=more, place=kept[place], metadata=metadata,
             threads=[text.decode("utf-8", "replace") for text in self._scanner.threads.texts()])
 
 

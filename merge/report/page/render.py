@@ -14,8 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from distprof.merge.report.page.section_list import sections
-from distprof.merge.text.phrases import brief, capitalized, step_time_words
-from distprof.merge.text.steps import steps_words
+from distprof.merge.text.phrases import brief, capitalized, step_time_words, steps_words
 from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import visible
 from distprof.units import counted, duration, percent, si, size, spans

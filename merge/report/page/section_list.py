@@ -44,7 +44,7 @@ SECTIONS = (
     Section(
         id="whole_job",
         title="Whole job",
-        about="Step time of all ranks in the steps that were not recorded, and what was noticed in them.",
+        about="Step time of all ranks in the steps that were not recorded, and the findings about them.",
         needs=("whole_job",),
         view="whole_job",
     ),

@@ -22,7 +22,6 @@ from distprof.contract.problems import (
 from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run, Unpaired
 from distprof.merge.run.traces.discovery import NAMED, Candidate, Discovery, discover, first_few
-from distprof.merge.run.traces.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.traces.rank_from_name import suggested_pattern
 from distprof.merge.run.traces.ranking import (
     SHOWN_FILES,
@@ -35,7 +34,7 @@ from distprof.merge.run.traces.ranking import (
     one_each,
 )
 from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
-from distprof.merge.run.traces.trace_identity import TraceIdentity
+from distprof.merge.run.traces.trace_identity import Mesh, TraceIdentity, mesh_of
 from distprof.merge.scan.trace_file import TraceFile, printable
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from distprof.contract.rank_json import MOST_RANKS
+from distprof.contract.run_json import MOST_RANKS
 
 SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?(\.json)?(\.gz|\.zst|\.bz2|\.xz)?$")
 RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= \[]?(\d{1,7})(?!\d)", re.IGNORECASE)

@@ -17,7 +17,7 @@ from distprof.contract.problems import (
     SeveralTraces,
     TraceWithoutRank,
 )
-from distprof.contract.rank_json import MOST_RANKS
+from distprof.contract.run_json import MOST_RANKS
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.traces.discovery import NAMED, Candidate, first_few
 from distprof.merge.run.traces.rank_from_name import (

@@ -11,9 +11,10 @@ from distprof.contract.problems import Problem, RankFailed, Unfinished
 from distprof.contract.watch_state import WatchState
 from distprof.merge.activity.breakdown import PARTS
 from distprof.merge.blame.analysis import Analysis
-from distprof.merge.clock.recorded_clock import hosts_of
-from distprof.merge.cost.coverage import Coverage
-from distprof.merge.cost.kinds import CollectiveKind
+from distprof.merge.clock.choose import hosts_of
+from distprof.merge.cost.choice import group_label
+from distprof.merge.cost.collective_sums import CollectiveKind, Coverage
+from distprof.merge.cost.matrix import uneven_exchanges
 from distprof.merge.text.communication.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.communication.device_steps import outside_lines, show_device_steps
 from distprof.merge.text.communication.hang import hang_lines
@@ -28,6 +29,9 @@ from distprof.units import UNKNOWN, counted, duration, numbered, percent, size
 
 SHOWN_KINDS = 15
 SHOWN_MISMATCHES = 5
+SHOWN_UNEVEN = 3
+UNEVEN_FROM = 1.1
+"""From so many times the mean on, an exchange is uneven."""
 MOST_RANKS = 16
 """From more ranks on only the slowest, the median and the fastest have a row."""
 HEADER = ("step in ms", "step", *PARTS, "overlapped comm.")
@@ -118,7 +122,25 @@ def _kinds(found: Findings, page: Page) -> None:
     mean = "ranks, summed over the calls in a step" if found.steps else "ranks and calls"
     page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
               "median")
+    for line in uneven_lines(uneven_exchanges(found.counted_rows)) if found.run.summaries is None else ():
+        page.line(line)
     page.line()
+
+
+def uneven_lines(exchanges: pl.DataFrame) -> Iterator[str]:
+    """`all_to_all of ep (0-3) is uneven: the rank that receives most gets 3.4 x the mean ...`, the worst first.
+
+    Args:
+        exchanges: `UNEVEN`.
+    """
+    worst = exchanges.sort("imbalance", descending=True).unique(["group", "group_ranks"], keep="first",
+                                                                maintain_order=True)
+    for one in worst.filter(pl.col("imbalance") >= UNEVEN_FROM).head(SHOWN_UNEVEN).iter_rows(named=True):
+        does, label = "receives" if one["way"] == "received" else "sends", group_label(
+            one["group"], one["group_description"], one["group_ranks"])
+        yield (f"all_to_all of {label} is uneven: one rank {does} {one['imbalance']:.2f} x the mean of the group; in "
+               f"{one['num_most']} of {counted(one['num_calls'], 'call')} that is rank {one['rank']} "
+               f"({size(one['num_bytes'])} per call, mean {size(one['mean_bytes'])})")
 
 
 def _kind(one: CollectiveKind, found: Findings) -> tuple[str, ...]:
@@ -143,18 +165,18 @@ def _steps(found: Findings, page: Page) -> None:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
         usual = found.step_time if found.steps == found.analysis.steps else None
         page.table(whole, breakdown_rows(breakdown, usual))
-        page.line(f"the six parts add up to the {whole[1]}{_parts_of(usual)}; waiting and moving: communication during "
-                  "which nothing is computed; overlapped comm.: the rest of it" + (
+        page.line(f"the six parts add up to the {_sum_of_parts(whole[1], usual)}; waiting and moving: communication "
+                  "during which nothing is computed; overlapped comm.: the rest of it" + (
                       "; waiting for missing ranks counts as moving" if found.run.missing else "")
                   if breakdown["compute_ns"].count() else
                   "waiting and moving: communication that a rank is known to wait for; the other parts are in "
-                  "timelines, which are not read of so many ranks")
+                  "timelines, which are not read for so many ranks")
     page.line()
 
 
-def _parts_of(usual: StepTime | None) -> str:
-    return "" if usual is None else (
-        f", which is the step time {step_time_words(usual)}, divided as steps with a timeline")
+def _sum_of_parts(whole: str, usual: StepTime | None) -> str:
+    return whole if usual is None else (
+        f"step time, {step_time_words(usual)}, split in the proportions of the steps with a timeline")
 
 
 def breakdown_rows(breakdown: pl.DataFrame, usual: StepTime | None = None) -> list[tuple[str, ...]]:

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit, Line
+from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.blame.processors import CrowdedHost
-from distprof.merge.blame.shifting import ShiftingLateness
 from distprof.merge.blame.slow_groups import SlowGroup
-from distprof.merge.text.phrases import brief, in_one_unit, rank_list, work_name
-from distprof.merge.text.script_lines import file_name
+from distprof.merge.text.phrases import brief, chance_words, file_name, in_one_unit, ordinal, rank_list, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.units import counted, percent, si
 
@@ -30,6 +29,7 @@ NONE_NAMED = re.compile("^No straggler( named)?(?=:)")
 LITTLE = 0.005
 """Of a step; less than this is nothing."""
 UNKNOWN = "cause unknown: these steps have no timeline"
+UNMARKED = "cause unknown: no module or annotation in its trace tells what that time belongs to"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "one file": "several ranks in one file: whether one delays others is unknown until distprof split takes it apart",
@@ -38,10 +38,11 @@ _UNSEEN: Mapping[Blind, str] = {
                      "unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
+    "wrong clock": "collectives contradict the clocks of the ranks: whether a rank delays others is unknown",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
     "uneven": "in the recorded steps some ranks have a timeline and others none: whether a rank delays others is "
-              "unknown (--steps arrivals=20 records steps that are alike)",
-    "no timeline": "without a timeline of the devices, who is not named may delay others all the same",
+              "unknown (--steps arrivals=20 records all ranks in the same way)",
+    "no timeline": "without a timeline of the devices, a rank that is not named may still delay others",
 }
 
 
@@ -243,7 +244,7 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
         return f"{subject(one)} delays step {one.late_steps[0]}{whose} by {by} (once in {num_steps} steps; {mean})"
     gaps = {after - before for before, after in pairwise(one.late_steps)}
     if len(gaps) == 1 and number > 2 and (gap := gaps.pop()) > 1:
-        return f"{subject(one)} delays every {_ordinal(gap)} step{whose} by {by} ({mean})"
+        return f"{subject(one)} delays every {ordinal(gap)} step{whose} by {by} ({mean})"
     return f"{subject(one)} delays {number} of {num_steps} steps{whose} by {by} ({mean})"
 
 
@@ -281,7 +282,7 @@ def _why(one: Culprit) -> str:
 def cause(one: Cause) -> str:
     """What the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
-        return UNKNOWN if one.where is None else "cause unknown: its trace shows nothing in that time"
+        return UNKNOWN if one.where is None else UNMARKED
     if one.kind == "core":
         return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":
@@ -298,13 +299,3 @@ def _line(one: Line | None) -> str:
         return ""
     function = "" if one.function == "<module>" else f" {one.function}"
     return f", {brief(one.spent_ns - one.of_peers_ns)} more at {file_name(one.file)}:{one.line}{function}"
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-    return f"{number}{ending}"
-
-
-def chance_words(p_value: float) -> str:
-    """`p = 0.003`, `p < 0.0001`."""
-    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

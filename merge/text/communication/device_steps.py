@@ -1,4 +1,4 @@
-"""The part of `distprof comms` and `waits` about devices: what their steps are spent on, and why they are idle."""
+"""The part of `distprof comms` and `waits` about devices: what their steps are spent on, why they are idle; as data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.mean_steps import (
     ENOUGH,
     OF_DEVICE,
@@ -19,9 +18,8 @@ from distprof.merge.activity.device.mean_steps import (
     mean_streams,
 )
 from distprof.merge.activity.device.rank_device import DeviceSteps
-from distprof.merge.activity.device.steps import PARTS
-from distprof.merge.text.phrases import rank_list, work_name
-from distprof.merge.text.script_lines import cut, short_names
+from distprof.merge.activity.device.steps import CAUSES, PARTS
+from distprof.merge.text.phrases import cut, rank_list, short_names, work_name
 from distprof.merge.totals.step_time import StepTime
 from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, counted, duration, numbered, percent
@@ -49,13 +47,13 @@ TITLES = {"host": "host late", "sync": "synchronising", "stream": "other stream"
 """Of columns, by cause."""
 WHY = {
     "host": "host late: the host had not launched the next command yet",
-    "sync": "synchronising: nor could it, as it waited for the device",
+    "sync": "synchronising: the host could not launch it, because it waited for the device",
     "stream": "other stream: handed over from a command of another stream",
     "latency": "latency: the command was launched before and began within 10 us",
     "unshown": "not shown: the command was launched before, and the timeline does not show what it waited for "
-               "(commands that were not noted, or another process on the device)",
+               "(commands that were not recorded, or another process on the device)",
     "unsent": "launch unknown: the timeline does not show the launch of the next command",
-    "unasked": "no command: no further one follows",
+    "unasked": "no command: no further command follows",
 }
 OF_STREAM = {"running_ns": "runs", "for_communication_ns": "communication", "for_copy_ns": "a copy",
              "for_kernel_ns": "a kernel", "host_ns": "the host", "sync_ns": "synchronising", "latency_ns": "latency",
@@ -97,8 +95,8 @@ def without_profiler(rows: pl.DataFrame, usual: StepTime) -> str:
     """
     busy_ns: Any = (rows["device_step_ns"] - rows["idle_ns"]).mean()
     if busy_ns > LONGER * usual.time_ns:
-        return (f"the device alone works {duration(busy_ns)} in a step: the step time of {duration(usual.time_ns)} is "
-                "that of the host, which runs ahead of it, and FLOP/s and MFU that rest on it are too high")
+        return (f"the device is busy for {duration(busy_ns)} of a step: the step time of {duration(usual.time_ns)} is "
+                "that of the host, which runs ahead of the device, so FLOP/s and MFU are too high")
     return (f"these steps ran with the profiler; without it, a step takes {duration(usual.time_ns)}: the device waits "
             "for the host less")
 
@@ -137,9 +135,9 @@ def definitions(devices: DeviceSteps) -> Iterator[str]:
     """What the table of steps is of, and what is not in it."""
     steps = counted_steps(devices.steps)
     parts = ("waiting and moving: kernels that communicate while nothing is computed; copies: copies and fills while "
-             "there is neither; idle: nothing runs")
+             "no kernel runs; idle: nothing runs")
     if not steps["is_marked"].all():
-        yield f"from the first command in the trace to the last, as it marks no steps. {parts}"
+        yield f"from the first command in the trace to the last, because the trace marks no steps. {parts}"
         yield from outside_lines(devices)
         return
     numbers = sorted(set(steps["step"].to_list()))
@@ -148,34 +146,51 @@ def definitions(devices: DeviceSteps) -> Iterator[str]:
            f"next, wherever that lies on the host; commands belong to the step that launched them. {parts}")
     open_steps = sorted(set(steps.filter(~pl.col("is_whole"))["step"].to_list()))
     if open_steps:
-        yield f"{numbered('step', open_steps)} may be longer: no next one shows where it ends on the device"
+        yield f"{numbered('step', open_steps)} may be longer: no later step shows where it ends on the device"
     elif left := sorted(set(devices.steps["step"].to_list()) - set(numbers)):
-        yield f"not in it: {numbered('step', left)}, as no next one shows where it ends on the device"
+        yield f"not included: {numbered('step', left)}, because no later step shows where it ends on the device"
     yield from outside_lines(devices)
 
 
 def outside_lines(devices: DeviceSteps) -> Iterator[str]:
     """Commands that are in no step."""
-    unsent, unsent_ns, outside, outside_ns = devices.outside.select(
-        "unsent", "unsent_ns", "outside", "outside_ns").sum().row(0)
-    found = [(unsent, unsent_ns, "whose launch is not in the timeline"),
+    unsent, unsent_ns, outside, outside_ns, lost = devices.outside.select(
+        "unsent", "unsent_ns", "outside", "outside_ns", "lost").sum().row(0)
+    found = [(unsent, unsent_ns, "whose launch is unknown"),
              (outside, outside_ns, "launched outside of all steps")]
     said = [f"{counted(number, 'command')} ({duration(ns)}) {what}" for number, ns, what in found if number]
     if said:
         yield f"in no step: {' and '.join(said)}"
+    elif lost and devices.steps.is_empty():
+        yield f"the profiler recorded nothing of a device, though the host launched {lost} times"
 
 
 def idle_lines(devices: DeviceSteps) -> Iterator[str]:
-    """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin."""
+    """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin; and
+    how much the profiler lost."""
     yield from _meanwhile(devices)
     means = mean_device_steps(devices).mean().row(0, named=True)
     least = LEAST * (means["device_step_ns"] or 1)
     if means["after_sync_ns"] >= least:
-        yield (f"of host late, {duration(means['after_sync_ns'])} a step directly follow a synchronisation that had "
+        yield (f"of host late, {duration(means['after_sync_ns'])} per step directly follow a synchronisation that "
                "emptied the queue: without it, the host might have launched ahead")
     if means["in_graph_ns"] >= least:
-        yield (f"of not shown, {duration(means['in_graph_ns'])} a step lie in front of commands of CUDA graphs: the "
-               "profiler may not have noted all kernels of a graph")
+        yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
+               "profiler may not have recorded all kernels of a graph")
+    yield from doubts_of(devices)
+
+
+def doubts_of(devices: DeviceSteps) -> Iterator[str]:
+    """Why idle times or their causes may be wrong."""
+    early, early_ns = devices.outside.select(pl.col("early").sum(), pl.col("early_ns").max()).row(0)
+    if early:
+        yield (f"{counted(early, 'command')} began ahead of the launching call, by up to {duration(early_ns)}: clocks "
+               "of host and device differ or times are wrong, so causes may be wrong as well")
+    unsent, lost, launches = devices.outside.select("unsent", "lost", "launches").sum().row(0)
+    if lost and lost >= LEAST * launches:
+        bound = "at least " if unsent else ""
+        yield (f"{bound}{lost} of {launches} launches left nothing in the timeline: the profiler lost their kernels, "
+               "so devices were busier, and idle for less time, than shown")
 
 
 def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
@@ -183,13 +198,13 @@ def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
     named = [row for row in host_meanwhile(devices, with_modules=False).head(NAMED).iter_rows(named=True)
              if row["ratio"] >= LEAST]
     if any(row["kind"] is not None for row in named):
-        yield "what the host does while it is late, in a step: " + ", ".join(
+        yield "what the host does while it is late, per step: " + ", ".join(
             f"{NO_SLICE if row['kind'] is None else host_work(row['kind'], row['where'])} "
             f"{duration(row['idle_ns'])} ({percent(row['ratio'])}{_most(row)})"
             for row in named)
     calls = calls_meanwhile(devices).filter(pl.col("ratio") >= IN_CALLS).head(NAMED_CALLS)
     if len(calls):
-        yield "calls of the runtime that its threads are in meanwhile: " + ", ".join(
+        yield "runtime calls in which its threads are meanwhile: " + ", ".join(
             f"{row['name']} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
             for row in calls.iter_rows(named=True))
     seen = lines_meanwhile(devices)
@@ -225,7 +240,7 @@ def _streams(devices: DeviceSteps, page: Page) -> None:
         return
     with_device = any(len({device for rank, device in by_device if rank == one}) > 1 for one, _ in by_device)
     columns = [name for name in OF_STREAM if any(row[name] >= 1e4 for row in several)]
-    page.table(("stream, ms a step", "commands", *(OF_STREAM[name] for name in columns)), [
+    page.table(("stream, ms per step", "commands", *(OF_STREAM[name] for name in columns)), [
         (f"{_title(row, with_device=with_device)} stream {row['stream']}",
          f"{row['commands']:.3g}", *(_ms(row[name]) for name in columns)) for row in several[:MOST_STREAMS]])
     if len(by_device) > 1:
@@ -268,3 +283,12 @@ def _part(one: Mapping[str, Any], name: str) -> str:
     if one[name] is None:
         return UNKNOWN
     return f"{_ms(one[name])} {100 * one[name] / whole:4.1f} %" if whole else _ms(one[name])
+
+
+def devices_data(devices: DeviceSteps) -> dict[str, Any]:
+    """The mean step of each device, each step, its streams, and what hosts do while devices wait for them."""
+    return {"steps": mean_device_steps(devices).to_dicts(), "by_step": devices.steps.to_dicts(),
+            "streams": mean_streams(devices), "host_meanwhile": host_meanwhile(devices).to_dicts(),
+            "calls_meanwhile": calls_meanwhile(devices).to_dicts(),
+            "lines_meanwhile": lines_meanwhile(devices).to_dicts(),
+            "in_no_step": devices.outside.to_dicts()}

@@ -1,17 +1,34 @@
-"""Where a job got stuck, in sentences."""
+"""Where a job got stuck, and one that hangs now, in sentences; also by dumps of torch's flight recorder alone."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from distprof.merge.blame.hang import Hang, Hangs, Standing
-from distprof.merge.text.phrases import brief, rank_list
-from distprof.merge.text.script_lines import file_name
+import msgspec
+
+from distprof.contract.paths import FORMAT
+from distprof.contract.problems import Problem, RanksMissing
+from distprof.contract.stuck import StackFrame, Stuck
+from distprof.errors import DataError
+from distprof.merge.blame.hang import LIBRARY, Doing, Hang, Hangs, Standing, Standstill, hangs, same_stacks
+from distprof.merge.run.flight_recorder import dump_files, read_dumps
+from distprof.merge.run.merged import is_merge
+from distprof.merge.run.traces.discovery import discover, is_recorded
+from distprof.merge.text.phrases import brief, file_name, rank_list
+from distprof.merge.text.problems import show_problems
+from distprof.reporters.page import Page
 from distprof.units import counted
 
 AT_ONCE_NS = 1_000_000_000
 """A rank that had waited for less may just have been ended there."""
 SHOWN = 8
+SHOWN_GROUPS = 4
+WITHOUT_REPORT: dict[Doing, str] = {
+    "gone": "ended", "stopped": "was stopped by a signal", "idle": "is idle", "busy": "is busy",
+    "unknown": "left no report"}
 
 
 def hang_lines(found: Hangs, *, but_victims: bool = False) -> Iterator[str]:
@@ -45,7 +62,7 @@ def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]
     if len(one.ops) > 1:
         parts.append("called differently: " + _differences(one.ops, "called"))
     elif one.is_mismatch:
-        parts.append("inputs differ: " + _differences(one.shapes, "brought"))
+        parts.append("inputs differ: " + _differences(one.shapes, "passed"))
     if one.absent:
         parts.append(f"{rank_list(one.absent)} never entered: {_places(one.absent, standing, waits)}")
     if one.over:
@@ -104,3 +121,91 @@ def _alone(one: Standing) -> str:
         return f"rank {one.rank} was {place(one)}, not waiting in a collective"
     return f"rank {one.rank} was {place(one)}, not in a collective ({one.why})"
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dumps:
+    """What the dumps of a job say."""
+
+    hangs: Hangs
+    ranks: Sequence[int]
+    world_size: int
+    problems: list[Problem]
+
+
+def dumps_alone(path: Path) -> Dumps | None:
+    """The dumps at a path; None where there are none, or a run or traces that say more.
+
+    Raises:
+        DataError: None of them can be read.
+    """
+    if not path.exists() or next(dump_files(path), None) is None:
+        return None
+    if path.is_dir() and (is_recorded(path) or is_merge(path) or discover([path], named=True).candidates):
+        return None
+    found, unreadable = read_dumps(path)
+    if not found:
+        raise DataError(f"no readable flight recorder dumps in {path}: {unreadable[0].file}: {unreadable[0].detail}")
+    size = next(iter(found.values())).world_size
+    missing = tuple(rank for rank in range(size) if rank not in found)
+    problems: list[Problem] = [*unreadable, *([RanksMissing(ranks=missing, world_size=size)] if missing else [])]
+    return Dumps(hangs=hangs(found), ranks=list(found), world_size=size, problems=problems)
+
+
+def dumps_text(found: Dumps, *, as_json: bool) -> str:
+    """Where the job got stuck, as lines or as `stuck` of `comms --json`."""
+    if as_json:
+        return json.dumps({
+            "format": FORMAT, "kind": "flight_recorder", "world_size": found.world_size, "ranks": found.ranks,
+            "problems": msgspec.to_builtins(found.problems),
+            "stuck": msgspec.to_builtins({"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
+        }, indent=1)
+    page = Page()
+    for line in _dump_lines(found):
+        page.line(line)
+    show_problems((), found.problems, page)
+    return page.text()
+
+
+def _dump_lines(found: Dumps) -> Iterator[str]:
+    yield f"dumps of torch's flight recorder: {rank_list(found.ranks)}"
+    if not found.hangs.hangs:
+        yield "no collective was left unfinished"
+    yield from hang_lines(found.hangs)
+    yield "waiting times are derived from when the files were written: keep those times when copying (cp -p)"
+
+
+def standstill_lines(found: Standstill, stuck: Mapping[int, Stuck], doing: Mapping[int, Doing],
+                     since_ns: int) -> list[str]:
+    """First what the job hangs in, then where all ranks are.
+
+    Args:
+        found: That it hangs.
+        stuck: Where ranks are, of those that told.
+        doing: What each rank does.
+        since_ns: How long no step has ended.
+    """
+    told = list(hang_lines(found.hangs)) if found.hangs.hangs else []
+    said = {rank for one in found.hangs.hangs for rank in one.unknown}  # that they left no report
+    missing = [f"rank {rank} {WITHOUT_REPORT[doing[rank]]}" for rank in sorted(doing)
+               if rank not in stuck and not (rank in said and doing[rank] == "unknown")]
+    if told:
+        first = "; ".join([told[0], *missing])
+    else:
+        places = [f"{rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_place(frames)}"
+                  for ranks, frames in same_stacks(stuck)[:SHOWN_GROUPS]]
+        first = "; ".join([f"stuck: no step has ended for {brief(since_ns, 2)}", *missing, *places])
+    return [first, *told[1:], *_groups(stuck)]
+
+
+def _groups(stuck: Mapping[int, Stuck]) -> list[str]:
+    return [f"{rank_list(ranks)}: {_calls(frames)}" for ranks, frames in same_stacks(stuck)[:SHOWN_GROUPS]]
+
+
+def _calls(frames: Sequence[StackFrame]) -> str:
+    return " > ".join(f"{frame.function} ({file_name(frame.file)}:{frame.line})" for frame in frames) or "no stack"
+
+
+def _place(frames: Sequence[StackFrame]) -> str:
+    own = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
+    frame = next(reversed(own or list(frames)), None)
+    return "an unknown line" if frame is None else f"{file_name(frame.file)}:{frame.line} in {frame.function}"

@@ -15,7 +15,7 @@ import polars as pl
 from distprof.contract.collective_ops import ROWS
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import per_collective
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import known_to, some
 from distprof.reporters.page import Page

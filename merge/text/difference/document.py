@@ -11,8 +11,16 @@ from distprof.merge.difference.attribution import Row, Table
 from distprof.merge.difference.change import LEVEL, Change
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged
-from distprof.merge.text.difference.headlines import from_to, headlines, module_name, ratio_of, signed
-from distprof.merge.text.difference.notes import noise_line, note_lines
+from distprof.merge.text.difference.answer import limit_line
+from distprof.merge.text.difference.headlines import (
+    from_to,
+    headlines,
+    module_name,
+    noise_line,
+    note_lines,
+    ratio_of,
+    signed,
+)
 from distprof.merge.text.problems import sentence
 from distprof.merge.totals.workload import Unit
 from distprof.reporters.page import Page
@@ -29,11 +37,6 @@ COUNTS = {"params": "model parameters", "stored_params": "parameters stored", "f
           "bwd_flops": "backward FLOPs", "recompute_flops": "recomputed FLOPs", "flops": "FLOPs per step",
           "param_bytes": "parameter bytes per rank", "peak_bytes": "peak memory per rank"}
 FLOPS_PER: Mapping[Unit, str] = {"samples": "FLOPs per sample", "elements": "FLOPs per input element"}
-REMEDIES = {"memory": "; record it with --steps memory=1"}
-"""How to record what is unknown."""
-NOT_JUDGED = {"cpu_time": "the sides were short of CPU time to different degrees, or one run per side does not show "
-                          "the variation"}
-"""Why a quantity has no interval, where it is not as for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,27 +211,3 @@ def _moved_line(moved: Mapping[str, str]) -> str:
     more = f", and {len(shown) - TOP} more" if len(shown) > TOP else ""
     return ("assumed to be renamed modules, from class, parameter shapes, FLOPs and order: "
             f"{', '.join(shown[:TOP])}{more}")
-
-
-def limit_line(judged: Judged) -> str:
-    """One limit in a sentence."""
-    limit, change = judged.limit, judged.change
-    if judged.outcome == "missing" or change is None:
-        return (f"{limit.text}: cannot tell: {limit.what} is unknown on at least one side"
-                f"{REMEDIES.get(limit.what, '')}")
-    ends = (change.low_ratio, change.high_ratio, change.ratio) if limit.is_ratio else (
-        change.low, change.high, change.difference)
-    scale, unit = (100, " %") if limit.is_ratio else (1 / limit.unit_size, f" {limit.unit}" if limit.unit else "")
-    low, high, at = (None if one is None else f"{scale * one:+.3g}" for one in ends)
-    is_known = low is not None and high is not None
-    interval = f" [{low}, {high}]" if is_known and not change.is_exact else ""
-    said = f"{limit.what} changed by {at}{unit}{interval}" if at is not None else f"{limit.what} did not change"
-    match judged.outcome:
-        case "beyond":
-            return f"{said}, exceeding the limit {limit.text}"
-        case "within":
-            return f"{said}, within the limit {limit.text}"
-        case _:
-            why = "half the interval is wider than the limit" if is_known else NOT_JUDGED.get(
-                limit.what, "one run per side does not show how much runs vary; give several")
-            return f"{limit.text}: cannot tell: {said}: {why}"

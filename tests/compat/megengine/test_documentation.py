@@ -11,7 +11,7 @@ import torch
 
 from distprof.compat.megengine import Profiler, profile_analyze, profiler, trace
 from distprof.compat.megengine.regions import OPTIONS
-from distprof.contract.topics import Topic
+from distprof.contract.passes import Topic
 from support.jobs import ROOT
 
 SECTION = (ROOT / "docs" / "compat.md").read_text().split("\n### MegEngine\n")[1]

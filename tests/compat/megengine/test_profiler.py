@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from distprof.compat.megengine import Profiler, is_profiling, profile, scope
 from distprof.compat.megengine.chrome_timeline import topics_of
 from distprof.compat.megengine.memory_flow import lifetimes
-from distprof.contract.topics import Topic
+from distprof.contract.passes import Topic
 from distprof.errors import UsageError
 
 NAME = "chrome_timeline.json"

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from distprof.errors import DataError, DistprofError
-from distprof.merge.commands.comms import View, comms
-from distprof.merge.commands.merge import merge
-from distprof.merge.commands.stats import stats
-from distprof.merge.cost.choice import Choice
+from distprof.launch.commands.comms import comms_text
+from distprof.launch.commands.stats import stats_text
+from distprof.merge.writing.merge import merge
 from distprof.terminal import say, show
 from fuzz.merges.damage import FALSE_LINE
 from fuzz.merges.expected import canonical, must_stay
@@ -91,8 +90,8 @@ def check(folder: Path, out: Path, *, more: bool = False) -> None:
     text = " ".join(str(one.get("name")) for one in events) + json.dumps(events, ensure_ascii=False)
     _check_losses(sources, text, told, [one["code"] for one in summary["problems"]])
     if more:
-        _quietly(stats, folder)
-        _quietly(comms, folder, Choice(), View())
+        _quietly(stats_text, folder)
+        _quietly(comms_text, folder)
 
 
 def _quietly(command: Callable[..., str], *arguments: Any, **options: Any) -> str | DistprofError:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from distprof.contract.written_state import write_state
+from distprof.contract.watch_state import write_state
 from distprof.launch.agents.bounded import MOST_BYTES
 from support.jobs import called
 from support.made_up_states import job_state, rank_state, slow_rank
@@ -95,4 +95,4 @@ def test_a_run_that_is_removed_meanwhile_is_an_error(tmp_path):
     assert not ask(run, [("watch_state", {})])[0].is_error
     shutil.rmtree(run)
     done = called("mcp", run)
-    assert done.returncode == 1 and "is no run directory  hint: " in done.stderr and done.stdout == ""
+    assert done.returncode == 1 and "is not a run directory  hint: " in done.stderr and done.stdout == ""

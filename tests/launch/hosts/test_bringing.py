@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from distprof.contract import rank_json
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest
 from distprof.errors import DataError, UsageError
 from distprof.launch.hosts import bringing
@@ -103,7 +104,7 @@ def test_neither_ranks_of_this_host_nor_those_of_a_third_one_are_overwritten(tmp
     for path in ("rank00000/x", "rank00000.partial/x"):
         assert "is recorded on this host" in second.put(a_file(path)).refused
     for path in ("rank00001/x", "rank00001.partial/x"):
-        assert "is of another host" in third.put(a_file(path)).refused
+        assert "belongs to another host" in third.put(a_file(path)).refused
     assert third.move(Move(path="rank00001.partial", to="rank00002")).refused
     assert second.move(Move(path="rank00001.partial", to="rank00000")).refused
     found = content_of(run)
@@ -132,7 +133,7 @@ def test_a_run_directory_that_was_removed_is_not_made_again(received: ReceivedFi
 
 def test_no_room_is_said(received: ReceivedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distprof.launch.hosts.received_files.FREE_BYTES", 1 << 62)
-    assert "no room" in received.put(a_file("rank00001/x")).refused
+    assert "is full" in received.put(a_file("rank00001/x")).refused
 
 
 def test_bytes_that_do_not_fit_behind_what_is_there_are_not_written(received: ReceivedFiles, tmp_path: Path) -> None:
@@ -350,7 +351,7 @@ def test_a_first_host_that_is_not_there_is_said_once_and_the_files_stay(tmp_path
     bringer.finish(End(exit_code=0))
     assert bringer.state == "kept"
     line, = said
-    assert "cannot bring what this host records to host-a" in line and "Connection refused" in line and "hint:" in line
+    assert "cannot copy files to host-a" in line and "Connection refused" in line and "hint:" in line
 
 
 def test_flags_are_checked_before_the_job(certificate: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_answer_for_two_hosts_is_said_by_the_first_one(tmp_path):
     assert [job.returncode for job in jobs] == [0, 0], (first, second)
     assert "2 of 2 ranks recorded. Merging" in first and "2 ranks = dp 2" in first, first
     assert "all 2 ranks complete" in first
-    assert f"Brought to host-a:{tmp_path}/host-a, whose launcher says the answer" in second, second
+    assert f"Copied to host-a:{tmp_path}/host-a, where the answer is printed" in second, second
     assert "2 ranks = dp 2" not in second
     assert same_files(tmp_path, hosts)
     about = distprof("stats", "--json", tmp_path / "host-a")
@@ -99,7 +99,7 @@ def test_many_hosts_have_one_answer_within_half_a_minute(tmp_path, num_hosts):
         took_s = time.monotonic() - over_s
     assert not any(job.returncode for job in jobs), (first, others)
     assert f"{num_hosts} of {num_hosts} ranks recorded. Merging" in first, first
-    assert all("Brought to host-a:" in text for text in others), others
+    assert all("Copied to host-a:" in text for text in others), others
     assert same_files(tmp_path, hosts)
     assert took_s < 30, took_s
     print(f"{num_hosts} hosts: answer {took_s:.1f} s after the last other host")
@@ -119,9 +119,9 @@ def test_a_host_that_loses_power_is_named_and_the_others_are_answered(tmp_path):
         first, second = told(jobs[:2])
         told(jobs[2:])
         took_s = time.monotonic() - over_s
-    assert "without host-c: it has not brought all that was recorded there" in first, first
+    assert "without host-c: its files did not all arrive" in first, first
     assert "Merging" in first and "3 ranks = dp 3" in first, first
-    assert "Brought to host-a:" in second, second
+    assert "Copied to host-a:" in second, second
     assert took_s < 60, took_s
     print(f"answer {took_s:.1f} s after the job was ended")
 
@@ -132,6 +132,6 @@ def test_a_host_that_cannot_connect_keeps_its_files_and_says_so(tmp_path):
         jobs = begun(hosts, tmp_path, 29537, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "127.0.0.1:29600", *SHORT))
         first, second = told(jobs)
     assert [job.returncode for job in jobs] == [0, 0]
-    assert "cannot bring what this host records to host-a" in second and "hint:" in second, second
+    assert "cannot copy files to host-a" in second and "hint:" in second, second
     assert "1 of 2 ranks recorded. The other ranks: rank 0 in host-a:" in second, second
     assert "without node 1" in first and re.search(r"1 of 2 ranks recorded. Merging", first), first

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract.watch_state import WatchFinding
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import WatchFinding, read_state
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ
 from support.several_hosts import Host, delayed, hosts_on_a_switch, narrowed, why_not, widened
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from distprof.launch.selftest import recording, selftest
-from distprof.launch.selftest.evidence import Evidence, Planted, planted_in
+from distprof.launch.selftest.evidence import Claim, Evidence, Planted, planted_in, rows
 from distprof.launch.selftest.host_claims import SAID, late
-from distprof.launch.selftest.judged import Claim, rows
-from distprof.launch.selftest.machine import jobs_here
 from distprof.launch.selftest.recording import Recorded, recorded
+from distprof.launch.selftest.selftest import jobs_here
 from support import forked
 from support.jobs import called, distprof
 from support.shown_demo import OTHERS

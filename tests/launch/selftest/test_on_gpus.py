@@ -13,10 +13,9 @@ import pytest
 
 from distprof.contract.paths import MERGED, TRACE_JSON
 from distprof.launch.selftest.device_claims import ALONE, AMONG_SEVERAL, SHARED
-from distprof.launch.selftest.evidence import Evidence, Planted
+from distprof.launch.selftest.evidence import Evidence, Planted, rows
 from distprof.launch.selftest.host_claims import SAID
-from distprof.launch.selftest.judged import rows
-from distprof.launch.selftest.machine import jobs_here
+from distprof.launch.selftest.selftest import jobs_here
 
 MAIN, SIDE = 7, 13
 TRACED = range(5, 9)

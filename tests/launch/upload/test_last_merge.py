@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import StorageError
-from distprof.launch.upload.last_merge import claimed, unclaimed
+from distprof.launch.upload.job_upload import claimed, unclaimed
 from distprof.storage.remote_path import RemotePath
 from support import forked
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, called, clean_environ

@@ -104,7 +104,7 @@ def test_a_bucket_that_may_not_be_written_is_said_in_a_line(run: Path, server: S
     line, = done.stderr.splitlines()
     assert done.returncode == 1
     assert "were not uploaded: attempt0000/rank00000: " in line
-    assert "access was denied (403 AccessDenied)  hint: may these credentials write there?" in line
+    assert "access was denied (403 AccessDenied)  hint: can these credentials write there?" in line
 
 
 @pytest.mark.parametrize("words", [("no run", "s3://jobs/a"), ("", "s3://jobs/a"), ("run", "elsewhere")])

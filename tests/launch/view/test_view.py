@@ -17,7 +17,7 @@ import pytest
 
 from distprof.launch.view import server, view
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.commands.merge import merge
+from distprof.merge.writing.merge import merge
 from support import forked
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run

@@ -10,9 +10,8 @@ import pytest
 
 from distprof.contract.watch_state import WatchFinding, certain_findings, window_folder
 from distprof.errors import OutputError, UsageError
-from distprof.launch.watching import closer_look
-from distprof.launch.watching.closer_look import CloserLooks
-from distprof.launch.watching.explained import Explanation
+from distprof.launch.watching import explanations
+from distprof.launch.watching.explanations import CloserLooks, Explanation
 from distprof.launch.watching.requests import RequestPolicy
 from distprof.launch.watching.watcher_protocol import every_s
 
@@ -31,10 +30,10 @@ def asked(monkeypatch) -> list[str]:
         (window_folder(run, len(found)) / "rank00001").mkdir(parents=True)
         return SimpleNamespace(number=len(found))
 
-    monkeypatch.setattr(closer_look, "ask", ask)
-    monkeypatch.setattr(closer_look, "latest_step", lambda _: SimpleNamespace(step=5, step_s=0.02, age_s=1.0))
-    monkeypatch.setattr(closer_look, "finished", lambda *_: True)
-    monkeypatch.setattr(closer_look, "explained", lambda *_: [
+    monkeypatch.setattr(explanations, "ask", ask)
+    monkeypatch.setattr(explanations, "latest_step", lambda _: SimpleNamespace(step=5, step_s=0.02, age_s=1.0))
+    monkeypatch.setattr(explanations, "finished", lambda *_: True)
+    monkeypatch.setattr(explanations, "explained", lambda *_: [
         Explanation(rank=1, text="", module="encoder.1", line="train.py:33", gain_ns=1.0)])
     return found
 
@@ -77,7 +76,7 @@ def test_a_job_that_cannot_be_asked_goes_on_being_watched(tmp_path, asked, monke
     def full(*_: object, **__: object) -> None:
         raise OutputError("no space", hint="")
 
-    monkeypatch.setattr(closer_look, "ask", full)
+    monkeypatch.setattr(explanations, "ask", full)
     one = finding("a")
     looked(CloserLooks(tmp_path, RequestPolicy(tmp_path, 0.0)), one)
     assert one.window is None

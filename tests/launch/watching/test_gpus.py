@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.launch.watching.readings import amd
+from distprof.launch.watching.readings.gpus import amd_readings
 from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.machines import Conditions
 from support.pretended_nvml import USUAL, asked
@@ -55,8 +55,8 @@ def test_what_a_gpu_cannot_say_is_left_out_for_good(tmp_path):
     ({"mhz": 1095, "reasons": 0x40, "celsius": 91}, "GPU 1 of host7 runs at 1,095 of 1,980 MHz: thermal"),
     ({"mhz": 1410, "reasons": 0x4}, "GPU 1 of host7 runs at 1,410 of 1,980 MHz: power limit"),
     ({"mhz": 990, "reasons": 0x88}, "GPU 1 of host7 runs at 990 of 1,980 MHz: power brake"),
-    ({"corrected": 2}, "GPU 1 of host7: 2 per second memory errors are corrected"),
-    ({"uncorrected": 3}, "GPU 1 of host7: 3 memory errors that could not be corrected"),
+    ({"corrected": 2}, "GPU 1 of host7: corrected memory errors, 2 per second"),
+    ({"uncorrected": 3}, "GPU 1 of host7: 3 uncorrected memory errors"),
     ({}, None),
 ])
 def test_trouble_of_a_gpu_is_named(tmp_path, trouble, sentence):
@@ -89,7 +89,7 @@ def test_columns_of_amd(monkeypatch):
         amdsmi_get_gpu_total_ecc_count=lambda gpu: {"correctable_count": 4, "uncorrectable_count": 0},
         amdsmi_gpu_xgmi_error_status=lambda gpu: 0, amdsmi_get_gpu_process_list=lambda gpu: [{"pid": 77}])
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    read, = amd.readings(lambda: {5: 77})
+    read, = amd_readings(lambda: {5: 77})
     values = {}
     read(values)
     assert values == {"gpu_mhz/0": 900, "gpu_most_mhz/0": 2100, "gpu_watts/0": 540, "gpu_most_watts/0": 750,

@@ -82,7 +82,7 @@ def test_a_hang_is_found_in_time_and_ends(job):
     assert finding.cost_ns == 40 * SECOND
     assert job.until(42, step=31, last_ns=LAST_NS + 41 * SECOND).until_step == 31
     assert finding.cost_ns == 41 * SECOND
-    assert finding.text == "rank 1 stood still in step 31 for 41 s, then the job went on; train.py:57"
+    assert finding.text == "rank 1 hung in step 31 for 41 s, then the job continued; train.py:57"
     assert finding.why == []
 
 

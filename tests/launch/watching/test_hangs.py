@@ -18,7 +18,7 @@ HANGS = {  # what is told has to say
     "branch": ("of second", "of first"), "op": ("called differently",),
     "lock": ("rank {who} never entered", "in take_lock"), "loader": ("rank {who} never entered",),
     "store": ("rank {who} never entered", "in wait_for_store"), "fifo": ("rank {who} never entered", "in open_fifo"),
-    "all fifo": ("in open_fifo",), "native": ("rank {who} does nothing",), "no folder": ("rank {who} does nothing",)}
+    "all fifo": ("in open_fifo",), "native": ("rank {who} is idle",), "no folder": ("rank {who} is idle",)}
 ANYBODY = ("all fifo", "branch", "op")
 """Where no rank is the one to blame."""
 Planted = tuple[str, int, int]

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from distprof.contract.conditions import MARK, READINGS, encoded, moments, reading_of
-from distprof.launch.watching.conditions_file import MOMENTS, ConditionsFile, MachineWatch, folder_of
 from distprof.launch.watching.machine import SHARE, MachineReader, MachineSample, _Reading, _share_out
 from distprof.launch.watching.readings import processes
 from distprof.launch.watching.readings.processes import Others, Ranks
 from distprof.launch.watching.readings.rates import Rates, numbers
+from distprof.launch.watching.reasons import MOMENTS, ConditionsFile, MachineWatch, folder_of
 from distprof.merge.watch.machines import HOLDS_MOMENTS, MOST_MOMENTS, Conditions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")

@@ -119,7 +119,7 @@ def test_a_port_that_is_taken_is_one_line_and_the_watch_goes_on(tmp_path, capsys
         run = make_run(tmp_path / "run")
         watching = WatchProcess(order(run, metrics=str(server.server_port)), PROGRAM)
         MadeUpRank(run, 0).steps(10)
-        assert watching.finish() == ["10 steps in 200 ms, 20.0 ms per step"]
+        assert watching.finish() == ["10 steps watched in 200 ms, 20.0 ms per step"]
     finally:
         server.shutdown()
         server.server_close()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.launch.watching.conditions_file import ConditionsFile, MachineWatch
 from distprof.launch.watching.machine import MachineReader
+from distprof.launch.watching.reasons import ConditionsFile, MachineWatch
 from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.machines import Conditions
 
@@ -93,9 +93,9 @@ def slow_disk(folder: Path):
         yield
 
 
-PLANTS = {"pinned": (busy_processor, ("may run on 1 processor",)),
+PLANTS = {"pinned": (busy_processor, ("is limited to 1 CPU",)),
           "memory": (short_of_memory, ("wait for memory", "swap")),
-          "disk": (slow_disk, ("per request", "wait for input and output"))}
+          "disk": (slow_disk, ("requests to", "wait for I/O"))}
 QUIET = {"pinned": "rank_others/0", "memory": "psi_memory", "disk": "psi_io"}
 """What others must not do already."""
 

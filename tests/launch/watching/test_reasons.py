@@ -9,9 +9,8 @@ import time
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
-from distprof.launch.watching.conditions_file import ConditionsFile
 from distprof.launch.watching.machine import MachineSample
-from distprof.launch.watching.reasons import Reasons
+from distprof.launch.watching.reasons import ConditionsFile, Reasons
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")
 
@@ -26,7 +25,7 @@ def test_what_another_host_wrote_explains_a_finding(tmp_path):
     reasons = Reasons(tmp_path, "a", "a-1", lambda: {0: os.getpid()})
     finding = WatchFinding(id="1", kind="slow_rank", ranks=[1], hosts=["b"], onset_step=5, onset_ns=now_ns - 60 * 10**9)
     hosts = {0: "a", 1: "b"}
-    assert reasons.explain([finding], hosts) == {"1": ["b: 41 % of the time tasks wait for memory"]}
+    assert reasons.explain([finding], hosts) == {"1": ["b: tasks wait for memory 41 % of the time"]}
     assert reasons.explain([finding], hosts) == {}  # not due
     over = WatchFinding(id="2", kind="slow_rank", ranks=[1], onset_step=5, onset_ns=now_ns - 60 * 10**9, until_step=9)
     assert reasons.explain([over], hosts) == {}

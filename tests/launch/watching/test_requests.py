@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON, rank_folder
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch import Frame, StepRows, encoded
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
 from distprof.errors import OutputError, UsageError
-from distprof.launch.watching.explained import explained
-from distprof.launch.watching.latest_step import latest_step
+from distprof.launch.watching.explanations import explained
+from distprof.launch.watching.rank_folders import latest_step
 from distprof.launch.watching.requests import RequestPolicy, ask, finished, latest_request, progress, usual_steps
 from support.jobs import called
 
@@ -165,7 +166,7 @@ def said(*words: object, code: int) -> str:
 def test_what_is_no_running_job_is_refused(tmp_path, monkeypatch):
     assert "not a run directory" in said(tmp_path / "none", code=1)
     run = running(tmp_path / "run")
-    assert "notes its steps" in said(run, code=1)
+    assert "is watched" in said(run, code=1)
     rank_of(run, 0, status="recording", partial=True)
     assert "first steps" in said(run, code=1)
     watched(rank_of(run, 1), last_step=500, step_ns=20_000_000, age_s=40.0)

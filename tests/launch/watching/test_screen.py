@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from distprof.launch.watching.rank_table import late_by, sparkline, worst_first
-from distprof.launch.watching.screen import plain_screen, rows_left
+from distprof.launch.watching.screen import late_by, plain_screen, rows_left, sparkline, worst_first
 from distprof.merge.text.watch import end_lines
 from distprof.terminal import Shown
 from support.made_up_states import MS, job_state, rank_state, slow_rank
@@ -69,7 +68,7 @@ def test_unknown_times_are_dashes_and_columns_of_which_nothing_is_known_are_left
     ranks = [rank_state(rank, waiting_ratio=None, step_ns=None, recent_ns=[], data_ns=None) for rank in range(2)]
     text = plain_screen(job_state(ranks=ranks, findings=[]), "runs/a")
     assert not [word for word in ("waiting", "data", "last minute") if word in text]
-    assert "nothing noticed so far" in text
+    assert "no findings so far" in text
     assert [row[2] for row in rows(text)] == ["-", "-"]
 
 
@@ -111,13 +110,13 @@ def test_noise_is_flat():
 
 def test_one_finding_is_on_the_line_of_the_job():
     assert end_lines(job_state(first_watched=0)) == [
-        "7,000 steps in 3 min 20 s, 20.0 ms per step; "
+        "7,000 steps watched in 3 min 20 s, 20.0 ms per step; "
         "rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; forward"]
     assert end_lines(job_state(num_steps=0)) == []
 
 
 def test_lines_at_the_end_begin_with_what_cost_most():
     lines = end_lines(job_state(findings=[slow_rank(rank, cost_ns=rank * 1e9) for rank in range(6)]))
-    assert lines[0].startswith("6,962 steps in 3 min 20 s")
+    assert lines[0].startswith("6,962 steps watched in 3 min 20 s")
     assert [line.split()[1] for line in lines[1:-1]] == ["5", "4", "3", "2"]
-    assert lines[-1] == "  and 2 more, which distprof watch shows"
+    assert lines[-1] == "  and 2 more; see distprof watch"

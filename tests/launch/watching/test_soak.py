@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import read_state
 from support.jobs import clean_environ
 
 pytestmark = pytest.mark.stress

@@ -16,10 +16,11 @@ import polars as pl
 import pytest
 
 from distprof.contract import rank_json
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import window_folder
-from distprof.launch.watching.explained import explained
-from distprof.launch.watching.latest_step import latest_step
+from distprof.launch.watching.explanations import explained
+from distprof.launch.watching.rank_folders import latest_step
 from support import forked
 from support.jobs import SCRIPTS, called, clean_environ
 

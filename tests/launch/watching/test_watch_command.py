@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from distprof.contract.watch_state import FORMAT, WatchState
-from distprof.contract.written_state import write_state
-from distprof.launch.watching import watched_job, watched_place
+from distprof.contract.watch_state import FORMAT, WatchState, write_state
+from distprof.launch.watching import watched_job
 from distprof.launch.watching.metrics import MetricsServer
-from distprof.launch.watching.watched_place import LauncherSource, RunSource, source_of
+from distprof.launch.watching.watched_job import LauncherSource, RunSource, source_of
 from support.jobs import called
 from support.made_up_states import job_state
 from support.ports import free_port
@@ -83,7 +82,7 @@ def test_a_run_of_which_nothing_was_watched_is_one_line(run):
 def test_what_is_no_run_is_one_line(tmp_path, name):
     (tmp_path / "file").write_text("x")
     done = called("watch", tmp_path / name)
-    assert done.returncode == 1 and f"{name} is no run directory" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 1 and f"{name} is not a run directory" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -155,7 +154,7 @@ def test_a_folder_is_taken_before_a_host_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a:1")
     assert type(source_of("a:1")) is RunSource
-    assert watched_place.ANSWER_S <= 5
+    assert watched_job.ANSWER_S <= 5
 
 
 @pytest.mark.job

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from distprof.contract.job_command import job_command
+from distprof.contract.run_json import job_command
 from distprof.errors import UsageError
 from distprof.hidden import without_secrets
 from distprof.launch.watching import watch_process

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import read_state
 from support import forked
 from support.jobs import clean_environ, record_run, wait_for
 from support.ports import free_port
@@ -58,7 +58,7 @@ def test_a_rank_that_becomes_slow_is_told_while_the_job_runs_and_named_at_its_en
     assert told["event"] == "new" and told["finding"]["ranks"] == [1]
     assert abs(told["finding"]["onset_step"] - 200) <= 10
     assert len(re.findall(r"^distprof: rank 1 slow from step ", said, re.MULTILINE)) == 1
-    assert re.search(r"^distprof: [\d,]+ steps in .* per step(; |\n +)rank 1 slow from step [\d,]+ on: ", said,
+    assert re.search(r"^distprof: [\d,]+ steps watched in .* per step(; |\n +)rank 1 slow from step [\d,]+ on: ", said,
                      re.MULTILINE)
     state = read_state(run)
     assert state is not None and not state.running and [1] in [one.ranks for one in state.findings]

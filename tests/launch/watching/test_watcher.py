@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract.watch_state import WatchState
-from distprof.contract.written_state import read_state
+from distprof.contract.watch_state import WatchState, read_state
 from distprof.launch.watching.watch_process import WatchProcess
 from support.watched_ranks import PROGRAM, MadeUpRank, PlainEngine, make_run, order
 
@@ -61,7 +60,7 @@ def test_a_finding_is_said_once_while_the_job_runs_and_again_at_its_end(run, cap
     until(lambda: state_of(run).time_ns > first.time_ns)
     for rank in ranks:
         rank.close()
-    assert watching.finish() == [f"300 steps in 6.0 s, 20.0 ms per step; {FINDING}"]
+    assert watching.finish() == [f"300 steps watched in 6.0 s, 20.0 ms per step; {FINDING}"]
     last = state_of(run)
     assert not last.running and last.num_steps == 300
     assert capsys.readouterr().err == ""
@@ -83,7 +82,7 @@ def test_what_ranks_write_as_they_end_is_in_the_last_look(run):
     for rank in ranks:
         rank.steps(17, file=1)
         rank.close()
-    assert watching.finish()[0].startswith("217 steps in ")
+    assert watching.finish()[0].startswith("217 steps watched in ")
 
 
 def test_a_job_without_watched_steps_leaves_no_state_and_says_nothing(run, capsys):
@@ -99,7 +98,7 @@ def test_a_watcher_that_is_killed_is_named_at_the_end_with_what_to_type(run, cap
     state_of(run)
     watching._process.kill()
     assert watching.finish() == []
-    assert ("distprof: the steps were not watched until the end (signal 9). Next:\n"
+    assert ("distprof: the watch ended before the job (signal 9). Next:\n"
             f"    distprof watch --once {run}\n") in capsys.readouterr().err
 
 
@@ -115,7 +114,7 @@ def test_a_watcher_that_crashes_says_why_at_the_end_and_not_before(run, capsys):
     assert watching._process.wait(PATIENCE_S) == 1
     assert capsys.readouterr().err == ""
     assert watching.finish() == []
-    assert "until the end: ArithmeticError: one thing and another. Next:" in capsys.readouterr().err
+    assert "the watch ended before the job: ArithmeticError: one thing and another. Next:" in capsys.readouterr().err
 
 
 def test_a_watcher_that_cannot_be_started_is_one_line(run, capsys, monkeypatch):
@@ -155,7 +154,7 @@ def test_a_run_directory_that_is_removed_is_not_made_again(run):
     shutil.rmtree(run)
     time.sleep(2.5)
     lines = watching.finish()
-    assert not run.exists() and lines == [f"300 steps in 6.0 s, 20.0 ms per step; {FINDING}"]
+    assert not run.exists() and lines == [f"300 steps watched in 6.0 s, 20.0 ms per step; {FINDING}"]
 
 
 def test_a_directory_that_takes_no_file_costs_only_the_file(run, capsys):
@@ -229,7 +228,7 @@ def test_a_later_attempt_takes_the_place_of_an_earlier_one(run):
     assert state_of(run).findings == [] and state_of(run).notes == [
         "torchrun restarted the job: this is the last attempt"]
     assert watching.finish() == [
-        "30 steps in 600 ms, 20.0 ms per step", "  torchrun restarted the job: this is the last attempt"]
+        "30 steps watched in 600 ms, 20.0 ms per step", "  torchrun restarted the job: this is the last attempt"]
 
 
 def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_is_gone(run, capsys, monkeypatch):
@@ -249,7 +248,7 @@ def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_i
         rank.steps(10)
     until(lambda: state_of(run).num_steps == 310)
     assert not (run / "watch" / "watcher.json").read_bytes().startswith(owner)
-    assert other.finish()[0].startswith("310 steps in ") and not (run / "watch" / "watcher.json").exists()
+    assert other.finish()[0].startswith("310 steps watched in ") and not (run / "watch" / "watcher.json").exists()
     assert "".join([*said, capsys.readouterr().err]).count("rank 1 slow") == 1
     one.finish()
 

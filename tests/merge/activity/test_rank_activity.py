@@ -9,9 +9,8 @@ import pytest
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE, WAIT_SLICE
 from distprof.merge.activity.activities import Activities, Activity
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import rank_activity
+from distprof.merge.activity.rank_activity import RankCollectives, rank_activity
 from distprof.merge.activity.rank_slices import SCHEMA
-from distprof.merge.activity.waiting import RankCollectives
 
 US = 1000
 

@@ -13,8 +13,7 @@ from distprof.contract.paths import rank_folder
 from distprof.merge.blame.analysis import VAGUE, Analysis
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.critical.replayable import open_replayable
-from distprof.merge.totals.findings import EVERYTHING
-from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.totals.findings import EVERYTHING, findings_of
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.prediction import predict
 from distprof.summaries.host_file import append

@@ -70,7 +70,7 @@ def test_ranks_that_call_different_things():
 def test_inputs_that_differ_where_some_got_through():
     lines = told(stuck(0, group(called(7, over=True), ranks=2)), stuck(1, group(called(7, size=5), ranks=2)))
     assert lines[:1] == ["stuck: rank 1 waits in all_reduce #7 of mesh_dp (0-1) for 12 s; inputs differ: rank 1 "
-                         "brought 5 Float where rank 0 brought 3 Float; it has finished on rank 0"]
+                         "passed 5 Float where rank 0 passed 3 Float; it has finished on rank 0"]
     assert lines[1:] == ["ended: rank 0 was at train.py:57 in load_batch, not in a collective (signal SIGTERM)"]
     gathered = told(*(stuck(rank, group(called(7, op="all_gather", size=rank + 1), ranks=2)) for rank in range(2)))
     assert "inputs differ" not in gathered[0] and "all ranks have entered it" in gathered[0]

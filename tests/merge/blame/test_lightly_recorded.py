@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from distprof.contract.tables import MODULES, STEPS
-from distprof.merge.blame.timed import timed_cause
+from distprof.merge.blame.causes import timed_cause
 from distprof.merge.run.tables import empty
 from support.jobs import SCRIPTS, called, merged, record_run
 

@@ -16,22 +16,21 @@ import pytest
 
 from distprof.contract.paths import rank_folder
 from distprof.contract.tables import COLLECTIVES, STEPS
+from distprof.launch.commands.comms import comms_text
+from distprof.launch.commands.stats import stats_text
 from distprof.merge.blame import first_cut
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.of_many import analysis_of_many
-from distprof.merge.commands.comms import View, comms
-from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.levels import all_tables
+from distprof.merge.levels import representatives
 from distprof.merge.levels.level_run import level_run
 from distprof.merge.report.sources import Sources
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from distprof.merge.text.communication.culprits import culprit_lines
-from distprof.merge.totals.findings import EVERYTHING
-from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.totals.findings import EVERYTHING, findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 from support.jobs import ROOT
@@ -224,12 +223,12 @@ def test_ranks_that_never_stand_still_are_not_judged(tmp_path, monkeypatch):
         append(run, summarise(run / rank_folder(rank)))
     assert by_hosts(run).blind == "no wait" and not by_hosts(run).culprits
     assert findings_of(run, choice=EVERYTHING, of_rows=False).run.summaries is None, "all tables are read"
-    told = json.loads(stats(run, as_json=True))["communication"]
+    told = json.loads(stats_text(run, as_json=True))["communication"]
     assert told["blind"] == Sources(run).summary["communication"]["blind"]
-    monkeypatch.setattr(all_tables, "MOST_ROWS", 1000)
+    monkeypatch.setattr(representatives, "MOST_ROWS", 1000)
     found = findings_of(run, choice=EVERYTHING, of_rows=False)
     assert found.run.summaries is not None and found.analysis.blind == "no wait"
-    for shown in (comms(run, choice=EVERYTHING, view=View()), stats(run)):
+    for shown in (comms_text(run), stats_text(run)):
         assert "no rank is known to have waited for a collective: whether a rank delays others is unknown" in shown
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
-from distprof.merge.blame.standstill import same_stacks, standstill
-from distprof.merge.text.communication.standstill import standstill_lines
+from distprof.merge.blame.hang import same_stacks, standstill
+from distprof.merge.text.communication.hang import standstill_lines
 
 SECOND = 1_000_000_000
 USER = StackFrame(file="/home/me/train.py", line=57, function="load_batch")
@@ -70,7 +70,7 @@ def test_where_nobody_waits_for_another_all_have_to_be_idle():
 
 @pytest.mark.parametrize(("doing", "words"), [
     ("gone", "rank 1 ended"), ("stopped", "rank 1 was stopped by a signal"),
-    ("idle", "rank 1 does nothing")])
+    ("idle", "rank 1 is idle")])
 def test_a_rank_that_told_nothing(doing, words):
     told, all_do = of(rank(0, OVER, WAIT), rank(2, OVER, WAIT)), IDLE | {1: doing}
     found = standstill(told, all_do, moving=False)

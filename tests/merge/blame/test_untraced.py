@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.merge.blame.untraced import divided
+from distprof.merge.blame.excess import divided
 
 POSITION = np.array([0, 0, 0, 1, 1])
 UNKNOWN = np.array([False, False, True, False, True])

@@ -18,7 +18,7 @@ from distprof.merge.chrome.chrome_rank import FIRST_ARROW
 from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
 from distprof.merge.chrome.drawing.drawn import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
 from distprof.merge.chrome.rank_events import IDS_PER_RANK
-from distprof.merge.cost.collective_pieces import CollectivePieces
+from distprof.merge.cost.measured_parts import CollectivePieces
 from support.drawn_rows import MS, clock_of, collective, frame
 from support.jobs import distprof, merged
 from support.perfetto import ERRORS, ask, rank_of

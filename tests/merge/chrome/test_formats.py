@@ -13,8 +13,8 @@ import pytest
 from distprof.errors import UsageError
 from distprof.merge.chrome.formats import FORMATS, Format
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.commands.merge import merge
 from distprof.merge.scan.engine import is_compiled
+from distprof.merge.writing.merge import merge
 from support.rank_traces import slice_of, write_run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
-from distprof.merge.commands.merge import merge
+from distprof.merge.writing.merge import merge
 from support.peak_memory import peak_bytes
 
 pytestmark = pytest.mark.stress

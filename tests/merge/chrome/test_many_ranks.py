@@ -15,8 +15,8 @@ from distprof.merge.chrome import chrome_json
 from distprof.merge.chrome.rank_surveys import RankSurveys
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.chrome.work_folder import WORK
-from distprof.merge.commands.merge import EVERYTHING, merge
 from distprof.merge.run.open_run import open_run
+from distprof.merge.writing.merge import EVERYTHING, merge
 from support import forked
 from support.jobs import clean_environ
 from support.peak_memory import peak_bytes

@@ -17,7 +17,7 @@ from distprof.contract.problems import TraceDamaged
 from distprof.merge.chrome.merged_trace import merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
-from distprof.merge.clock.recorded_clock import recorded_clock
+from distprof.merge.clock.choose import recorded_clock
 from distprof.merge.run.open_run import open_run
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from support.jobs import distprof

@@ -112,7 +112,8 @@ def test_the_latest_of_ranks_without_hosts_is_the_one_that_their_common_host_sho
     assert (first["rank"], first["causes"][0]["kind"]) == (again["rank"], again["causes"][0]["kind"]) == (7, "forward")
     assert abs(first["gain_ns"] - again["gain_ns"]) < 20_000
     assert "if all ranks ran on one host, --same-host settles it" in called("comms", DLRM).stdout
-    assert "--same-host" not in called("comms", "--same-host", DLRM).stdout
+    text = called("comms", "--same-host", DLRM).stdout
+    assert "settles it" not in text and "Next: distprof comms --timeline --step 10 --same-host " in text
 
 
 @pytest.mark.job
@@ -160,8 +161,8 @@ def test_the_late_gpu_is_named_though_no_clock_was_ever_compared(tmp_path, late,
     (one,) = (one for one in said["culprits"] if one["certain"])
     assert (said["clock"]["method"], one["rank"]) == ("collectives", late)
     assert abs(one["gain_ns"] / 1000 - late_us) < 20 and one["gain_error_ns"] < 0.1 * one["gain_ns"] + 20_000
-    assert "as if ranks left a collective together" in called("comms", tmp_path).stdout
-    assert "as if ranks left a collective together" in called("findings", tmp_path).stdout
+    assert "as if all ranks left a collective at the same time" in called("comms", tmp_path).stdout
+    assert "as if all ranks left a collective at the same time" in called("findings", tmp_path).stdout
 
 
 @pytest.mark.parametrize("command", ["comms", "merge"])
@@ -175,6 +176,25 @@ def test_clocks_that_are_told_to_be_one_and_are_not_are_said_to_contradict_that(
     told = called(command, "--same-host", tmp_path).stdout
     assert "5 before every rank has entered" in told and "incomplete: " in told
     assert "before every rank" not in called("comms", tmp_path).stdout.replace("none before every rank", "")
+
+
+@pytest.mark.parametrize("command", ["comms", "critical-path", "whatif --no-stragglers", "findings"])
+def test_commands_that_are_named_next_compare_times_as_this_one(tmp_path, command):
+    _late_on_gpus(tmp_path, 1, 2000.0, [0.0, 0.0], seed=3)
+    for flag in ("--same-host ", ""):
+        named = [line.split("distprof ")[1] for line in called(
+            *command.split(), *flag.split(), tmp_path).stdout.splitlines() if line.lstrip().startswith((
+                "Next: distprof", "distprof comms --timeline", "distprof critical"))]
+        assert named and all((f"--same-host {tmp_path}" in one) == bool(flag) for one in named)
+
+
+def test_nobody_is_cleared_on_clocks_that_collectives_contradict(tmp_path):
+    _late_on_gpus(tmp_path, 0, 0.0, [0.0, 3e6, -5e6], seed=2)
+    told = json.loads(called("comms", "--json", "--same-host", tmp_path).stdout)
+    assert told["blind"] == "wrong clock" and told["culprits"] == []
+    assert "collectives contradict the clocks of the ranks: whether a rank delays others is unknown" in called(
+        "comms", "--same-host", tmp_path).stdout
+    assert json.loads(called("comms", "--json", tmp_path).stdout)["blind"] is None
 
 
 def test_collectives_of_which_a_rank_has_neither_start_nor_call_bound_nothing():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from distprof.contract.rank_json import ClockPair, ClockSample
 from distprof.merge.clock.by_collectives import check_clock
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
+from distprof.merge.clock.choose import stepped_by_ns
 from distprof.merge.clock.fit import fit_line
 from distprof.merge.clock.model import Alignment, Clock, RankClock
-from distprof.merge.clock.recorded_clock import stepped_by_ns
 from distprof.recording.clock.exchange import compared
 from support.true_clock import NOW, SECOND, TrueClock, clocks, error, lines, offsets, times
 

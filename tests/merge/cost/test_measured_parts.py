@@ -18,10 +18,9 @@ from distprof.merge.chrome.drawing import collectives as drawing
 from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
 from distprof.merge.clock.by_collectives import check_clock, synchronising
 from distprof.merge.clock.model import Clock
-from distprof.merge.cost.collective_pieces import CollectivePieces
-from distprof.merge.cost.collectives import measured_collectives
-from distprof.merge.cost.measured_parts import measured_parts
-from distprof.merge.match.matched_parts import RowParts
+from distprof.merge.cost.measured_parts import CollectivePieces, measured_parts
+from distprof.merge.cost.measures import measured_collectives
+from distprof.merge.match.matched_run import RowParts
 from distprof.merge.match.matching import match
 from distprof.merge.match.mismatches import num_mismatches
 from support.comm_rows import SCHEMA, call, frame, numbered

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WAITING_FOR_ALL, bus_factor
 from distprof.merge.clock.model import Alignment, Clock
-from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.cost.collective_sums import bandwidths
 from distprof.merge.cost.measures import MEASURED, with_costs
 from distprof.merge.match.matching import match
 from support.comm_rows import call, frame

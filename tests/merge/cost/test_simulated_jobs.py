@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.contract.collective_ops import WAITING_FOR_ALL
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import WAITING_FOR_ALL, ranks_of
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.open_run import open_run
 from support.simulator.engine import Moved, Simulation

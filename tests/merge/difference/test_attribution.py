@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from distprof.merge.difference.attribution import items_table, parts_table
 from distprof.merge.difference.change import Change, exact
 from distprof.merge.difference.samples import Noise, Samples
 from distprof.merge.difference.split import is_communication
+from distprof.merge.text.difference.headlines import headlines
 
 PAIR = Noise()
 
@@ -127,3 +130,11 @@ def test_other_work_comes_first_where_it_singles_a_module_out():
     by_size = items_table(*sides, PAIR, has_common=False).rows[0].item
     wider = items_table(*sides, PAIR, has_common=False, counted=counts(set(EVEN))).rows[0].item
     assert first == "a" and wider == by_size != "a"
+
+
+def test_the_use_of_the_device_is_a_percentage_as_in_stats():
+    rates = {"samples_per_second": Change(base=300, new=400), "flops_per_second": Change(base=None, new=None),
+             "mfu": Change(base=0.094, new=0.134)}
+    found = SimpleNamespace(notes=(), facts=(), collective_counts={}, step=None, cpu=None, rates=rates, modules=None)
+    _, samples, mfu = headlines(found)
+    assert samples.startswith("samples/s 300 -> 400: ") and mfu.startswith("MFU 9.4 % -> 13.4 %: +42.6 %")

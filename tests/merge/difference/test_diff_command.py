@@ -14,7 +14,7 @@ import pytest
 
 from distprof.merge.difference.limits import limit_of
 from distprof.merge.text.difference.document import Document, Section
-from distprof.merge.text.difference.pages import markdown
+from distprof.merge.text.difference.formats import markdown
 from support.differing_runs import simulated
 from support.jobs import called
 from support.simulator.engine import Simulation

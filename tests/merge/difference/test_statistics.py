@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.merge.difference.change import LEVEL, between_runs, exact, inverse
-from distprof.merge.difference.scatter import (
+from distprof.merge.difference.samples import (
     USUAL,
     block_length,
     correlation,

@@ -14,8 +14,8 @@ from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
+from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.many_ranks import many_ranks
-from distprof.merge.totals.read_findings import findings_of
 from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.summary import reduce
 from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, write

@@ -17,7 +17,7 @@ from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
-from distprof.merge.totals.read_findings import findings_of
+from distprof.merge.totals.findings import findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 from support.jobs import distprof

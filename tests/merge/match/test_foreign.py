@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.problems import MatchingInferred, TraceDamaged
-from distprof.merge.clock.recorded_clock import on_one_host
-from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.clock.choose import on_one_host
+from distprof.merge.cost.collective_sums import bandwidths
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.difference.split import is_communication
@@ -196,8 +196,9 @@ def test_kernels_that_say_nothing_are_found_by_their_launch(tmp_path):
             at = 100 * place
             found += [cpu(f"c10d::{call}", at, 50), cpu(f"nccl:{note}", at + 5, 40, cat="user_annotation", **{
                 "Input Dims": shapes, "Input type": types}), cpu("cudaLaunchKernel", at + 9, 3, cat="cuda_runtime",
-                                                                correlation=place)]
-            found.append(kernel("SendRecv" if place else "AllReduce", at + 1000, 50, stream=stream, correlation=place))
+                                                                correlation=1 + place)]
+            found.append(kernel("SendRecv" if place else "AllReduce", at + 1000, 50, stream=stream,
+                                correlation=1 + place))
         return found[4 * first:]
 
     run = traces(tmp_path / "t", rank(0, 20), rank(0, 24), rank(1, 20))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.group_ranks import ranks_of
-from distprof.merge.cost.coverage import group_coverage
+from distprof.contract.collective_ops import ranks_of
+from distprof.merge.cost.collective_sums import group_coverage
 from distprof.merge.match.matching import ALONE, MATCHED, match
 from support.comm_rows import SCHEMA, call, frame, matched, numbered
 
@@ -266,3 +266,13 @@ def test_of_messages_only_what_contradicts_is_told():
         "sizes differ: 16 B on rank 0, 8 B on rank 1"]
     found = matched(call(0, "send", peer=0), call(0, "recv", peer=0))
     assert found["complete"].all() and found["collective"].n_unique() == 1
+
+
+def test_equal_sizes_of_exchanges_that_data_divides_bring_nothing_together():
+    """The first of rank 0 sends as much as the second of rank 1, and the other way round."""
+    splits = [[[5, 5], [12, 8], [20, 0], [7, 3]], [[10, 10], [5, 5], [7, 3], [0, 20]]]
+    found = matched(*(call(rank, "all_to_all", split_bytes=one, size_bytes=sum(one), num_elements=sum(one))
+                      for rank, mine in enumerate(splits) for one in mine))
+    for rank, mine in enumerate(splits):
+        assert found.filter(rank=rank)["collective"].to_list() == [0, 1, 2, 3]
+        assert found.filter(rank=rank)["split_bytes"].to_list() == mine

@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import distprof
-from distprof.contract.merged_tables import MERGED_OPERATORS
+from distprof.contract.merged import MERGED_OPERATORS
 from distprof.contract.parquet import schema_of
 from distprof.merge.operators import read_operators as module
 from support.jobs import called

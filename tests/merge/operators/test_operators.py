@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from distprof.contract.tables import MODULES
 from distprof.merge.operators.grouping import grouped
-from distprof.merge.operators.operator_rows import SCHEMA
+from distprof.merge.operators.rank_share import SCHEMA
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table

@@ -125,7 +125,7 @@ def test_slices_without_a_duration_are_left_out_and_counted(tmp_path):
     found = data(folder(tmp_path, bad))
     assert [row["op"] for row in found["ops"]] == ["aten::add"]
     assert found["left_out"]["slices_without_duration"] == 2
-    assert "2 slices without a usable duration skipped" in called("ops", tmp_path).stdout
+    assert "2 slices without usable times skipped" in called("ops", tmp_path).stdout
 
 
 def test_odd_shapes_and_kernels_without_a_launch_keep_their_times(tmp_path):

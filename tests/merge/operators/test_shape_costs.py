@@ -20,12 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from distprof.formulas import has_formula
 from distprof.formulas.composite_operators import is_composite
-from distprof.formulas.operator_kinds import kind_without_formula
+from distprof.formulas.dispatched_call import kind_without_formula
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
 from distprof.shape_formulas.estimates import ESTIMATES
-from distprof.shape_formulas.traced_bytes import TRAFFIC
-from distprof.shape_formulas.traced_cost import FORMULAS, has_no_flops, is_whole
+from distprof.shape_formulas.traced_cost import FORMULAS, TRAFFIC, has_no_flops, is_whole
 from distprof.shape_formulas.traced_names import ARGUMENTS
 from support.counter import Counter
 from support.jobs import called

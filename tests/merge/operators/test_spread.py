@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from distprof.merge.operators.grouping import grouped
-from distprof.merge.operators.operator_rows import SCHEMA
+from distprof.merge.operators.rank_share import SCHEMA
 from support.jobs import called
 from support.made_up_traces import folder, op
 

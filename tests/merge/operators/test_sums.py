@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distprof.merge.operators import sums
 from distprof.merge.operators.categories import category_of
 from distprof.merge.operators.grouping import grouped, grouped_sums
-from distprof.merge.operators.operator_rows import SCHEMA
+from distprof.merge.operators.rank_share import SCHEMA
 from distprof.merge.operators.sums import BY, RunSums, added_up
 
 TYPES = {**SCHEMA, "compute_ns": pl.Float64(), "memory_ns": pl.Float64()}

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from distprof.merge.replay.chain import Chains
+from distprof.merge.replay.chain import NEVER, Chains, latest_times
 from distprof.merge.replay.graph import MARK
 from distprof.merge.replay.order import ordered
-from distprof.merge.replay.slack import NEVER, latest_times
 from support.replayed_graph import graph_of
 from support.simulator.engine import Simulation
 from support.simulator.program import Call, Program, StepEnd, Wait, Work

@@ -11,11 +11,12 @@ import pytest
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON, STUCK_JSON, rank_folder
-from distprof.contract.rank_json import RankFailure, RankJson, RunJson
+from distprof.contract.rank_json import RankFailure, RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
 from distprof.merge.report.document import SECTIONS as BUILT
-from distprof.merge.text.stats import exposed
+from distprof.merge.text.rates import exposed
 from support.hostile import FILE_NAME, NAME, judge
 from support.jobs import EXAMPLES, called, record_run
 from support.kineto_files import DLRM, needs_shared

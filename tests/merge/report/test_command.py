@@ -9,7 +9,7 @@ import pytest
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RunJson
+from distprof.contract.run_json import RunJson
 from distprof.recording.run_directory import make_run_directory
 from support.jobs import called
 from support.rank_traces import slice_of, write_run

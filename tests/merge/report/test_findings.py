@@ -8,8 +8,8 @@ from html import unescape
 import pytest
 
 from distprof.merge.report.document import document
-from distprof.merge.report.finding import Finding
 from distprof.merge.report.resource_findings import (
+    Finding,
     bandwidth,
     compilations,
     data_loading,
@@ -17,7 +17,7 @@ from distprof.merge.report.resource_findings import (
     host_waits,
     memory_imbalance,
 )
-from distprof.merge.text.report_markdown import plain, render
+from distprof.merge.text.findings import plain, render
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
@@ -171,7 +171,7 @@ def device_document(*, usual_ms=None, kind="backward", passes=("time",)):
     meanwhile = [{"kind": kind, "where": None, "ratio": 0.4}, {"kind": "data", "where": None, "ratio": 0.1}]
     step = {"time_ns": None if usual_ms is None else usual_ms * MS, "low_ns": 0, "high_ns": 0, "num_steps": 3,
             "passes": list(passes)}
-    return {"step": step, "step_parts": {"source": "device", "mean": mean, "meanwhile": meanwhile}}
+    return {"step": step, "step_parts": {"source": "device", "doubts": [], "mean": mean, "meanwhile": meanwhile}}
 
 
 def test_a_device_that_waits_for_its_host_is_named_with_what_the_host_does():

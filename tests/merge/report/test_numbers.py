@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from distprof.merge.report.columns import rows_of
+from distprof.merge.report.section import rows_of
 from support.jobs import SCRIPTS, called, record_run
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder

@@ -11,9 +11,9 @@ import pytest
 
 from distprof.merge.memory.allocations import SCHEMA
 from distprof.merge.memory.run_memory import Peak
-from distprof.merge.report import collectives, memory, modules, sampling
-from distprof.merge.report.columns import rows_of
+from distprof.merge.report import communication, model, section
 from distprof.merge.report.document import document
+from distprof.merge.report.section import rows_of
 from support.many_ranks import PipelinedJob, Recorded, write_tables
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
@@ -32,8 +32,8 @@ def run(tmp_path_factory):
 @pytest.mark.long
 def test_of_many_ranks_those_that_matter_are_shown_and_it_is_said(run, monkeypatch):
     whole = document(run)
-    monkeypatch.setattr(sampling, "MOST_RANKS", 6)
-    monkeypatch.setattr(sampling, "IN_DETAIL", 2)
+    monkeypatch.setattr(section, "MOST_RANKS", 6)
+    monkeypatch.setattr(section, "IN_DETAIL", 2)
     found = document(run)
     shown = found["step_parts"]["by_rank"]["rank"]
     assert len(shown) == 6 and 5 in shown
@@ -52,7 +52,7 @@ def test_steps_are_shown_in_full_as_far_as_there_is_room(run, monkeypatch):
     whole = document(run)["collectives"]
     each = [len(step["parts"]["rank"]) for step in whole["steps"]]
     assert len(each) == 9 and document(run)["left_out"] == []
-    monkeypatch.setattr(collectives, "MOST_PARTS", 3 * max(each) + 1)
+    monkeypatch.setattr(communication, "MOST_PARTS", 3 * max(each) + 1)
     found = document(run)
     kept = found["collectives"]["steps"]
     parts = {step["step"]: step["parts"] for step in whole["steps"]}
@@ -66,7 +66,7 @@ def test_steps_are_shown_in_full_as_far_as_there_is_room(run, monkeypatch):
 @pytest.mark.long
 def test_of_a_step_that_does_not_fit_the_longest_waits_are_shown(run, monkeypatch):
     whole = {step["step"]: step for step in document(run)["collectives"]["steps"]}
-    monkeypatch.setattr(collectives, "MOST_PARTS", 60)
+    monkeypatch.setattr(communication, "MOST_PARTS", 60)
     found = document(run)
     assert sum(len(step["parts"]["rank"]) for step in found["collectives"]["steps"]) <= 60
     assert len(found["collectives"]["steps"]) == 2
@@ -82,27 +82,27 @@ def test_modules_that_take_longest_are_kept_with_what_they_lie_in(monkeypatch):
     times = [9.0, 1.0, 1.0, 8.0, 3.0, 2.0, 1.0, 0.5]
     table = pl.DataFrame({"stage": 0, "module_path": paths, "fwd_time_ns_mean": times, "bwd_time_ns_mean": 0.0,
                           "fwd_flops_mean": None}, schema_overrides={"fwd_flops_mean": pl.Float64})
-    assert modules._parents([0] * 8, paths) == [-1, 0, 1, 2, 0, 4, -1, 6]
-    monkeypatch.setattr(modules, "MOST_MODULES", 5)
+    assert model._parents([0] * 8, paths) == [-1, 0, 1, 2, 0, 4, -1, 6]
+    monkeypatch.setattr(model, "MOST_MODULES", 5)
     sample = SimpleNamespace(left_out=[])
-    assert modules._largest(table, sample)["module_path"].to_list() == ["", "a", "a.x", "a.x.0", "b"]
+    assert model._largest(table, sample)["module_path"].to_list() == ["", "a", "a.x", "a.x.0", "b"]
     assert sample.left_out == ["5 modules of 8 are shown: the slowest ones and their parents"]
 
 
 def test_a_curve_of_memory_keeps_its_maximum_and_its_end():
     held = np.random.default_rng(0).integers(0, 10**9, 12_345).cumsum() % 10**10
-    places = memory._with_maxima(held)
-    assert len(places) <= memory.MOST_POINTS and (np.diff(places) > 0).all()
+    places = model._with_maxima(held)
+    assert len(places) <= model.MOST_POINTS and (np.diff(places) > 0).all()
     assert held[places].max() == held.max() and places[-1] == len(held) - 1
-    assert (memory._with_maxima(held[:400]) == np.arange(400)).all()
+    assert (model._with_maxima(held[:400]) == np.arange(400)).all()
 
 
 def test_memory_of_unknown_kind_has_a_name():
     alive = pl.DataFrame({"category": [None, "parameter", None], "size_bytes": [5, 6, 7]}, schema_overrides=SCHEMA)
     peak = Peak(rank=0, device="cpu", time_ns=1, peak_bytes=18, before_bytes=None, unknown_bytes=0, reserved_bytes=None,
                 alive=alive, unused_bytes=None)
-    assert memory._categories([peak]) == {"names": ["unknown", "parameter"],
-                                          "by_rank": {"unknown": [12], "parameter": [6]}}
+    assert model._categories([peak]) == {"names": ["unknown", "parameter"],
+                                         "by_rank": {"unknown": [12], "parameter": [6]}}
 
 
 @pytest.mark.stress

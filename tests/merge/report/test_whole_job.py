@@ -12,10 +12,9 @@ import pytest
 from distprof.contract.watch import UNKNOWN, Note, StepRows
 from distprof.contract.watch_state import WATCH
 from distprof.files import json_text
-from distprof.merge.commands.comms import View, comms
-from distprof.merge.commands.findings import findings
-from distprof.merge.commands.stats import stats
-from distprof.merge.cost.choice import Choice
+from distprof.launch.commands.comms import comms_text
+from distprof.launch.commands.findings import findings_text
+from distprof.launch.commands.stats import stats_text
 from distprof.merge.report.document import document
 from distprof.merge.text.answer import answer
 from distprof.merge.watch.points import points, reduced
@@ -81,17 +80,17 @@ def test_the_recorded_steps_clear_nobody_who_was_slow_later(found: dict[str, Any
     straggler = next(one for one in found["findings"] if "No straggler" in one["text"])
     assert straggler["text"].startswith("No straggler in the recorded steps: ") and straggler["severity"] == "note"
     assert not any("looks wrong" in text for text in texts)
-    said = [stats(slow_later), comms(slow_later, choice=Choice(), view=View()),
-            "\n".join(answer(json.loads(stats(slow_later, as_json=True))))]
+    said = [stats_text(slow_later), comms_text(slow_later),
+            "\n".join(answer(json.loads(stats_text(slow_later, as_json=True))))]
     for text in said:
         lines = text.splitlines()
         place = next(number for number, line in enumerate(lines) if line.startswith("No straggler"))
         assert lines[place].startswith("No straggler in the recorded steps: ")
-        job = next(number for number, line in enumerate(lines) if line.startswith("3,997 steps in "))
+        job = next(number for number, line in enumerate(lines) if line.startswith("3,997 steps watched in "))
         assert job - place in (1, 2) and lines[job + 1].startswith("  rank 1 slow from step 1,5"), "beside it"
         assert text.count("rank 1 slow from step 1,5") == 1
-    assert "rank 1 slow" in findings(slow_later).lower()
-    data = json.loads(findings(slow_later, as_json=True))
+    assert "rank 1 slow" in findings_text(slow_later).lower()
+    data = json.loads(findings_text(slow_later, as_json=True))
     first = data["findings"][0]
     assert first["watch"]["kind"] == "slow_rank" and first["step"] == first["watch"]["onset_step"]
     assert first["watch"]["cost_ns"] > 1e9 and data["steps"]["change"] is None and "watched" not in data["steps"]
@@ -107,9 +106,9 @@ def test_what_the_watcher_wrote_is_taken_with_module_and_line(tmp_path: Path) ->
 
 def test_a_job_in_which_nobody_was_slow_is_cleared(tmp_path: Path) -> None:
     run = with_state(recorded(tmp_path), findings=[])
-    text = stats(run)
-    assert "No straggler: " in text and "no rank became slow, and no step time grew" in text
-    assert document(run)["absent"]["whole_job"].startswith("no step was noted after the recorded ones: run without ")
+    text = stats_text(run)
+    assert "No straggler: " in text and "no rank became slow, and step times did not grow" in text
+    assert document(run)["absent"]["whole_job"].startswith("no step was logged after the recorded ones: run without ")
 
 
 def test_no_spike_is_lost_and_gaps_stay() -> None:
@@ -148,4 +147,4 @@ def test_of_many_ranks_those_with_findings_are_shown(tmp_path: Path) -> None:
     write_watch(run, Job(world=70, num_steps=60))
     found = document(with_state(run, findings=[slow_rank(33), slow_rank(68)]))
     assert len(found["whole_job"]["ranks"]) == 64 and {33, 68} <= set(found["whole_job"]["ranks"])
-    assert any(one.startswith("the whole job is shown of 64 of 70 ranks") for one in found["left_out"])
+    assert any(one.startswith("the whole job is shown for 64 of 70 ranks") for one in found["left_out"])

@@ -16,9 +16,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from distprof.contract.parquet_footer import MARK, MARK_BYTES
 from distprof.contract.paths import FORMAT
-from distprof.contract.table_checksum import MARK, SIZE
-from distprof.merge.commands.merge import merge
+from distprof.merge.writing.merge import merge
 from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
@@ -243,8 +243,8 @@ def test_flipped_bits_in_tables_are_said_by_every_command_that_reads_them(run):
     chance = random.Random(5)
     for _ in range(2):
         for name, content in whole.items():
-            place, bit = divmod(chance.randrange(8 * (len(content) - SIZE)), 8)
-            place += SIZE if place >= content.index(MARK) else 0
+            place, bit = divmod(chance.randrange(8 * (len(content) - MARK_BYTES)), 8)
+            place += MARK_BYTES if place >= content.index(MARK) else 0
             flipped = content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1:]
             (run / "rank00001" / f"{name}.parquet").write_bytes(flipped)
         for command in ("merge", "stats", "comms"):

@@ -9,7 +9,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import distprof
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.merged import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.errors import DataError
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared

@@ -11,7 +11,7 @@ import pytest
 
 from distprof.contract import rank_json
 from distprof.contract.paths import RUN_JSON
-from distprof.contract.rank_json import RanksDirectory, RunJson
+from distprof.contract.run_json import RanksDirectory, RunJson
 from support.jobs import called, distprof
 from support.rank_traces import slice_of, write_run
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan.chrome_file import cut_overlong
+from distprof.merge.scan.repair import cut_overlong
 from support.jobs import called
 from support.rank_traces import slice_of
 

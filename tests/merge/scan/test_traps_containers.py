@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.merge.commands import merge as commands
+from distprof.merge.writing import merge as commands
 from support.jobs import distprof
 from support.perfetto import ERRORS, PLACES, ask
 from support.rank_traces import files, merge, slice_of, text_of, write_run
@@ -86,7 +86,7 @@ def test_memory_is_that_of_a_chunk_and_not_of_the_trace(tmp_path):
     """Who decompresses a trace whole, or makes an object of each event, needs several times its text."""
     events = b",".join(json.dumps(slice_of(f"name {number}", number, 1, args={"x": "y" * 1000})).encode()
                        for number in range(5000))
-    program = ("import re, sys; from pathlib import Path; from distprof.merge.commands import merge as merging;"
+    program = ("import re, sys; from pathlib import Path; from distprof.merge.writing import merge as merging;"
                "merging.merge(Path(sys.argv[1]));"
                "print(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1])")
     peaks = []

@@ -15,7 +15,7 @@ from support.jobs import PATIENCE_S, clean_environ
 SHOW = """
 import sys
 from pathlib import Path
-import distprof.merge.commands.memory
+import distprof.merge.text.snapshots
 from distprof.launch.cli import group
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from distprof.contract.merged import MfuBasis
 from distprof.contract.problems import FilesMissing, NoteOfRank
-from distprof.contract.summary import MfuBasis
 from distprof.merge.text.answer import answer
 from distprof.merge.text.phrases import brief
 from support.jobs import distprof
@@ -117,7 +117,7 @@ def test_ten_lines_are_enough_for_several_late_ranks_and_many_problems():
         "  Fixing it would cut the step from 50.0 to 40.0 ms (± 1.0 ms).",
         "Rank 3 delays every step by 10.0 ms (20.0 %)"]
     assert lines[7:] == ["  distprof comms says more about it", "incomplete: rank 0: something",
-                         "incomplete: 4 more, which distprof stats lists"]
+                         "incomplete: 4 more; see distprof stats"]
 
 
 @pytest.mark.job

@@ -106,12 +106,12 @@ def test_codes_differ():
      "1 file skipped: a merged trace (a.json)"),
     (ExecutionTraceLeftOut(file="et.json", what="without_rank", timelines=("t.json",)),
      {"code": "execution_trace_left_out", "file": "et.json", "what": "without_rank", "timelines": ["t.json"]},
-     "et.json skipped: an execution trace of t.json, whose rank is not known. distprof export et.json t.json joins the "
+     "et.json skipped: an execution trace of t.json, whose rank is unknown. distprof export et.json t.json joins the "
      "two"),
     (ExecutionTraceLeftOut(file="et.json", what="alike", timelines=("a.json", "b.json")),
      {"code": "execution_trace_left_out", "file": "et.json", "what": "alike", "timelines": ["a.json", "b.json"]},
-     "et.json skipped: an execution trace of which several timelines have all calls (a.json, b.json). A name with the "
-     "rank tells, like et_rank0.json"),
+     "et.json skipped: an execution trace whose calls are in several timelines (a.json, b.json). Put the rank into its "
+     "name, like et_rank0.json"),
     (RanksFromNames(names="mesh", contradicted=True),
      {"code": "ranks_from_names", "names": "mesh", "contradicted": True},
      "several traces claim the same rank: ranks are taken from tp, pp and dp in the file names"),

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from distprof.contract.problems import StepsUnsure
-from distprof.contract.rank_json import RankJson
-from distprof.contract.steps_found import OptimizerSteps, StepsFound
-from distprof.merge.run.steps_found import unsure
+from distprof.contract.rank_json import OptimizerSteps, RankJson, StepsFound
+from distprof.merge.run.recorded import unsure
+from distprof.merge.text.phrases import evaluation_line, step_line
 from distprof.merge.text.problems import sentence
-from distprof.merge.text.steps import evaluation_line, step_line
 
 CRITIC, GENERATOR = OptimizerSteps(name="Critic's Adam", steps=5), OptimizerSteps(name="Generator's Adam")
 
@@ -37,7 +36,7 @@ def test_evaluation_is_one_line_with_what_is_known():
     assert step_line(None) is None and evaluation_line(None) is None
     line = evaluation_line({"calls": 1.25, "flops": 2e6, "time_ns": None})
     assert line is not None and line.endswith(
-        "in no total), per GPU: 1.25 forward calls a step, 2.00 M FLOPs in the counted step")
+        "in no total), per GPU: 1.25 forward calls per step, 2.00 M FLOPs in the counted step")
 
 
 def ranks(*found: StepsFound) -> list[RankJson]:

@@ -43,13 +43,14 @@ SENTENCES = [
     (finding("memory_growth", bytes_per_hour=1.5e9), "memory of rank 1 grows from step 6,204 on: 1.50 GB per hour"),
     (finding("pauses", ranks=[], why=["evaluation"], period_steps=500.0, cost_ns=4000 * S),
      "evaluation every 500 steps, first in step 6,204: 66 min 40 s in all"),
-    (finding("stopped"), "rank 1 silent since step 6,204 while others go on"),
-    (finding("stopped", until_step=7000), "rank 1 silent for a while, from step 6,204 on, while others went on"),
-    (finding("hang", why=["rank 1: main (a.py:3)"]), "rank 1 hangs since step 6,204; rank 1: main (a.py:3)"),
+    (finding("stopped"), "rank 1 has reported nothing since step 6,204, while others continue"),
+    (finding("stopped", until_step=7000),
+     "rank 1 reported nothing for a while, from step 6,204 on, while others continued"),
+    (finding("hang", why=["rank 1: main (a.py:3)"]), "rank 1 has hung since step 6,204; rank 1: main (a.py:3)"),
     (finding("hang", until_step=6204, cost_ns=90 * S, why=["rank 1: main (a.py:3)"], line="a.py:3"),
-     "rank 1 stood still in step 6,204 for 90 s, then the job went on; a.py:3"),
+     "rank 1 hung in step 6,204 for 90 s, then the job continued; a.py:3"),
     (finding("hang", ranks=[], until_step=6204),
-     "all ranks stood still in step 6,204 for a while, then the job went on"),
+     "all ranks hung in step 6,204 for a while, then the job continued"),
 ]
 
 
@@ -72,7 +73,7 @@ def test_long_times(seconds: float, text: str) -> None:
 
 
 def test_the_job_in_one_line() -> None:
-    assert job_line(state()) == "10,000 steps in 3 min 20 s, 20.1 ms per step"
+    assert job_line(state()) == "10,000 steps watched in 3 min 20 s, 20.1 ms per step"
 
 
 def test_the_dearest_comes_first_and_pauses_last() -> None:
@@ -83,4 +84,4 @@ def test_the_dearest_comes_first_and_pauses_last() -> None:
 
 
 def test_that_nothing_was_noticed_is_said() -> None:
-    assert job_lines(state(finding("pauses")))[1] == "  no rank became slow, and no step time grew"
+    assert job_lines(state(finding("pauses")))[1] == "  no rank became slow, and step times did not grow"

@@ -13,7 +13,7 @@ from distprof.contract.paths import RANK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.contract.stuck import StackFrame
 from distprof.contract.tables import WAITS
-from distprof.merge.text.script_lines import file_name, short_names
+from distprof.merge.text.phrases import file_name, short_names
 from support.caching_allocator import Allocator, Frames, snapshot
 from support.jobs import called
 from support.made_up_traces import folder, op

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.tables import COLLECTIVES, PARAMETERS
 from distprof.merge.run.tables import empty
 from distprof.merge.topology.evidence import evidence_of

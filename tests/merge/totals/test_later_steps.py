@@ -11,7 +11,7 @@ import pytest
 
 from distprof.contract.watch import Frame, StepRows, encoded
 from distprof.merge.totals.later_steps import job_steps, step_change
-from distprof.merge.watch.step_ends import MAGIC
+from distprof.merge.watch.pieces import MAGIC
 
 
 def old_file(folder: Path, first: int, times: np.ndarray) -> None:

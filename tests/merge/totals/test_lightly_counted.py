@@ -13,9 +13,9 @@ from distprof.contract.tables import OPS, STEPS
 from distprof.merge.run.recorded import _lightly
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import empty
-from distprof.merge.totals.held_parameters import Holding
-from distprof.merge.totals.module_sums import ModuleSums
+from distprof.merge.totals.modules import ModuleSums
 from distprof.merge.totals.operator_sums import operator_sums
+from distprof.merge.totals.parameters import Holding
 from distprof.merge.totals.recorded_tables import RecordedTables
 from distprof.merge.totals.totals import model_totals, per_rank
 

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.contract.merged_tables import MERGED_MODULES
+from distprof.contract.merged import MERGED_MODULES
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, TableRow
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import NAMES, TYPES, empty
-from distprof.merge.totals.held_parameters import Holding
-from distprof.merge.totals.module_sums import REDUCED, TIMES, ModuleSums
+from distprof.merge.totals.modules import REDUCED, TIMES, ModuleSums
 from distprof.merge.totals.operator_sums import KEYS, SUMS, Adding, of_a_rank, operator_sums
-from distprof.merge.totals.parameters import model_params
+from distprof.merge.totals.parameters import Holding, model_params
 
 PP, DP, TP = 2, 2, 2
 PLACES = [{"pp": rank // (DP * TP), "dp": rank // TP % DP, "tp": rank % TP} for rank in range(PP * DP * TP)]

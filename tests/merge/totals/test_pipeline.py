@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from distprof.merge.totals.pipeline import pipeline_of
+from distprof.merge.totals.totals import pipeline_of
 from support.drawn_rows import run_of as drawn_run
 from support.jobs import SCRIPTS, distprof, record_run
 

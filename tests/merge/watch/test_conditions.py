@@ -42,7 +42,8 @@ def test_sentences_say_how_much():
     pinned(machines, 6, slice(600, None))
     machines.columns["host1"]["rank_others/6"][600:] = 0.52
     assert told(machines, [7], 600) == ["GPU 3 of host1 runs at 1,095 of 1,980 MHz: thermal"]
-    assert told(machines, [6], 600) == ["rank 6 may run on 1 processor of host1, of which others take 52 %: python"]
+    assert told(machines, [6], 600) == [
+        "rank 6 is limited to 1 CPU of host1, and other processes use 52 % of it: python"]
 
 
 def test_a_host_that_others_use_is_named_with_them():
@@ -51,8 +52,8 @@ def test_a_host_that_others_use_is_named_with_them():
     machines.columns["host0"]["runnable"][600:] = 3.1
     machines.others["host0"][600:] = ["python, make"] * 60 + ["python"] * 40
     sentence, = told(machines, [0, 1, 2, 3], 600, "slow_host")
-    assert sentence.startswith("host0: 3.1 processes per processor since ")
-    assert sentence.endswith(" (python, not of this job)")
+    assert sentence.startswith("host0: 3.1 runnable processes per CPU since ")
+    assert sentence.endswith(" (python, not part of this job)")
 
 
 def test_what_began_at_another_time_is_not_named():

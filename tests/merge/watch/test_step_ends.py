@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.watch.step_ends import MAGIC, old_columns, step_ends
+from distprof.merge.watch.pieces import MAGIC, old_columns, step_ends
 
 
 @given(cut=st.integers(0, 100), damage=st.binary(max_size=24))

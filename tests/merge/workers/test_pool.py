@@ -13,9 +13,9 @@ import pytest
 from distprof.errors import DataError
 from distprof.merge.chrome import rank_surveys
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.commands.merge import merge
 from distprof.merge.workers.choice import Workers
 from distprof.merge.workers.pool import AHEAD, Pool, ProcessPool
+from distprof.merge.writing.merge import merge
 from support.rank_traces import slice_of
 
 

@@ -17,8 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distprof.process.identity import Identity
 from distprof.recording.clock import client as clock
 from distprof.recording.clock.client import TOTAL_S, ClockRecorder
-from distprof.recording.clock.exchange import MEETING_S
-from distprof.recording.clock.peers import FAN_OUT, PREFIX, Place
+from distprof.recording.clock.exchange import FAN_OUT, MEETING_S, PREFIX, Place
 
 
 def test_time_for_comparing_is_limited_for_a_meeting_and_for_a_recording(monkeypatch):

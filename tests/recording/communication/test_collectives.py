@@ -10,9 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.contract.group_ranks import ranks_of
-from distprof.merge.cost.collectives import most_often_late
+from distprof.contract.collective_ops import ranks_of
 from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.cost.measures import most_often_late
 from distprof.merge.run.open_run import open_run
 from support.jobs import SCRIPTS, distprof, merged, record_run
 

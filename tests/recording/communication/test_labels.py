@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 import torch
 
-from distprof.contract.collective_ops import OP_OF_C10D
-from distprof.contract.group_ranks import ranks_of
+from distprof.contract.collective_ops import OP_OF_C10D, ranks_of
 from support.attempts import most_hold
 from support.jobs import EXAMPLES, SCRIPTS, record_run
 

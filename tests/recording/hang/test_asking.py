@@ -7,7 +7,7 @@ import msgspec
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
 from distprof.files import write_whole
 from distprof.launch.watching.hangs import ask_for_stacks
-from distprof.recording.hang.asking import StacksAsked
+from distprof.recording.hang.watch import StacksAsked
 
 
 def test_each_time_counts_once(tmp_path):

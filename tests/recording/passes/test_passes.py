@@ -13,8 +13,8 @@ from distprof.contract.tables import OPS, TableRow
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import ModuleScopes
 from distprof.recording import pass_switch
+from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.communication.labels import CollectiveRecorder
-from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.line_sampler import LineSampler
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES

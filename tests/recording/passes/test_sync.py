@@ -1,4 +1,4 @@
-"""The sync pass: each planted wait is found with its line, and nothing where nothing waits."""
+"""The sync pass: each planted wait is found with its line, and nothing where nothing waits; waits of a line add up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import re
 import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -20,9 +22,9 @@ from torch.utils.data import DataLoader
 import distprof
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import ModuleScopes
-from distprof.recording.blocking.blocking_log import BlockingLog
+from distprof.recording.blocking.blocking_log import BlockingLog, Wait
 from distprof.recording.blocking.functions import WaitingFunctions
-from distprof.recording.blocking.operators import copying
+from distprof.recording.blocking.operators import DdpWaits, copying
 from distprof.recording.blocking.origins import NodeOwners, is_in_kernel, place_of_thread
 from support.jobs import SCRIPTS, called, merged, record_run
 
@@ -326,3 +328,41 @@ def test_a_signal_in_the_midst_of_an_operator_waits_for_its_end(tmp_path):
 
     waits_of(tmp_path, read)
     assert seen[0] is False and {True, False} <= set(seen)
+
+
+def test_a_signal_in_the_midst_of_an_all_reduce_of_ddp_waits_for_its_end():
+    seen: list[bool] = []
+
+    class Operator:
+        def redispatch(self, keys: object, buckets: object) -> None:
+            seen.append(is_in_kernel())
+
+    kernel = DdpWaits(BlockingLog.__new__(BlockingLog), lambda function: function)._kernel(Operator())
+    kernel(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), [torch.ones(1)])
+    assert seen == [True]
+    assert not is_in_kernel()
+
+
+READ = Wait("aten::item", "device", "cpu", blocking=True)
+WOULD = Wait("aten::nonzero", "device", "cpu", blocking=False)
+
+
+def test_calls_of_a_line_are_added_up_in_each_step_and_what_follows_the_last_one_is_dropped():
+    step = [0]
+    owners = SimpleNamespace(where=lambda: ("layers.1", "forward"))
+    log = BlockingLog(owners, guard=lambda function: function, step=lambda: step[0], phase=lambda: None)
+    log.start()
+    for number, durations in enumerate(((5, 9, 7), (4,), (100,))):
+        step[0] = number
+        for wait in (READ, WOULD):
+            for ns in durations:
+                log.add(wait, ns, sys._getframe())
+        if number < 2:
+            log.next_step()
+    log.forget_step()
+    rows = log.rows()
+    assert [(row["step"], row["op"], row["calls"], row["blocked_ns"], row["longest_ns"]) for row in rows] == [
+        (0, "aten::item", 3, 21, 9), (0, "aten::nonzero", 3, 0, 0), (1, "aten::item", 1, 4, 4),
+        (1, "aten::nonzero", 1, 0, 0)]
+    assert {(row["module_path"], row["phase"], row["thread"]) for row in rows} == {("layers.1", "forward", "steps")}
+    assert {row["file"].rpartition("/")[2] for row in rows} == {"test_sync.py"}

@@ -151,7 +151,7 @@ def test_a_folder_that_is_removed_ends_the_watch_and_not_the_job(tmp_path, monke
         assert not rec.later.is_on
     assert steps == 59 and not (tmp_path / "run").exists()
     said = capfd.readouterr().err
-    assert said.count("steps are no longer noted, training continues: No such file") == 1
+    assert said.count("steps are no longer watched, training continues: No such file") == 1
 
 
 def test_phases_are_those_of_the_script(tmp_path, short_rows):

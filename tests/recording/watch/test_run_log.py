@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract.written_state import write_state
+from distprof.contract.watch_state import write_state
 from distprof.recording.watch import run_log as module
-from distprof.recording.watch.open_runs import VARIABLE, MlflowRun, WandbRun
-from distprof.recording.watch.run_log import RunLog, points, run_log
+from distprof.recording.watch.run_log import VARIABLE, MlflowRun, RunLog, WandbRun, points, run_log
 from support import forked, wandb_files
 from support.jobs import clean_environ, record_run
 from support.made_up_states import job_state, rank_state, slow_rank
@@ -24,7 +23,7 @@ OURS = ("distprof/", "_")
 LOGGING = """
 import sys
 import wandb
-from distprof.recording.watch.open_runs import WandbRun
+from distprof.recording.watch.run_log import WandbRun
 from distprof.threads import UnseenThread
 
 run, ours, over = wandb.init(project="p", dir=sys.argv[1]), WandbRun(), []

@@ -18,7 +18,8 @@ from torch import nn
 
 import distprof
 from distprof.contract import rank_json
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import RankJson
+from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
 from distprof.recording.watch import rows, windows
 from support import forked

@@ -104,7 +104,7 @@ def test_a_folder_that_may_not_be_written_is_noticed_before_the_work(run: str, s
     there = f"ssh://{server.host}{tmp_path}/m"
     line = _one_line("merge", run, "--out", there)
     assert line.startswith(f"distprof: cannot write {there}: access was denied (")
-    assert "hint: may these credentials write there?" in line
+    assert "hint: can these credentials write there?" in line
     assert not (tmp_path / "m").exists()
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.paths import RANK_JSON, rank_folder
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import COLLECTIVES, EVENTS, STEPS

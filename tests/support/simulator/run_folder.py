@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from distprof.contract.group_ranks import text_of
+from distprof.contract.collective_ops import text_of
 from distprof.contract.mesh import MODEL_PARALLEL
 from distprof.contract.parquet import schema_of
 from distprof.contract.paths import RANK_JSON, rank_folder

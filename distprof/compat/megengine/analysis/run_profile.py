@@ -15,7 +15,7 @@ from distprof.compat.megengine.analysis.profile import SCHEMA, Profile, dtype_of
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
 from distprof.merge.operators.counted_work import Coverage, with_counts
-from distprof.merge.operators.operator_rows import RankOperators, as_texts
+from distprof.merge.operators.rank_share import RankOperators, as_texts
 from distprof.merge.operators.read_operators import rank_operators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes import WANTED, ShapeCoverage, tensors_of

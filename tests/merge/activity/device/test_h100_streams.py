@@ -52,7 +52,7 @@ def test_the_sleep_is_the_hosts_and_known_to_follow_a_synchronisation(found):
         assert 3e6 * TRUTH["sleep_ms"] / 3 < row["after_sync_ns"] <= row["host_idle_ns"]
         assert row["host_idle_ns"] + row["sync_idle_ns"] > 0.95 * row["idle_ns"]  # no stream waits while none runs
     text = called("comms", PATH).stdout
-    assert "directly follow a synchronisation that had emptied the queue" in text
+    assert "directly follow a synchronisation that emptied the queue" in text
     assert "between backward and optimizer" in text
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.execution.dependencies.edges import edges
-from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
+from distprof.merge.execution.dependencies.storage_dependencies import edges, storage_dependencies
 from distprof.merge.execution.dependencies.tensor_uses import written_arguments
 from distprof.merge.execution.node_table import read_table
 from distprof.merge.execution.rank_graph import rank_graph

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS
 from distprof.merge.execution.communication import Communication
-from distprof.merge.execution.dependencies.edges import edges
+from distprof.merge.execution.dependencies.storage_dependencies import edges
 from distprof.merge.execution.formats.chakra_nodes import ExportContext
 from distprof.merge.execution.formats.linked_json import FIRST_ID, write_linked
 from distprof.merge.execution.process_groups import ProcessGroups

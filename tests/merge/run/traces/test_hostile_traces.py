@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import DataError
-from distprof.merge.commands.merge import merge
-from distprof.merge.commands.stats import stats
+from distprof.launch.commands.stats import stats_text
 from distprof.merge.scan.engine import is_compiled
+from distprof.merge.writing.merge import merge
 from support.jobs import clean_environ, distprof
 
 ABOUT = b'"distributedInfo":{"rank":1,"world_size":3},'
@@ -178,9 +178,9 @@ def test_a_run_directory_may_have_a_name_that_is_no_utf8(ddp, tmp_path):
     run = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run\xff"))
     shutil.copytree(ddp, run, ignore=shutil.ignore_patterns("merged"))
     assert "4 of 4 ranks" in merge(run)
-    assert json.loads(stats(run, as_json=True))["per_gpu"]["fwd_flops"]["mean"] > 0
+    assert json.loads(stats_text(run, as_json=True))["per_gpu"]["fwd_flops"]["mean"] > 0
     (run / "merged" / "summary.json").unlink()
-    assert json.loads(stats(run, as_json=True))["ranks"] == [0, 1, 2, 3]
+    assert json.loads(stats_text(run, as_json=True))["ranks"] == [0, 1, 2, 3]
 
 
 def archive(path: Path, *members: tuple[str, bytes | tuple[bytes, str]]) -> None:

@@ -10,7 +10,7 @@ import tarfile
 import polars as pl
 import pytest
 
-from distprof.contract.summary import SUMMARY_KEYS
+from distprof.contract.merged import SUMMARY_KEYS
 from distprof.merge.run.traces.rank_from_name import ranks_of_places
 from distprof.merge.run.traces.trace_identity import identity_of
 from support.jobs import distprof

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from distprof.errors import UsageError
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Cause, Culprit
-from distprof.merge.blame.shifting import ShiftingLateness
+from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.cost.choice import Choice, chosen, group_label
-from distprof.merge.cost.coverage import coverage
-from distprof.merge.cost.kinds import kinds
-from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.cost.collective_sums import coverage, kinds, per_collective
 from distprof.merge.text.communication.comms import HEADER, breakdown_rows, coverage_line
 from distprof.merge.text.communication.comms_tables import list_slowest
 from distprof.merge.text.communication.culprits import culprit_lines
@@ -150,7 +148,8 @@ def test_a_culprit_is_named_with_cost_cause_certainty_and_what_fixing_gains():
     ("annotation", "evaluate", "`evaluate` takes 20.8 ms against 0.1 ms on its peers"),
     ("whole", None, "all its work takes 20.8 ms against 0.1 ms on its peers"),
     ("unknown", None, "cause unknown: these steps have no timeline; rerun with `--steps wait=1`"),
-    ("unknown", "between slices", "cause unknown: its trace shows nothing in that time")])
+    ("unknown", "between slices",
+     "cause unknown: no module or annotation in its trace tells what that time belongs to")])
 def test_causes_in_words(kind, where, words):
     cause = Cause(kind=kind, where=where, gain_ns=22e6, spent=20.8e6, of_peers=0.1e6)
     assert told(culprit(causes=[cause]))[0] == f"{DELAYS}{words}; p = 0.0001"

@@ -6,9 +6,8 @@ import json
 
 import polars as pl
 
-from distprof.merge.activity.device.idleness import CAUSES
 from distprof.merge.activity.device.rank_device import FRAMES, NO_DEVICES, DeviceSteps
-from distprof.merge.activity.device.steps import SCHEMA
+from distprof.merge.activity.device.steps import CAUSES, SCHEMA
 from distprof.merge.text.communication.device_steps import (
     idle_lines,
     idle_words,
@@ -109,7 +108,7 @@ def test_what_no_slice_tells_is_not_left_out_beside_what_slices_tell():
     devices = DeviceSteps(**{name: pl.DataFrame(frames.get(name, []), schema=schema)
                              for name, schema in FRAMES.items()})
     first = next(idle_lines(devices))
-    assert first.endswith("in a step: unknown 700 ns (70.0 %), backward 20 ns (2.0 %)")
+    assert first.endswith("per step: unknown 700 ns (70.0 %), backward 20 ns (2.0 %)")
 
 
 def usual(time_ns):
@@ -120,14 +119,14 @@ def test_a_step_time_that_the_work_of_the_device_does_not_fit_into_is_doubted():
     rows = pl.DataFrame({"device_step_ns": [3.1e6], "idle_ns": [0.3e6]})
     assert "without it, a step takes 3.00 ms" in without_profiler(rows, usual(3e6))
     doubted = without_profiler(rows, usual(444e3))
-    assert "the device alone works 2.80 ms in a step: the step time of 444.00 us is that of the host" in doubted
+    assert "the device is busy for 2.80 ms of a step: the step time of 444.00 us is that of the host" in doubted
 
 
 def test_commands_are_counted_though_none_has_a_launch(tmp_path):
     kernels = [op("kernel", 1000 * number + 20, 100, tid=7, cat="kernel") for number in range(3)]
     text = called("comms", folder(tmp_path, [*(marked(number, 1000 * number, 1000 * number + 1000)
                                                for number in range(3)), *kernels])).stdout
-    assert "steps of devices are unknown; in no step: 3 commands (300.00 us) whose launch is not in" in text
+    assert "steps of devices are unknown; in no step: 3 commands (300.00 us) whose launch is unknown" in text
     assert "no collective was recorded\n" in text
 
 

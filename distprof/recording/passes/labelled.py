@@ -1,0 +1,163 @@
+"""The trace pass and the arrivals pass: steps in which every collective is labelled.
+
+The trace pass has the profiler's timeline beside it. The arrivals pass tells when this rank comes to each collective
+and waits for it, over many steps. What the thread uses of its processor is noted in both.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from distprof.contract.passes import ARRIVALS
+from distprof.contract.paths import TRACE_JSON
+from distprof.contract.tables import EVENTS, TableRow
+from distprof.recording.communication.backend_times import time_calls
+from distprof.recording.passes.protocol import Pass, PassContext
+from distprof.recording.run_directory import RankFolder
+from distprof.recording.tracing.timeline import Timeline
+from distprof.system import resource
+
+SCHEDULING = Path("/proc/thread-self/schedstat")
+"""Time on a processor, time ready to run without one (both in ns), number of turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    thread: int
+    cpu_ns: int
+    switched_out: int
+    run_queue_ns: int | None
+
+    @classmethod
+    def now(cls) -> _Reading:
+        return cls(thread=threading.get_ident(), cpu_ns=time.thread_time_ns(),
+                   switched_out=resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw, run_queue_ns=_run_queue_ns())
+
+
+class ThreadUsage:
+    """Usage of the calling thread in each step."""
+
+    def __init__(self) -> None:
+        self.rows: list[TableRow] = []
+        """Columns of steps.parquet, a row per step; empty ones where a step ended on another thread."""
+        self._began: _Reading | None = None
+
+    def begin(self) -> None:
+        """A step begins here."""
+        self._began = _Reading.now()
+
+    def end(self) -> None:
+        """It ends, and the next one begins."""
+        began, ended = self._began, _Reading.now()
+        self.rows.append(_difference(began, ended) if began is not None and began.thread == ended.thread else {})
+        self._began = ended
+
+
+def _difference(began: _Reading, ended: _Reading) -> TableRow:
+    known = began.run_queue_ns is not None and ended.run_queue_ns is not None
+    return {"cpu_ns": ended.cpu_ns - began.cpu_ns, "switched_out": ended.switched_out - began.switched_out,
+            "run_queue_ns": (ended.run_queue_ns or 0) - (began.run_queue_ns or 0) if known else None}
+
+
+def _run_queue_ns() -> int | None:
+    try:
+        return int(SCHEDULING.read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None  # not Linux, or a kernel that does not count it
+
+
+class LabelledSteps(Pass):
+    """What the trace pass and the arrivals pass have in common."""
+
+    labels_collectives = True
+
+    def __init__(self, context: PassContext) -> None:
+        self._collectives, self._lines = context.collectives, context.lines
+        self._usage = ThreadUsage()
+
+    def restart_step(self) -> None:
+        self._lines.look_at_this_thread()
+        self._usage.begin()
+
+    def next_step(self) -> None:
+        self._usage.end()
+
+    def step_columns(self) -> Sequence[TableRow]:
+        """What the thread used of its processor."""
+        return self._usage.rows
+
+
+class ArrivalSteps(LabelledSteps):
+    """Steps in which collectives are labelled, and nothing else is on; of one rank, whose calls wait for nobody, steps
+    that nothing slows down."""
+
+    name = ARRIVALS
+
+    def start(self) -> None:
+        if dist.is_available() and not (dist.is_initialized() and dist.get_world_size() == 1):
+            self._collectives.start()
+        self._lines.start()
+
+    def stop(self) -> None:
+        self._lines.stop()
+        self._collectives.stop()
+
+
+TABLE_BYTES, CALL_BYTES = 20_000, 64
+"""What events.parquet and collectives.parquet take without rows, which are written later; and a row of the latter."""
+
+
+class TraceSteps(LabelledSteps):
+    """Steps under the profiler."""
+
+    name = "trace"
+    slowed_by_compilation = True
+    lost_elsewhere = "the timeline is lost: only the thread that started it can end it"
+
+    def __init__(self, context: PassContext) -> None:
+        super().__init__(context)
+        self._timeline = Timeline(context.scopes, context.sessions, context.note, context.tags)
+
+    def start(self) -> None:
+        self._timeline.start()
+        if dist.is_available():
+            self._collectives.start(timeline=self._timeline.recording)
+        self._lines.start()
+
+    def stop(self) -> None:
+        self._lines.stop()
+        self._collectives.stop()
+        self._timeline.stop()
+
+    def closure_begins(self) -> None:
+        self._timeline.closure_begins()
+
+    def closure_ends(self) -> None:
+        self._timeline.closure_ends()
+
+    def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
+        if ended and not elsewhere and not self._timeline.is_written:
+            self._write_timeline(folder, [step for step in steps if step["pass"] == self.name])
+
+    def _write_timeline(self, folder: RankFolder, traced: Sequence[TableRow]) -> None:
+        room = self._timeline.room_in(folder.path) - TABLE_BYTES - CALL_BYTES * len(self._collectives.calls)
+        content = self._timeline.write(folder.path / TRACE_JSON, steps=traced, room=room)
+        folder.left_out = self._timeline.left_out
+        time_calls(self._collectives.calls, content.backend_events)
+        if content.rows:
+            folder.files[TRACE_JSON] = len(content.rows)
+            _add_steps(content.rows, traced)
+            folder.write_rows(EVENTS, content.rows)
+
+
+def _add_steps(events: Sequence[TableRow], traced: Sequence[TableRow]) -> None:
+    """Adds to each event the step in which it starts."""
+    windows = [(step["start_ns"], step["end_ns"], step["step"]) for step in traced]
+    for event in events:
+        event["step"] = next((step for start, end, step in windows if start <= event["start_ns"] < end), None)

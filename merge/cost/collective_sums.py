@@ -1,0 +1,250 @@
+"""Sums of collectives: by op and group, each over its ranks, by size and reach, and how many were matched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from distprof.merge.cost.choice import group_key, group_label
+from distprof.merge.run.group_ranks import with_lists
+
+NEEDED = ("op", "group_key", "group", "group_description", "group_ranks", "num_ranks", "size_bytes",
+          "arrival_spread_ns", "wait_ns", "transfer_ns", "algbw", "busbw", "between_hosts", "unsure")
+"""Columns of `per_collective` that are looked at."""
+EACH_GROUP = 12
+"""From more lines than this on, groups with one description and size are one line."""
+_OF_ALL = (
+    "step", "group", "group_description", "dtype", "complete", "mismatch", "matched_by", "num_ranks",
+    "arrival_spread_ns", "late_rank", "end_spread_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts",
+)
+"""Columns that are equal in all rows of a collective, or nearly."""
+BY_SIZE = ("op", "group_description", "num_ranks", "between_hosts", "size_bucket")
+"""What collectives are put together by; groups of one description and size are alike: the tp groups of all hosts."""
+BY_GROUP = ("group", "group_description", "group_ranks", "matched_by")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveKind:
+    """All collectives of one op in one group, or in groups that are alike."""
+
+    op: str
+    group: str
+    """Label of the group, or `64 x mesh_tp` for many that are alike."""
+    num_groups: int
+    ranks: list[int] | None
+    """Of the group; None for several, and where they are not known."""
+    num_ranks: int | None
+    """Of one group; None where that is not known."""
+    num_calls: int
+    calls_per_step: float | None
+    """In one group; None where no step is known."""
+    min_bytes: int | None
+    """Input of a rank; None where it is not known. Likewise the largest one."""
+    max_bytes: int | None
+    spread_median_ns: float | None
+    spread_max_ns: int | None
+    wait_ns: float | None
+    """A step, mean over ranks. Likewise the transfer. A call, where no step is known."""
+    transfer_ns: float | None
+    algbw: float | None
+    """Bytes a second, median over calls."""
+    busbw: float | None
+    between_hosts: bool | None
+    num_unsure: int
+    """Calls whose clocks are not sure enough to show who came last."""
+
+
+def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
+    """Sums up; the largest waits first.
+
+    Args:
+        collectives: `NEEDED`, as `per_collective` gives them.
+        num_steps: Steps that they lie in; 0 where these are not known.
+    """
+    if collectives.is_empty():
+        return []
+    frame = collectives.with_columns(pl.col("group_ranks").list.len().cast(pl.Int64).alias("members"))
+    keys = ["op", "group_key"]
+    if frame.select(pl.struct(keys).n_unique()).item() > EACH_GROUP:
+        keys = ["op", "group_description", "members"]
+    each = frame.group_by(keys, maintain_order=True).agg(
+        pl.col("group_key").n_unique().alias("num_groups"),
+        pl.len().cast(pl.Int64).alias("num_calls"),
+        pl.col("group").first().alias("name"), pl.col("group_description").first().alias("description"),
+        pl.col("group_ranks").first().alias("ranks"), pl.col("members").first().alias("num_members"),
+        pl.col("op").first().alias("kind"), pl.col("num_ranks").max(),
+        pl.col("size_bytes").min().alias("min_bytes"), pl.col("size_bytes").max().alias("max_bytes"),
+        pl.col("arrival_spread_ns").median().alias("spread_median_ns"),
+        pl.col("arrival_spread_ns").max().alias("spread_max_ns"),
+        *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+          for name in ("wait_ns", "transfer_ns")),
+        pl.col("algbw", "busbw").median(), pl.col("between_hosts").max(),
+        pl.col("unsure").fill_null(value=False).sum().alias("num_unsure"),
+    )
+    found = [_kind(row, num_steps) for row in each.iter_rows(named=True)]
+    return sorted(found, key=lambda one: (-(one.wait_ns or 0.0) * (one.num_ranks or 1) * one.num_groups, one.op))
+
+
+def _kind(row: dict[str, Any], num_steps: int) -> CollectiveKind:
+    num_groups, num_calls = row["num_groups"], row["num_calls"]
+    members = row["num_members"] or row["num_ranks"]
+    label = group_label(row["name"], row["description"], row["ranks"])
+    if num_groups > 1:
+        label = f"{num_groups} x {row['description'] or row['name'] or '-'}"
+    times = num_groups * (members or 1) * (num_steps or num_calls / num_groups)
+    wait, transfer = (None if row[name] is None else row[name] / times for name in ("wait_ns", "transfer_ns"))
+    return CollectiveKind(op=row["kind"], group=label, num_groups=num_groups, num_calls=num_calls, num_ranks=members,
+                ranks=row["ranks"] if num_groups == 1 else None, wait_ns=wait,
+                transfer_ns=transfer, calls_per_step=num_calls / num_groups / num_steps if num_steps else None,
+                **{name: row[name] for name in ("min_bytes", "max_bytes", "spread_median_ns", "spread_max_ns", "algbw",
+                                                "busbw", "between_hosts", "num_unsure")})
+
+
+def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
+    """A row per collective, in their order.
+
+    `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` the largest input; `number` the
+    sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times; `wait_ns` and `transfer_ns` sums
+    over ranks, null where no rank knows it; `longest_ns` the time of the rank that was longest in it.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`, sorted by collective and rank.
+    """
+    held = pl.col("end_ns") - pl.col("arrival_ns")
+    is_sent = (pl.col("op") == "send").any()
+    known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+             for name in ("wait_ns", "transfer_ns")]
+    each = rows.group_by("collective", maintain_order=True).agg(
+        pl.col("op").first(), is_sent.alias("is_sent"), (pl.col("op").min() != pl.col("op").max()).alias("is_mixed"),
+        pl.col(_OF_ALL).first(), pl.col("sequence").min().alias("number"),
+        pl.col("size_bytes").max(), pl.col("arrival_ns").min().alias("first_arrival_ns"),
+        pl.col("arrival_ns").max().alias("last_arrival_ns"), pl.col("end_ns").max().alias("last_end_ns"),
+        pl.col("end_ns").is_null().sum().alias("num_without_end"), *known, held.max().alias("longest_ns"),
+        held.min().alias("shortest_ns"), pl.col("module_path", "phase", "peer", "asynchronous").first(),
+        pl.col("rank").alias("ranks"), pl.col("group_ranks").first(),
+    )
+    each = each.with_columns(_op(rows, each), group_key().alias("group_key")).drop("is_sent", "is_mixed")
+    return with_lists(each)
+
+
+def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
+    """`send` for a send with its receive; that of most ranks where they differ."""
+    mixed = each.filter("is_mixed", ~pl.col("is_sent"))["collective"]
+    found = pl.when("is_sent").then(pl.lit("send")).otherwise("op")
+    if len(mixed):
+        modes = rows.filter(pl.col("collective").is_in(mixed.implode())).group_by(
+            "collective", maintain_order=True).agg(pl.col("op").mode(maintain_order=True).first())
+        found = pl.col("collective").replace_strict(modes["collective"], modes["op"], default=found)
+    return found.alias("op")
+
+
+def bandwidths(rows: pl.DataFrame, *, steps: int | None = None) -> pl.DataFrame:
+    """Bandwidth over collectives, as nccl-tests count it.
+
+    Sizes are put together by powers of two: `size_bucket` is the largest that is not larger than the mean input of a
+    rank, in bytes; 0 for none.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`.
+        steps: Only the first so many steps; all without.
+
+    Returns:
+        A row per `BY_SIZE`, most bytes first: collectives; how many have a bandwidth; total input bytes of a rank;
+        algbw and busbw in bytes a second: of the total, which is total size / total time, and the median and maximum.
+    """
+    if steps is not None:
+        rows = rows.filter(pl.col("step") < steps)
+    each = rows.group_by("collective").agg(
+        pl.col("op", "group_description", "num_ranks", "between_hosts", "algbw", "busbw").first(),
+        pl.col("size_bytes").mean().alias("bytes"))
+    bucket = pl.when(pl.col("bytes") >= 1).then(2 ** pl.col("bytes").clip(1).log(2).floor().cast(pl.Int64)).otherwise(0)
+    known = pl.col("algbw").is_not_null()
+    # of one kind sizes are proportional to input bytes, so that these weigh the harmonic mean
+    time = (pl.col("bytes") / pl.col("algbw")).filter(known).sum()
+    total = pl.col("bytes").filter(known).sum()
+    factor = (pl.col("busbw") / pl.col("algbw")).drop_nulls().first()
+    return each.with_columns(bucket.cast(pl.Int64).alias("size_bucket")).group_by(BY_SIZE, maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("num_collectives"), known.sum().cast(pl.Int64).alias("num_measured"),
+        pl.col("bytes").sum().alias("total_bytes"),
+        pl.when(time > 0).then(total / time).alias("algbw"),
+        pl.when(time > 0).then(total / time * factor).alias("busbw"),
+        pl.col("busbw").median().alias("busbw_median"), pl.col("busbw").max().alias("busbw_max"),
+    ).sort("total_bytes", "op", "num_ranks", descending=[True, False, False])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How many collectives were found on how many of their ranks, and what is not known of them."""
+
+    num_collectives: int
+    num_complete: int
+    """Found on all ranks of their group, which agree."""
+    num_partial: int
+    """Found on several, or on all but these do not agree."""
+    num_alone: int
+    """Found on one rank of several."""
+    num_unmatched: int
+    """Calls that were not looked for on other ranks: their group is unknown."""
+    matched_by: Mapping[str, int]
+    """Collectives by how their rows were found."""
+    num_mismatches: int
+    num_without_end: int
+    """Collectives whose end is not known on some rank."""
+    num_unsure: int
+    """Collectives whose clocks are not sure enough to show who came last."""
+    num_spreads: int
+    """Collectives whose arrival spread is known."""
+    num_disagreeing: int
+    """Collectives whose waits by clocks and by durations contradict each other."""
+
+    @property
+    def matched_ratio(self) -> float | None:
+        """Share of collectives that are complete; None without any."""
+        return self.num_complete / self.num_collectives if self.num_collectives else None
+
+
+def coverage(collectives: pl.DataFrame) -> Coverage:
+    """Counts.
+
+    Args:
+        collectives: As `per_collective` gives them.
+    """
+    def count(condition: pl.Expr) -> int:
+        return int(collectives.select(condition.fill_null(value=False).sum()).item())
+
+    unmatched = pl.col("matched_by").is_null()
+    alone = ~pl.col("complete") & (pl.col("num_ranks") < 2) & ~unmatched
+    methods = collectives["matched_by"].drop_nulls().value_counts(sort=True)
+    return Coverage(
+        num_collectives=len(collectives), num_complete=count(pl.col("complete")), num_alone=count(alone),
+        num_partial=count(~pl.col("complete") & ~alone & ~unmatched), num_unmatched=count(unmatched),
+        matched_by=dict(methods.iter_rows()), num_mismatches=count(pl.col("mismatch").is_not_null() & ~unmatched),
+        num_without_end=count(pl.col("num_without_end") > 0),
+        num_unsure=count(pl.col("unsure")), num_spreads=count(pl.col("arrival_spread_ns").is_not_null()),
+        num_disagreeing=count(pl.col("disagrees")))
+
+
+def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
+    """Counts collectives by how far they were found on all ranks.
+
+    Args:
+        rows: As `match` gives them, or `MERGED_COLLECTIVES`.
+
+    Returns:
+        A row per `BY_GROUP` (members sorted first by their number, most first): `num_collectives`; of these `matched`
+        are whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how
+        many have a `mismatch`.
+    """
+    each = rows.group_by("collective").agg(pl.col(*BY_GROUP, "complete", "num_ranks", "mismatch").first())
+    is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
+    found = each.group_by(BY_GROUP).agg(
+        pl.len().cast(pl.Int64).alias("num_collectives"),
+        *(flag.sum().cast(pl.Int64).alias(name) for name, flag in (
+            ("matched", is_whole), ("partial", ~is_whole & ~is_lonely), ("unmatched", ~is_whole & is_lonely),
+            ("mismatched", pl.col("mismatch").is_not_null()))))
+    return with_lists(found).sort(
+        pl.col("group_ranks").list.len(), "group", "matched_by", descending=[True, False, False],
+        nulls_last=True).select(*BY_GROUP, pl.exclude(BY_GROUP))

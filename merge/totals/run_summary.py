@@ -1,0 +1,65 @@
+"""The summary and the modules of a run, from an earlier merge of it where that is up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distprof.merge.run.merged import modules_of_merge, summary_of_merge
+from distprof.merge.run.open_run import NO_SIZES, open_run
+from distprof.merge.run.run_model import Run
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def run_summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> (
+        dict[str, Any]):
+    """The content of `summary.json`; an earlier merge does not know what the user knows better.
+
+    Args:
+        paths: The run directories of one job, traces of other programs, or a merge.
+        peak: Peak FLOP/s of each rank's device, instead of the published one.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+
+    Raises:
+        DataError: The run cannot be read.
+        UsageError: The sizes do not make up the world.
+    """
+    known = None if peak is not None or sizes else summary_of_merge(paths)
+    return _summary(open_run(*paths, sizes=sizes, by_host=True), peak, sizes) if known is None else known
+
+
+def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZES) -> (
+        tuple[dict[str, Any], pl.DataFrame | None]):
+    """The same, with `MERGED_MODULES` of the run; None for traces of other programs, which have none."""
+    summary, modules = (None, None) if sizes else (summary_of_merge(paths), modules_of_merge(paths))
+    if summary is not None and modules is not None:
+        return summary, modules
+    run = open_run(*paths, sizes=sizes, by_host=True)
+    if summary is None:
+        summary = _summary(run, sizes=sizes)
+    if modules is None and summary["kind"] != "traces":
+        from distprof.merge.totals.modules import read_modules
+
+        modules = read_modules(run).rows
+    return summary, modules
+
+
+def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+    # an earlier merge, where there is one, has all of it
+    from distprof.merge.cost.measured_run import measured_run
+    from distprof.merge.levels.representatives import tables_tell
+    from distprof.merge.totals.many_ranks import many_ranks
+    from distprof.merge.totals.recorded_tables import read_tables
+    from distprof.merge.totals.summary import reduce
+
+    if run.summaries is not None:
+        many = many_ranks(run)
+        if not tables_tell(run, many.analysis.blind):
+            return many.summary(peak)
+        run = open_run(*run.paths, sizes=sizes)
+    found = measured_run(run)
+    tables = read_tables(found.run)
+    return reduce(found.noting(tables.problems), tables, peak=peak)[0]

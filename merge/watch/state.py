@@ -1,0 +1,183 @@
+"""What a watcher writes: findings that keep their ids while they are found again, and the last rows of each rank."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from distprof.contract.watch import UNKNOWN, Note
+from distprof.contract.watch_state import RankState, WatchFinding
+from distprof.merge.watch.pieces import Columns
+from distprof.merge.watch.sampled_steps import SampledSteps
+
+SETTLED_NS = 60e9
+"""After an onset that long ago it is not moved any more: rows from that time are joined later on."""
+GONE_NS = 30e9
+"""What was not found again for so long is over."""
+LATE_KINDS = frozenset({"slow_rank", "slow_host", "intermittent"})
+MINUTE_NS = 60_000_000_000
+LAST_NS = 10_000_000_000
+POINTS = 60
+MEANS = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns")
+
+
+class Register:
+    """All findings so far, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        """None."""
+        self.findings: list[WatchFinding] = []
+        self._numbers: Counter[str] = Counter()
+        self._seen_ns: dict[str, float] = {}
+
+    def update(self, found: Sequence[WatchFinding], now_ns: float, last_step: int, near_steps: float) -> None:
+        """What was found now.
+
+        Args:
+            found: With empty ids.
+            now_ns: Time of the job by now.
+            last_step: That all ranks have ended.
+            near_steps: Findings of one kind and rank whose onsets are as near are the same.
+        """
+        taken: set[str] = set()
+        for one in found:
+            known = next((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)), None)
+            if known is None:
+                self._numbers[one.kind] += 1
+                one.id = f"{one.kind}-{self._numbers[one.kind]}"
+                self.findings.append(one)
+            else:
+                self._replace(known, one, now_ns)
+            taken.add(one.id)
+            self._seen_ns[one.id] = now_ns
+        for old in [old for old in self.findings if old.id not in taken and old.kind in LATE_KINDS]:
+            whole = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
+                          and _same(old, one, near_steps)), None)
+            if whole is not None:  # it seemed to be two problems before enough steps were there
+                whole.module, whole.line, whole.window = (
+                    whole.module or old.module, whole.line or old.line, whole.window or old.window)
+                self.findings.remove(old)
+        for place, old in enumerate(self.findings):
+            if old.id not in taken and old.until_step is None and now_ns - self._seen_ns[old.id] > GONE_NS:
+                self.findings[place] = msgspec.structs.replace(old, until_step=last_step)
+
+    def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
+        new.id = old.id
+        from_start = old.before_ns is not None and new.before_ns is None and new.kind in ("slow_rank", "slow_host")
+        if (now_ns - old.onset_ns > SETTLED_NS and new.kind == old.kind) or from_start:
+            new.onset_step, new.onset_ns = old.onset_step, old.onset_ns
+        new.module, new.line, new.window = old.module, old.line, old.window
+        if not new.why:
+            new.why = old.why
+        self.findings[self.findings.index(old)] = new
+
+
+def _same(old: WatchFinding, new: WatchFinding, near: float) -> bool:
+    late = old.kind in LATE_KINDS and new.kind in LATE_KINDS
+    if old.kind != new.kind and not late:
+        return False
+    overlap = not old.ranks or not new.ranks or bool(set(old.ranks) & set(new.ranks))
+    if old.kind in ("memory_growth", "pauses", "data_stall", "stopped"):
+        return old.phase == new.phase and overlap and (old.kind in ("data_stall", "stopped") or old.why == new.why)
+    close = abs(old.onset_step - new.onset_step) <= near
+    return overlap and (close or (_goes_on(old, new) and _goes_on(new, old)))
+
+
+def _goes_on(one: WatchFinding, other: WatchFinding) -> bool:
+    """Whether it has not ended when the other begins."""
+    return one.until_step is None or one.until_step >= other.onset_step
+
+
+class LastRows:
+    """Of one rank: its rows of the last minute."""
+
+    def __init__(self, rank: int, host: str) -> None:
+        """None yet."""
+        self.rank, self.host = rank, host
+        self.ended = False
+        """It said so itself."""
+        self.steps = 0
+        self.first: int | None = None
+        self.elapsed_ns = 0
+        """Of its steps, by their lengths: its clock may be set while it runs."""
+        self.end_ns = 0
+        self.last_step = -1
+        self.came_ns = 0
+        """When its last row was seen first, by the clock of who looks."""
+        self.longest_ns = 0.0
+        self._seen_step = -1
+        self._rows: deque[dict[str, int]] = deque(maxlen=512)
+
+    def add(self, columns: Columns, notes: list[Note]) -> None:
+        """New rows."""
+        self.ended |= any(note.kind == "ended" for note in notes)
+        size = len(columns["first_step"])
+        if not size:
+            return
+        if self.first is None:
+            self.first = int(columns["first_step"][0])
+            self.last_step = self.first - 1
+        self.steps += int(columns["num_steps"].sum())
+        self.elapsed_ns += self._covered(columns)
+        self.end_ns = int(columns["end_ns"][-1])
+        self.last_step = int(columns["first_step"][-1] + columns["num_steps"][-1]) - 1
+        for row in range(max(size - 512, 0), size):
+            self._rows.append({name: int(values[row]) for name, values in columns.items()})
+        while self._rows and self._rows[0]["end_ns"] < self.end_ns - MINUTE_NS:
+            self._rows.popleft()
+        self.longest_ns = max(row["longest_ns"] for row in self._rows)
+
+    def _covered(self, columns: Columns) -> int:
+        """Time of new rows, and of steps between them that were recorded and not noted."""
+        first, end, span = (columns[name] for name in ("first_step", "end_ns", "span_ns"))
+        after = np.append(self.last_step + 1, (first + columns["num_steps"])[:-1])
+        since = np.diff(end, prepend=self.end_ns)
+        return int(np.where(first == after, span, np.maximum(span, since)).sum())
+
+    def look(self, now_ns: int, *, anew: bool) -> None:
+        """Remembers when its last row came; `anew`: as if all had come now."""
+        if anew or self.last_step != self._seen_step:
+            self.came_ns, self._seen_step = now_ns, self.last_step
+
+    def state(self, waiting_ratio: float | None) -> RankState | None:
+        """None before its first row."""
+        if not self._rows:
+            return None
+        last = [row for row in self._rows if row["end_ns"] > self.end_ns - LAST_NS]
+        mean = {name: _mean(last, name) for name in ("span_ns", *MEANS)}
+        row = self._rows[-1]
+        return RankState(
+            rank=self.rank, host=self.host, step=self.last_step, time_ns=self.end_ns, step_ns=mean["span_ns"],
+            waiting_ratio=waiting_ratio, host_bytes=_known(row["host_bytes"]), device_bytes=_known(row["device_bytes"]),
+            recent_ns=self._recent(), **{name: mean[name] for name in MEANS})
+
+    def _recent(self) -> list[float]:
+        """Means of step times at equal distances."""
+        end = np.array([row["end_ns"] for row in self._rows], float)
+        span, count = (np.array([row[name] for row in self._rows], float) for name in ("span_ns", "num_steps"))
+        place = np.minimum((end - end[-1] + MINUTE_NS) // (MINUTE_NS // POINTS), POINTS - 1).astype(int)
+        found = [float(span[place == one].sum() / count[place == one].sum()) for one in np.unique(place)]
+        return [round(value) for value in found]
+
+
+def _mean(rows: list[dict[str, int]], name: str) -> float | None:
+    if any(row[name] == UNKNOWN for row in rows):
+        return None
+    return sum(row[name] for row in rows) / max(sum(row["num_steps"] for row in rows), 1)
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def waiting(sampled: SampledSteps, last: int = 16) -> Any:
+    """Of each rank, the share of the last sampled steps in which it waited for others; nan where none was sampled."""
+    own, span = sampled.own[-last:], sampled.span[-last:]
+    if not len(own):
+        return np.full(own.shape[1], np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(1 - own.sum(axis=0) / span.sum(axis=0), 0, 1)

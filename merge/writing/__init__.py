@@ -1,0 +1,1 @@
+"""Writes merges: the files, in a folder that is whole or not there, here or elsewhere."""
