@@ -17,7 +17,7 @@ from distprof.merge.watch.grid import Grid
 from distprof.merge.watch.job_growth import growing, job_growths
 from distprof.merge.watch.late_ranks import TOGETHER_NS
 from distprof.merge.watch.long_steps import LongSteps, OwnWork
-from distprof.merge.watch.now_and_then import intermittent, long_steps, split
+from distprof.merge.watch.now_and_then import now_and_then, split
 from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
 from distprof.merge.watch.sampled_steps import SampledSteps
 from distprof.merge.watch.slow_ranks import slow_ranks
@@ -96,12 +96,9 @@ class JobWatch:
     def look(self) -> None:
         """Searches now; `findings` does it now and then."""
         view = View(self._grid, self._sampled, self._hosts)
-        found = slow_ranks(view)
-        for one in found:
-            split(view, one)
+        found = split(view, slow_ranks(view))
         found += job_growths(view, found)
-        found += long_steps(view, self._long)
-        found += intermittent(view, found)
+        found += now_and_then(view, found, self._long)
         found += _memory(view)
         self._note(found, view.typical_ns)
 

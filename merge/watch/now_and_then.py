@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Array, Flags, Floats, Integers
+from distprof.arrays import Flags, Floats, Integers
 from distprof.contract.watch_state import FindingKind, WatchFinding
 from distprof.merge.chance import median_of_others
 from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.long_steps import PHASES, LongSteps
+from distprof.merge.watch.rhythm import period
 from distprof.merge.watch.slow_ranks import costed
 from distprof.merge.watch.view import MATERIAL, View
 
-NOT_BY_CHANCE = 0.9
-"""Length of the mean of the phases of all that happened, 1 where all come at the same place of the period (Rayleigh's
-statistic; Mardia and Jupp 2000)."""
-FEWEST = 5
-FEW = 0.25
-"""Steps at that place in which it did not happen, to those in which it did."""
-MOST_PERIODS = 4000
 FAR = 6.0
 """Robust standard deviations above what is usual for a rank."""
 LEAST = 0.05
@@ -35,6 +30,10 @@ MOST = 0.7
 """Of the steps: who is slow in more of them is slow."""
 APART = 5.0
 """Standard deviations within them by which two classes of steps must differ; two halves of a normal one do by 2.6."""
+ALMOST_ALL = 0.7
+"""Of what rows say that a trouble costs: then single steps tell as much of it."""
+IN_A_ROW = 4
+"""Steps from one long step to another that other ranks tell of: they are one."""
 RARE = 3
 """Long steps that make a finding."""
 COSTLY = 0.002
@@ -45,67 +44,91 @@ FULL = 0.75
 """Of the times at which something with a rhythm is due it happens: every long step is known."""
 
 
-def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = ()) -> float | None:
-    """The period at whose same place all these steps lie: the longest, or where it is known when it did not happen the
-    shortest that parts both.
+@dataclass(slots=True, kw_only=True)
+class _Often:
+    """A rank that is slow in some of the steps, and first steps of the rows in which it is, where rows show that."""
+
+    finding: WatchFinding
+    rows: Integers | None = None
+    size: float = 0.0
+    """Steps of a row."""
+
+    def seen_in_rows(self, step: Integers, size: Floats, hits: Flags) -> None:
+        """Rows hold every step: a rhythm of some rows is known better from them than from a sample of steps, unless
+        the rank is slow in more steps than these rows have.
+        """
+        inside = step >= self.finding.onset_step
+        if size[inside & hits].sum() >= ALMOST_ALL * (self.finding.share or 0) * size[inside].sum():
+            self.rows, self.size = step[hits], float(np.median(size))
+            self.finding.period_steps = _rhythm(step[inside], self.size, hits[inside]) or self.finding.period_steps
+
+    def explains(self, steps: Sequence[int]) -> bool:
+        """Whether almost all of these steps are in such rows, or next to them."""
+        if self.rows is None:
+            return False
+        place = np.clip(np.searchsorted(self.rows, steps), 1, len(self.rows) - 1)
+        apart = np.minimum(np.abs(self.rows[place] - steps), np.abs(self.rows[place - 1] - steps))
+        return bool((apart <= 2 * self.size).mean() >= ALMOST_ALL)
+
+
+def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -> list[WatchFinding]:
+    """Trouble that comes and goes; what is seen in rows and in single long steps alike is told once.
 
     Args:
-        steps: In which it happened.
-        missed: In which it is known not to have happened.
-
-    Returns:
-        Steps; None where there is no rhythm.
+        view: Of the job.
+        known: Findings about ranks that are slow for long.
+        events: Single long steps.
     """
-    steps, missed = np.unique(np.asarray(steps, float)), np.asarray(missed, float)
-    if len(steps) < FEWEST:
-        return None
-    longest = (steps[-1] - steps[0]) / 2
-    tried = np.arange(2, min(longest, MOST_PERIODS) + 1)
-    if longest > MOST_PERIODS:
-        tried = np.append(tried, np.geomspace(MOST_PERIODS, longest, MOST_PERIODS))
-    for some in np.array_split(tried if len(missed) else tried[::-1], max(len(tried) * len(steps) // 1_000_000, 1)):
-        place = np.exp(2j * np.pi * np.outer(1 / some, steps)).mean(axis=1) if len(some) else np.empty(0)
-        good = np.flatnonzero(np.abs(place) >= NOT_BY_CHANCE)
-        for number in good:
-            if _apart(float(some[number]), steps, missed):
-                return _best(float(some[number]), some, np.abs(place))
-    return None
+    often, single = intermittent(view, known), dict(long_steps(view, events))
+    for one in often:
+        about = one.finding
+        same = [other for other in single.values() if other.ranks == about.ranks]
+        if sum(other.cost_ns or 0 for other in same) >= ALMOST_ALL * (about.cost_ns or 0):
+            continue  # single steps are known exactly
+        about.phase = about.phase or next((other.phase for other in same), None)
+        for steps, other in list(single.items()):
+            if other in same or (other.kind == "pauses" and not other.why and one.explains(steps)):
+                del single[steps]
+        single[int(about.onset_step),] = about
+    return list(single.values())
 
 
-def _best(found: float, tried: Floats, lengths: Floats) -> float:
-    """The sharpest of the neighbours of a period."""
-    near = np.flatnonzero(np.abs(tried / found - 1) < 0.05)
-    return float(tried[near[np.argmax(lengths[near])]])
-
-
-def _apart(length: float, steps: Array, missed: Array) -> bool:
-    """Whether most steps at that place of the period are of them."""
-    if not len(missed):
-        return True
-    center = np.exp(2j * np.pi * steps / length).mean()
-    off = np.angle(np.exp(2j * np.pi * steps / length) / center)
-    reach = np.quantile(np.abs(off), 0.9) + 1e-6
-    inside = np.abs(np.angle(np.exp(2j * np.pi * missed / length) / center)) <= reach
-    return bool(inside.sum() <= FEW * len(steps))
-
-
-def intermittent(view: View, known: Iterable[WatchFinding]) -> list[WatchFinding]:
+def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
     """Ranks that are slow in some of the steps, far more often than the others."""
     taken = {rank for one in known for rank in one.ranks}
-    found: dict[int, WatchFinding] = {}
-    for step, own in (_in_samples(view), _in_rows(view)):
+    found: dict[int, _Often] = {}
+    for step, size, own in (_in_samples(view), _in_rows(view)):
         if own is None or len(step) < 4 * EPISODES:
             continue
         compared = own - median_of_others(own.T).T
         for place, hits in _often(compared, view.typical_ns):
-            if view.ranks[place] not in taken | found.keys():
-                found[view.ranks[place]] = _coming_and_going(view, place, step, compared[:, place], hits)
-    return [one for one in found.values() if (one.per_step_ns or 0) >= MATERIAL / 2 * view.typical_ns]
+            rank = view.ranks[place]
+            if rank not in taken | found.keys():
+                found[rank] = _Often(finding=_coming_and_going(view, place, step, size, compared[:, place], hits))
+            if rank in found and step is view.grid.first:
+                found[rank].seen_in_rows(step, size, hits)
+    return [one for one in found.values() if (one.finding.per_step_ns or 0) >= MATERIAL / 2 * view.typical_ns]
 
 
-def split(view: View, found: WatchFinding) -> None:
-    """A slow rank that is slow in some of the sampled steps and as usual in the others is one that comes and goes."""
-    step, own = _in_samples(view)
+def split(view: View, slow: list[WatchFinding]) -> list[WatchFinding]:
+    """Slow ranks, of which those that are slow in some of the sampled steps and as usual in the others are ones whose
+    trouble comes and goes.
+    """
+    for one in slow:
+        _split(view, one)
+    # of a rank whose mean lies between two levels a part may seem slow from the begin
+    return [one for one in slow if one.kind != "intermittent" or one is max(
+        (other for other in slow if other.kind == one.kind and other.ranks == one.ranks and _at_once(one, other)),
+        key=lambda other: other.per_step_ns or 0)]
+
+
+def _at_once(one: WatchFinding, other: WatchFinding) -> bool:
+    return all(first.until_step is None or first.until_step >= second.onset_step
+               for first, second in ((one, other), (other, one)))
+
+
+def _split(view: View, found: WatchFinding) -> None:
+    step, _, own = _in_samples(view)
     if found.kind != "slow_rank" or len(found.ranks) != 1 or own is None:
         return
     place = list(view.ranks).index(found.ranks[0])
@@ -123,6 +146,11 @@ def split(view: View, found: WatchFinding) -> None:
             abs(some[~hits].mean() - normal) <= apart / 4):
         found.kind, found.share = "intermittent", float(hits.mean())
         found.period_steps = period(step[inside][hits], step[inside][~hits])
+        # means of rows, of which those with a slow step may hold fewer, are no measure of what that costs
+        better = own[inside].copy()
+        better[hits, place] -= apart
+        found.per_step_ns = float((own[inside].max(axis=1) - better.max(axis=1)).mean())
+        costed(view, found)
 
 
 def _edge(values: Floats) -> float:
@@ -135,18 +163,19 @@ def _edge(values: Floats) -> float:
     return float((ordered[place] + ordered[place + 1]) / 2)
 
 
-def _in_samples(view: View) -> tuple[Integers, Any]:
+def _in_samples(view: View) -> tuple[Integers, Floats, Any]:
     sampled = view.sampled
     fine = sampled.weight == 1
     own = sampled.own[fine]
-    return sampled.step[fine], own if len(view.ranks) > 1 and len(own) and np.isfinite(own).all() else None
+    known = len(view.ranks) > 1 and len(own) and np.isfinite(own).all()
+    return sampled.step[fine], sampled.weight[fine], own if known else None
 
 
-def _in_rows(view: View) -> tuple[Integers, Any]:
+def _in_rows(view: View) -> tuple[Integers, Floats, Any]:
     if len(view.ranks) < 2 or not view.own_phases:
-        return view.grid.first, None
+        return view.grid.first, view.grid.count, None
     own = sum(view.grid.rows[:, :, FIELDS.index(name)].astype(float) for name in view.own_phases)
-    return view.grid.first, own if np.isfinite(own).all() else None
+    return view.grid.first, view.grid.count, own if np.isfinite(own).all() else None
 
 
 def _often(compared: Floats, typical_ns: float) -> list[tuple[int, Flags]]:
@@ -171,12 +200,10 @@ def _at_least(number: Integers, mean: Floats) -> Floats:
     return np.where(number > mean, np.exp(number - mean + number * np.log(mean / size)), 1.0)
 
 
-def _coming_and_going(view: View, place: int, step: Integers, compared: Floats, hits: Flags) -> WatchFinding:
-    at = np.flatnonzero(hits)
-    begins = at[np.append(True, np.diff(at) > 1)]
-    # several hits in a row are one burst, whose rhythm is that of its start
-    bursts = len(begins) <= 0.6 * len(at)
-    rhythm = period(step[begins] if bursts else step[at], () if bursts else step[~hits])
+def _coming_and_going(view: View, place: int, step: Integers, size: Floats, compared: Floats,
+                      hits: Flags) -> WatchFinding:
+    at, width = np.flatnonzero(hits), float(np.median(size))
+    begins, rhythm = _begins(hits), _rhythm(step, width, hits)
     first = _begin(begins, step, rhythm)
     onset = int(step[first])
     since = slice(first, None)
@@ -188,8 +215,22 @@ def _coming_and_going(view: View, place: int, step: Integers, compared: Floats, 
     rank = view.ranks[place]
     return costed(view, WatchFinding(
         id="", kind="intermittent", ranks=[rank], hosts=[view.hosts.get(rank, "")], onset_step=onset,
-        onset_ns=view.time_of(onset), until_step=last if over else None, per_step_ns=more * share, share=share,
-        period_steps=rhythm, p=SURE))
+        onset_ns=view.time_of(onset), until_step=last if over else None, per_step_ns=more * share,
+        share=share if width == 1 else None, period_steps=rhythm, p=SURE))
+
+
+def _begins(hits: Flags) -> Integers:
+    """Places of hits that follow none."""
+    return np.flatnonzero(hits & ~np.append(False, hits[:-1]))
+
+
+def _rhythm(step: Integers, width: float, hits: Flags) -> float | None:
+    """Of rows of so many steps in which a rank is slow; several in a row may be one burst, whose rhythm is that of its
+    begin.
+    """
+    begins, within = _begins(hits), width if width > 1 else 0.0
+    found = period(step[hits], step[~hits], within)
+    return period(step[begins], (), within) if found is None and len(begins) <= 0.6 * hits.sum() else found
 
 
 def _begin(episodes: Integers, step: Integers, rhythm: float | None) -> int:
@@ -203,19 +244,35 @@ def _begin(episodes: Integers, step: Integers, rhythm: float | None) -> int:
     return int(episodes[far[-1] + 1] if len(far) else episodes[0])
 
 
-def long_steps(view: View, events: LongSteps) -> list[WatchFinding]:
-    """Stalls, pauses and hiccups, by who makes them."""
+def long_steps(view: View, events: LongSteps) -> Iterator[tuple[tuple[int, ...], WatchFinding]]:
+    """Stalls, pauses and hiccups, by who makes them; each with its steps."""
     kinds: dict[tuple[str, str | None, tuple[int, ...]], list[tuple[int, float]]] = defaultdict(list)
     limit = max(view.grid.frontier(), 0)
-    for step, of in sorted(events.of.items()):
+    for step, of in _together(events.of):
         if step < limit:
             kind, phase, ranks = _what(view, events, step, of)
+            if kind == "pauses" and phase is None and 2 * len(of) < len(view.ranks):
+                continue  # the job paused for all, or one of those that tell nothing of it was late
             kinds[kind, phase, ranks].append((step, float(np.median([one[0] for one in of.values()]))))
-    found = []
     for (kind, phase, ranks), steps in _turns(kinds).items():
         if len(steps) >= RARE and (one := _of_steps(view, kind, phase, ranks, steps)) is not None:
-            found.append(one)
-    return found
+            yield tuple(step for step, _ in steps), one
+
+
+def _together(every: dict[int, dict[int, Any]]) -> Iterator[tuple[int, dict[int, Any]]]:
+    """Long steps with what ranks say of them: of several in a row each rank tells its longest, which need not be the
+    same one.
+    """
+    held: tuple[int, dict[int, Any]] | None = None
+    for step, of in sorted(every.items()):
+        if held is not None and step - held[0] <= IN_A_ROW and not held[1].keys() & of.keys():
+            held[1].update(of)
+            continue
+        if held is not None:
+            yield held
+        held = step, dict(of)
+    if held is not None:
+        yield held
 
 
 def _what(view: View, events: LongSteps, step: int, of: dict[int, Any]) -> tuple[str, str | None, tuple[int, ...]]:

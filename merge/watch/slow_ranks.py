@@ -9,6 +9,7 @@ from distprof.merge.watch import shifts
 from distprof.merge.watch.everybody import compared
 from distprof.merge.watch.late_ranks import (
     SEEN_IN_STEPS,
+    TOGETHER_NS,
     Late,
     clusters,
     gained_by_fixing,
@@ -37,8 +38,15 @@ Z95 = 1.96
 
 def slow_ranks(view: View) -> list[WatchFinding]:
     """All that cost something."""
-    every = (_finding(view, some) for some in clusters(view, late_ranks(view)))
-    return [one for one in every if one is not None]
+    found: list[WatchFinding] = []
+    near = max(TOGETHER_NS / view.typical_ns, 100.0) if view.typical_ns > 0 else 100.0
+    for some in clusters(view, late_ranks(view)):
+        one = _finding(view, some)
+        # two estimates of a begin that lay apart may be the same step once they are refined
+        if one is not None and not any(other.ranks == one.ranks and abs(other.onset_step - one.onset_step) <= near
+                                       for other in found):
+            found.append(one)
+    return found
 
 
 def _finding(view: View, some: list[Late]) -> WatchFinding | None:
@@ -47,6 +55,8 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
         return _from_start(view, some)
     onset, _ = refined(view, lead.begin, lead.slack, lead.place)
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
+    if end is not None and end <= onset:
+        end = lead.end  # both were refined to one step: rows do not show the end
     before, after, error, error_after = growth(view, onset, end)
     grown, doubt = after - before, float(np.hypot(error, error_after))
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):

@@ -54,6 +54,13 @@ class Register:
                 self._replace(known, one, now_ns)
             taken.add(one.id)
             self._seen_ns[one.id] = now_ns
+        for old in [old for old in self.findings if old.id not in taken and old.kind in LATE_KINDS]:
+            whole = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
+                          and _same(old, one, near_steps)), None)
+            if whole is not None:  # it seemed to be two problems before enough steps were there
+                whole.module, whole.line, whole.window = (
+                    whole.module or old.module, whole.line or old.line, whole.window or old.window)
+                self.findings.remove(old)
         for place, old in enumerate(self.findings):
             if old.id not in taken and old.until_step is None and now_ns - self._seen_ns[old.id] > GONE_NS:
                 self.findings[place] = msgspec.structs.replace(old, until_step=last_step)

@@ -96,7 +96,7 @@ def test_a_webhook_that_refuses_is_named_once_without_its_secret_path():
         for rank in range(3):
             told.tell(alert(rank=rank))
         assert told.finish(PATIENCE_S)
-    assert said == ["--on-finding was not told: 127.0.0.1 answers 404"] and len(bodies) == 3
+    assert said == ["--on-finding failed: 127.0.0.1 answers 404"] and len(bodies) == 3
 
 
 @pytest.mark.long
@@ -105,7 +105,7 @@ def test_nobody_listens():
     told = Alerts(f"http://127.0.0.1:{free_port()}/", said.append)
     told.tell(alert())
     assert told.finish(PATIENCE_S)
-    assert said == ["--on-finding was not told: 127.0.0.1: Connection refused"]
+    assert said == ["--on-finding failed: 127.0.0.1: Connection refused"]
 
 
 def test_a_command_that_fails_is_named_once():
@@ -113,7 +113,7 @@ def test_a_command_that_fails_is_named_once():
     told = Alerts("exit 7", said.append)
     for _ in range(3):
         told.tell(alert())
-    assert told.finish(PATIENCE_S) and said == ["--on-finding was not told: exit code 7"]
+    assert told.finish(PATIENCE_S) and said == ["--on-finding failed: exit code 7"]
 
 
 def test_one_that_hangs_holds_up_neither_the_watcher_nor_the_next(tmp_path):
@@ -145,7 +145,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(monkeyp
     said = list[str]()
     told = Alerts("sleep 600 | sleep 600", said.append)
     told.tell(alert())
-    assert told.finish(PATIENCE_S) and said == ["--on-finding was not told: the command took more than 0 s"]
+    assert told.finish(PATIENCE_S) and said == ["--on-finding failed: the command took more than 0 s"]
 
 
 def test_a_command_that_reads_nothing_is_no_failure():

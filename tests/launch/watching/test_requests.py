@@ -166,7 +166,7 @@ def said(*words: object, code: int) -> str:
 def test_what_is_no_running_job_is_refused(tmp_path, monkeypatch):
     assert "not a run directory" in said(tmp_path / "none", code=1)
     run = running(tmp_path / "run")
-    assert "notes its steps" in said(run, code=1)
+    assert "is watched" in said(run, code=1)
     rank_of(run, 0, status="recording", partial=True)
     assert "first steps" in said(run, code=1)
     watched(rank_of(run, 1), last_step=500, step_ns=20_000_000, age_s=40.0)

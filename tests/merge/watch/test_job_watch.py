@@ -101,6 +101,18 @@ def test_a_rank_that_is_slow_in_every_fifth_step() -> None:
     assert found.share == pytest.approx(0.2, abs=0.06)
 
 
+@pytest.mark.parametrize(("every", "steps", "step_ns", "num_steps"), [
+    (3, 1, 150 * MS, 1_500), (10, 1, 20 * MS, 9_000), (50, 1, 150 * MS, 2_000), (50, 5, 20 * MS, 6_000)])
+def test_what_comes_and_goes_is_one_finding_with_its_rhythm_and_cost(
+        every: int, steps: int, step_ns: float, num_steps: int) -> None:
+    """In single steps or bursts, several in a row of the watch or one in many."""
+    extra = step_ns / 2 if every < 50 else step_ns
+    trouble = Trouble(ranks=(2,), onset=245, extra_ns=extra, every=every, steps=steps)
+    found = only(seen(num_steps=num_steps, step_ns=step_ns, troubles=(trouble,)))
+    assert (found.kind, found.ranks, found.period_steps) == ("intermittent", [2], every)
+    assert found.per_step_ns == pytest.approx(extra * steps / every, rel=0.2)
+
+
 def test_rare_long_waits_for_data_are_stalls() -> None:
     trouble = Trouble(ranks=(3,), onset=100, extra_ns=3000 * MS, phase="data", every=137)
     found = only(seen(troubles=(trouble,)))

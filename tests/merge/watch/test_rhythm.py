@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.merge.watch.now_and_then import period
+from distprof.merge.watch.rhythm import period
 
 GOLDEN = (5 ** 0.5 - 1) / 2
 

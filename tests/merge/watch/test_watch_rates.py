@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.watched_jobs.job import Job, Trouble
+from distprof.contract.watch_state import WatchFinding
+from support.watched_jobs.job import MS, Job, Trouble
 from support.watched_jobs.judged import BLAMES, Judged, judged, watch_live
 
 JOBS = int(os.environ.get("DISTPROF_WATCH_JOBS", "100"))
@@ -66,3 +67,36 @@ def test_delays_of_a_twentieth_are_named(kind: str, capsys: pytest.CaptureFixtur
     assert in_time >= IN_TIME.get(kind, 0.95) * JOBS - 2
     assert right >= RIGHT * len(named) - 2
     assert false <= FALSE * JOBS * STEPS + 2
+
+
+def come_and_gone(every: int, steps: int, step_ns: float, seed: int) -> tuple[int, float, list[WatchFinding]]:
+    """Rank, mean cost per step, and findings, of a job in which a rank is slow in some of the steps."""
+    draw = np.random.default_rng(seed + 1000)
+    rank, onset = int(draw.integers(4)), int(draw.integers(700))
+    extra = step_ns * (0.5 if every < 50 else 1.0)
+    job = Job(num_steps=9_000 if step_ns < 100 * MS else 3_000, step_ns=step_ns, load=0.01, seed=seed, troubles=(
+        Trouble(ranks=(rank,), onset=onset, extra_ns=extra, every=every, steps=steps),))
+    return rank, extra * steps / every, watch_live(job).findings
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("every", "steps"), [(2, 1), (3, 1), (5, 1), (10, 1), (50, 5), (100, 20)])
+@pytest.mark.parametrize("step_ns", [20.0 * MS, 150.0 * MS])
+def test_what_comes_and_goes_is_named(every: int, steps: int, step_ns: float,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    number = max(JOBS // 5, 5)
+    with ProcessPoolExecutor() as pool:
+        jobs = list(pool.map(come_and_gone, [every] * number, [steps] * number, [step_ns] * number, range(number)))
+    first = [(rank, cost, next((one for one in found if rank in one.ranks), None)) for rank, cost, found in jobs]
+    named = [(rank, cost, one) for rank, cost, one in first if one is not None and one.ranks == [rank]]
+    near = sum(abs((one.per_step_ns or 0) / cost - 1) < 0.25 for _, cost, one in named)
+    rhythm = sum(one.period_steps == every for *_, one in named)
+    wrong = sum(one.period_steps not in (every, None) for *_, one in named)
+    others = sum(1 for rank, _, found in jobs for one in found if one.ranks != [rank] and one.kind != "pauses")
+    twice = sum(max(sum(one.ranks == [rank] for one in found) - 1, 0) for rank, _, found in jobs)
+    with capsys.disabled():
+        print(f"\n| {steps} of {every} steps of {step_ns / MS:.0f} ms | {len(named)} of {number} | "
+              f"cost within a quarter: {near} | rhythm: {rhythm}, wrong: {wrong} | others: {others} | "
+              f"told twice: {twice} |")
+    assert len(named) >= 0.95 * number and near >= 0.9 * number
+    assert not others and wrong <= 0.02 * number
