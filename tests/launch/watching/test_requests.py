@@ -177,7 +177,7 @@ def test_what_is_no_running_job_is_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert "is over" in said(running(run, end_ns=5), code=1)
     later = running(tmp_path / "later", first_step=100)
-    assert "recorded later" in said(later, code=1)
+    assert "later recording" in said(later, code=1)
     assert not (run / WATCH).exists()
 
 
