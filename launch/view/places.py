@@ -12,7 +12,8 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.errors import DataError, UsageError
 from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.launch.view.merged_trace import MergedTrace, trace_metadata
-from distprof.launch.view.place import Place, TracedSteps, Wanted, slice_sql, sql_text
+from distprof.launch.view.place import Place, Wanted, slice_sql, sql_text
+from distprof.launch.view.steps import TracedSteps
 from distprof.merge.activity.markers import DATA, OPTIMIZER
 from distprof.merge.blame.culprits import Cause, Culprit
 from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of_summary

@@ -143,7 +143,7 @@ def test_installed_without_a_compiler_it_merges_with_the_compiled_engine(made, t
 
 @pytest.mark.parametrize(("change", "said"), [
     (lambda merge: (merge / "stray.py").write_text(""), "has what git has not: distprof/merge/stray.py"),
-    pytest.param(lambda merge: (merge / "totals" / "mfu.py").unlink(),
+    pytest.param(lambda merge: (merge / "totals" / "totals.py").unlink(),
                  "lacks what git has: distprof/merge/totals/totals.py", marks=pytest.mark.stress),
 ], ids=["stray", "missing"])
 def test_files_that_git_has_not_are_not_uploaded(checkout, tmp_path, change, said):
@@ -159,7 +159,7 @@ def test_files_that_git_has_not_are_not_uploaded(checkout, tmp_path, change, sai
 def test_a_file_of_git_that_is_missing_is_named(made):
     release = runpy.run_path(str(ROOT / "docs" / "release.py"))
     found = set(release["files_of"](made[SDIST]))
-    with pytest.raises(release["Unfit"], match=r"lacks what git has: distprof/merge/totals/mfu\.py  hint: "):
+    with pytest.raises(release["Unfit"], match=r"lacks what git has: distprof/merge/totals/totals\.py  hint: "):
         release["compare"](made[SDIST], found - {"distprof/merge/totals/totals.py"}, found, "git")
 
 

@@ -115,8 +115,8 @@ def test_traces_of_other_programs_are_read_likewise(profiled: Path, server: S3Se
 
 def test_a_merge_elsewhere_is_viewed(sharded: Path, url: str) -> None:
     from distprof.launch.view.merged_trace import merged_trace, text_bytes, trace_metadata
-    from distprof.launch.view.place import TracedSteps
     from distprof.launch.view.server import Served, TraceServer, serving
+    from distprof.launch.view.steps import TracedSteps
 
     def refuse(_: Path) -> None:
         raise AssertionError("it is merged already")

@@ -156,7 +156,7 @@ def test_keys_that_expire_end_the_merge(code: str, run: str, proxy: FaultyProxy,
 def test_a_bucket_that_may_not_be_listed_is_said(run: str, proxy: FaultyProxy) -> None:
     fault = proxy.add(answers(403, "AccessDenied"), path=r".*list-type.*")
     line = _one_line(called("stats", run))
-    assert line.startswith(f"distprof: cannot read or write {run}: access was denied (403 AccessDenied)  hint: may")
+    assert line.startswith(f"distprof: cannot read or write {run}: access was denied (403 AccessDenied)  hint: can")
     assert fault.done == 1
 
 
@@ -211,7 +211,7 @@ def test_without_keys_a_line_says_where_they_are_looked_for(bucket: str, server:
 def test_a_bucket_that_turns_read_only_is_said(run: str, proxy: FaultyProxy, server: S3Server, bucket: str) -> None:
     proxy.add(answers(403, "AccessDenied"), method="PUT|POST|DELETE", path=r".*/m/(?!\.).*")
     line = _one_line(called("merge", run, "--out", f"{bucket}/m"))
-    assert line.startswith("distprof: cannot write s3://jobs/m: access was denied (403 AccessDenied)  hint: may these")
+    assert line.startswith("distprof: cannot write s3://jobs/m: access was denied (403 AccessDenied)  hint: can these")
     assert "summary.json" not in server.objects(f"{bucket}/m")
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from distprof.errors import DataError, UsageError
 from distprof.launch.view.merged_trace import MergedTrace, merged_trace, text_bytes, trace_metadata
-from distprof.launch.view.place import Place, TracedSteps, Wanted
+from distprof.launch.view.place import Place, Wanted
+from distprof.launch.view.steps import TracedSteps
 from distprof.launch.view.view import place_of
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.writing.merge import merge

@@ -77,7 +77,7 @@ def test_a_run_that_is_gone_is_one_line_and_is_not_made_again(tmp_path):
     shutil.rmtree(run)
     file.tell("new", slow_rank())
     file.show(job_state(), at_end=True)
-    assert said == ["--log-to tensorboard: nothing more is written: No such file or directory"] and not run.exists()
+    assert said == ["--log-to tensorboard: logging has stopped: No such file or directory"] and not run.exists()
 
 
 @pytest.mark.job
@@ -90,7 +90,7 @@ def test_that_no_rank_had_a_run_open_is_said_at_the_end(tmp_path, capfd, opened)
     if opened:
         (run / "watch" / "log-to-wandb").write_text("rank 0: 1a2b3c\n")
     watching.finish()
-    said = "--log-to wandb: nothing was written, as no rank had a run of it open"
+    said = "--log-to wandb: nothing was logged, because no rank had an open run"
     assert (said in capfd.readouterr().err) != opened
 
 

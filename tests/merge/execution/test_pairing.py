@@ -48,8 +48,8 @@ def test_each_rank_gets_its_own_and_the_odd_file_is_named_alone(demos, tmp_path)
     named = [line for line in said.splitlines() if "nn_demo" in line]
     assert len(named) == 2 and named[1] == (
         "incomplete: nn_demo_trace.json was skipped: neither its contents nor its name give its rank"), said
-    assert named[0] == ("note: nn_demo_et.json skipped: an execution trace of nn_demo_trace.json, whose rank is not "
-                        "known. distprof export nn_demo_et.json nn_demo_trace.json joins the two")
+    assert named[0] == ("note: nn_demo_et.json skipped: an execution trace of nn_demo_trace.json, whose rank is "
+                        "unknown. distprof export nn_demo_et.json nn_demo_trace.json joins the two")
     for rank in (0, 1):
         names = Counter(node["name"] for node in read_et(tmp_path / "out" / f"job.{rank}.et")[1])
         written = json.loads((demos / f"demo_et_r{rank}.json").read_text())

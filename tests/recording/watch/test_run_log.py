@@ -166,7 +166,7 @@ def test_a_tracker_that_does_not_answer_is_one_line_and_the_thread_stays_unseen(
         time.sleep(0.005)
     until(lambda: said)
     log.stop()
-    assert said == ["--log-to mlflow: nothing more is written: ConnectionError: no route to host"]
+    assert said == ["--log-to mlflow: logging has stopped: ConnectionError: no route to host"]
     assert threading.enumerate() == before
 
 
