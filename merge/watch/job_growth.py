@@ -11,7 +11,7 @@ from distprof.contract.watch_state import WatchFinding
 from distprof.merge.watch import shifts
 from distprof.merge.watch.everybody import Growth, growths, link_of, slow_from_start, slow_groups, who_grew
 from distprof.merge.watch.grid import LEVELS, Blocks
-from distprof.merge.watch.late_ranks import TOGETHER_NS, Late
+from distprof.merge.watch.late_ranks import Late, together_steps
 from distprof.merge.watch.onset import refined
 from distprof.merge.watch.slow_ranks import Z95, about, chance, costed
 from distprof.merge.watch.view import MATERIAL, View
@@ -40,7 +40,7 @@ STEADY = 0.7
 def job_growths(view: View, known: Sequence[WatchFinding]) -> list[WatchFinding]:
     """Those that no known finding explains."""
     found = []
-    near = max(TOGETHER_NS / view.typical_ns, 100.0)
+    near = together_steps(view.typical_ns)
     for growth in growths(view):
         if any(abs(one.onset_step - growth.begin) <= near + growth.slack for one in known):
             continue

@@ -15,7 +15,7 @@ from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.watch.grid import Grid
 from distprof.merge.watch.job_growth import growing, job_growths
-from distprof.merge.watch.late_ranks import TOGETHER_NS
+from distprof.merge.watch.late_ranks import together_steps
 from distprof.merge.watch.long_steps import LongSteps, OwnWork
 from distprof.merge.watch.now_and_then import now_and_then, split
 from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
@@ -104,7 +104,7 @@ class JobWatch:
 
     def _note(self, found: list[WatchFinding], typical_ns: float) -> None:
         newest = max((one.end_ns for one in self._last.values()), default=0)
-        self._register.update(found, newest, self._grid.frontier(), max(TOGETHER_NS / max(typical_ns, 1.0), 100.0))
+        self._register.update(found, newest, self._grid.frontier(), together_steps(typical_ns))
 
     def state(self, now_ns: int, *, run_id: str, running: bool) -> WatchState:
         """The job as of now.

@@ -44,6 +44,11 @@ class Late:
     from_start: bool
 
 
+def together_steps(typical_ns: float) -> float:
+    """Changes that are no more steps apart are one, where steps take so long."""
+    return max(TOGETHER_NS / max(typical_ns, 1.0), 100.0)
+
+
 def late_ranks(view: View) -> list[Late]:
     """All of them, without looking at what steps cost."""
     found: list[Late] = []
@@ -131,7 +136,7 @@ def _late(series: Series, place: int, parts: list[Segment], first: int, last: in
 
 def clusters(view: View, found: list[Late]) -> list[list[Late]]:
     """Those that began together, the strongest of each rank."""
-    near = max(TOGETHER_NS / view.typical_ns, 100.0)
+    near = together_steps(view.typical_ns)
     every: list[list[Late]] = []
     for one in sorted(found, key=lambda late: (not late.from_start, late.begin)):
         home = next((some for some in every if some[0].from_start == one.from_start

@@ -31,7 +31,7 @@ MOST = 0.7
 APART = 5.0
 """Standard deviations within them by which two classes of steps must differ; two halves of a normal one do by 2.6."""
 ALMOST_ALL = 0.7
-"""Of what rows say that a trouble costs: then single steps tell as much of it."""
+"""Part of a cost, or of steps, that is nearly all of it."""
 IN_A_ROW = 4
 """Steps from one long step to another that other ranks tell of: they are one."""
 RARE = 3
@@ -46,17 +46,16 @@ FULL = 0.75
 
 @dataclass(slots=True, kw_only=True)
 class _Often:
-    """A rank that is slow in some of the steps, and first steps of the rows in which it is, where rows show that."""
+    """A rank that is slow in some steps."""
 
     finding: WatchFinding
     rows: Integers | None = None
+    """First steps of the rows in which it is slow; None where rows do not show it."""
     size: float = 0.0
     """Steps of a row."""
 
     def seen_in_rows(self, step: Integers, size: Floats, hits: Flags) -> None:
-        """Rows hold every step: a rhythm of some rows is known better from them than from a sample of steps, unless
-        the rank is slow in more steps than these rows have.
-        """
+        """Takes the period from rows, which hold every step, where they hold nearly all of the slow steps."""
         inside = step >= self.finding.onset_step
         if size[inside & hits].sum() >= ALMOST_ALL * (self.finding.share or 0) * size[inside].sum():
             self.rows, self.size = step[hits], float(np.median(size))
@@ -72,25 +71,26 @@ class _Often:
 
 
 def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -> list[WatchFinding]:
-    """Trouble that comes and goes; what is seen in rows and in single long steps alike is told once.
+    """Intermittent problems. One that both rows and single long steps show is reported once.
 
     Args:
         view: Of the job.
-        known: Findings about ranks that are slow for long.
+        known: Findings about ranks that stay slow.
         events: Single long steps.
     """
-    often, single = intermittent(view, known), dict(long_steps(view, events))
+    often, single = intermittent(view, known), list(long_steps(view, events))
     for one in often:
         about = one.finding
-        same = [other for other in single.values() if other.ranks == about.ranks]
-        if sum(other.cost_ns or 0 for other in same) >= ALMOST_ALL * (about.cost_ns or 0):
-            continue  # single steps are known exactly
+        same = [other for _, other in single if other.ranks == about.ranks]
+        # what has another reason is no work of the rank, and steps that are known one by one are known exactly
+        if any(other.kind == "pauses" for other in same) or (
+                sum(other.cost_ns or 0 for other in same) >= ALMOST_ALL * (about.cost_ns or 0)):
+            continue
         about.phase = about.phase or next((other.phase for other in same), None)
-        for steps, other in list(single.items()):
-            if other in same or (other.kind == "pauses" and not other.why and one.explains(steps)):
-                del single[steps]
-        single[int(about.onset_step),] = about
-    return list(single.values())
+        single = [(steps, other) for steps, other in single if other not in same and not (
+            other.kind == "pauses" and not other.why and one.explains(steps))]
+        single.append(((), about))
+    return [one for _, one in single]
 
 
 def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
@@ -111,12 +111,10 @@ def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
 
 
 def split(view: View, slow: list[WatchFinding]) -> list[WatchFinding]:
-    """Slow ranks, of which those that are slow in some of the sampled steps and as usual in the others are ones whose
-    trouble comes and goes.
-    """
+    """Slow ranks; those that are slow in some of the sampled steps and as usual in the others become intermittent."""
     for one in slow:
         _split(view, one)
-    # of a rank whose mean lies between two levels a part may seem slow from the begin
+    # of a rank whose mean lies between two levels a part may seem slow from the start
     return [one for one in slow if one.kind != "intermittent" or one is max(
         (other for other in slow if other.kind == one.kind and other.ranks == one.ranks and _at_once(one, other)),
         key=lambda other: other.per_step_ns or 0)]
@@ -146,10 +144,9 @@ def _split(view: View, found: WatchFinding) -> None:
             abs(some[~hits].mean() - normal) <= apart / 4):
         found.kind, found.share = "intermittent", float(hits.mean())
         found.period_steps = period(step[inside][hits], step[inside][~hits])
-        # means of rows, of which those with a slow step may hold fewer, are no measure of what that costs
-        better = own[inside].copy()
-        better[hits, place] -= apart
-        found.per_step_ns = float((own[inside].max(axis=1) - better.max(axis=1)).mean())
+        # blocks of rows do not measure what that costs: rows with a slow step may hold fewer steps than others
+        span = np.median(view.sampled.span[view.sampled.weight == 1][inside], axis=1)
+        found.per_step_ns = max(0.0, float(hits.mean() * (np.median(span[hits]) - np.median(span[~hits]))))
         costed(view, found)
 
 
@@ -225,8 +222,8 @@ def _begins(hits: Flags) -> Integers:
 
 
 def _rhythm(step: Integers, width: float, hits: Flags) -> float | None:
-    """Of rows of so many steps in which a rank is slow; several in a row may be one burst, whose rhythm is that of its
-    begin.
+    """Period of the slow rows, which hold `width` steps each. Consecutive slow rows may be one burst: then it is the
+    period of their starts.
     """
     begins, within = _begins(hits), width if width > 1 else 0.0
     found = period(step[hits], step[~hits], within)
@@ -245,14 +242,14 @@ def _begin(episodes: Integers, step: Integers, rhythm: float | None) -> int:
 
 
 def long_steps(view: View, events: LongSteps) -> Iterator[tuple[tuple[int, ...], WatchFinding]]:
-    """Stalls, pauses and hiccups, by who makes them; each with its steps."""
+    """Steps and finding of each kind of stall, pause and hiccup, by the ranks that cause them."""
     kinds: dict[tuple[str, str | None, tuple[int, ...]], list[tuple[int, float]]] = defaultdict(list)
     limit = max(view.grid.frontier(), 0)
     for step, of in _together(events.of):
         if step < limit:
             kind, phase, ranks = _what(view, events, step, of)
             if kind == "pauses" and phase is None and 2 * len(of) < len(view.ranks):
-                continue  # the job paused for all, or one of those that tell nothing of it was late
+                continue  # a pause of the job is long on all ranks; here one that recorded nothing may have been late
             kinds[kind, phase, ranks].append((step, float(np.median([one[0] for one in of.values()]))))
     for (kind, phase, ranks), steps in _turns(kinds).items():
         if len(steps) >= RARE and (one := _of_steps(view, kind, phase, ranks, steps)) is not None:
@@ -260,8 +257,8 @@ def long_steps(view: View, events: LongSteps) -> Iterator[tuple[tuple[int, ...],
 
 
 def _together(every: dict[int, dict[int, Any]]) -> Iterator[tuple[int, dict[int, Any]]]:
-    """Long steps with what ranks say of them: of several in a row each rank tells its longest, which need not be the
-    same one.
+    """Long steps with what ranks recorded of them. Of several in a row each rank records its longest, which need not be
+    the same one.
     """
     held: tuple[int, dict[int, Any]] | None = None
     for step, of in sorted(every.items()):

@@ -9,12 +9,12 @@ from distprof.merge.watch import shifts
 from distprof.merge.watch.everybody import compared
 from distprof.merge.watch.late_ranks import (
     SEEN_IN_STEPS,
-    TOGETHER_NS,
     Late,
     clusters,
     gained_by_fixing,
     growth,
     late_ranks,
+    together_steps,
 )
 from distprof.merge.watch.onset import began, refined
 from distprof.merge.watch.view import View
@@ -39,10 +39,10 @@ Z95 = 1.96
 def slow_ranks(view: View) -> list[WatchFinding]:
     """All that cost something."""
     found: list[WatchFinding] = []
-    near = max(TOGETHER_NS / view.typical_ns, 100.0) if view.typical_ns > 0 else 100.0
+    near = together_steps(view.typical_ns)
     for some in clusters(view, late_ranks(view)):
         one = _finding(view, some)
-        # two estimates of a begin that lay apart may be the same step once they are refined
+        # two estimates of an onset may be the same step once they are refined
         if one is not None and not any(other.ranks == one.ranks and abs(other.onset_step - one.onset_step) <= near
                                        for other in found):
             found.append(one)
@@ -56,7 +56,7 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     onset, _ = refined(view, lead.begin, lead.slack, lead.place)
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     if end is not None and end <= onset:
-        end = lead.end  # both were refined to one step: rows do not show the end
+        end = lead.end  # rows do not show the end
     before, after, error, error_after = growth(view, onset, end)
     grown, doubt = after - before, float(np.hypot(error, error_after))
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):

@@ -24,10 +24,10 @@ from distprof.contract.rank_summary import (
 )
 from distprof.contract.tables import COLLECTIVES, Column, Table
 from distprof.merge.run.summaries.summaries import Joined, Summaries
+from distprof.summaries.arrivals import UNKNOWN
 
 TYPES: dict[str, pl.DataType] = {"int64": pl.Int64(), "float64": pl.Float64(), "bool": pl.Boolean(),
                                  "string": pl.String(), "category": pl.String()}
-UNKNOWN = 2
 FLAGS = ("asynchronous", "in_autograd")
 TEXTS = ("op", "dtype", "module_path", "phase", "timed_by")
 OF_GROUPS = ("group", "group_description", "group_ranks")

@@ -113,6 +113,23 @@ def test_what_comes_and_goes_is_one_finding_with_its_rhythm_and_cost(
     assert found.per_step_ns == pytest.approx(extra * steps / every, rel=0.2)
 
 
+def test_two_ranks_that_are_slow_now_and_then_are_two_findings() -> None:
+    troubles = tuple(Trouble(ranks=(rank,), onset=300, extra_ns=SLOW / 2, every=every)
+                     for rank, every in ((0, 7), (2, 10)))
+    found = seen(world=8, troubles=troubles).findings
+    assert sorted((one.kind, one.ranks, one.period_steps) for one in found) == [
+        ("intermittent", [0], 7), ("intermittent", [2], 10)]
+
+
+def test_in_a_pipeline_it_costs_what_steps_grow_by() -> None:
+    """There the work of all ranks adds up, whoever has most of it."""
+    trouble = Trouble(ranks=(1,), onset=300, extra_ns=SLOW / 2, every=4)
+    watched = seen(layout="pp", troubles=(trouble,))
+    took = np.diff(watched.step_ends_ns)
+    grown = took[400:].mean() - took[100:290].mean()
+    assert only(watched).per_step_ns == pytest.approx(grown, rel=0.2)
+
+
 def test_rare_long_waits_for_data_are_stalls() -> None:
     trouble = Trouble(ranks=(3,), onset=100, extra_ns=3000 * MS, phase="data", every=137)
     found = only(seen(troubles=(trouble,)))
