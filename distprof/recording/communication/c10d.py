@@ -45,7 +45,7 @@ class C10dKernels:
             self._made = [(one._schema.name, self._kernel(one)) for one in overloads]
         self._library = torch.library.Library("c10d", "IMPL")
         for name, kernel in self._made:
-            self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+            self._library.m.impl(name, "BackendSelect", kernel, True)  # `impl` of torch looks at more, and takes longer
 
     def stop(self) -> bool:
         """Removes them; true if they were there."""

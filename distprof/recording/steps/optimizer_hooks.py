@@ -124,10 +124,14 @@ class OptimizerHooks:
         return None
 
     def _behind(self, optimizer: Optimizer, *_: object) -> None:
-        # to ask which device the job uses takes longer than the rest, so it is not asked in every step
-        if not self._goes_on or self._replayed.has_begun or not self._num_steps % ASKED_EVERY:
-            self._asks = capture_question()
-        if self._asks is not None and self._asks():
+        if self._goes_on and not self._replayed.has_begun:
+            # to find out which device the job uses takes longer than the rest
+            if not self._num_steps % ASKED_EVERY:
+                self._asks = capture_question()
+            captures = self._asks is not None and self._asks()
+        else:
+            captures = is_capturing()
+        if captures:
             self._replayed.captured(optimizer)
         elif self._goes_on or not self._is_recording():
             self._num_steps += 1

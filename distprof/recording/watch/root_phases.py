@@ -167,7 +167,7 @@ class RootPhases:
                 or (isinstance(module, GraphModule) and is_generated(module))):
             return
         hooks = module.__dict__.get("_forward_hooks")
-        if hooks is None or not self._is_on:
+        if hooks is None:
             return
         try:
             self._in_backward = graph_task() != NO_GRAPH_TASK
@@ -176,8 +176,8 @@ class RootPhases:
                     self._compile_watch.start()
                 if self._finder.rule in BY_FORWARD:
                     self._root_begins(module)
-                    if not self._is_on:  # something went wrong, or a window begins
-                        return
+            if not self._is_on:  # something went wrong, or a window begins
+                return
             global_hooks.pop(self._number, None)
             hooks[self._number] = self._leave
             module._forward_hooks_always_called[self._number] = True
