@@ -152,7 +152,8 @@ def test_groups_that_move_data_slowly_are_named_with_what_they_cost(jobs, tmp_pa
         assert not found.slow_groups and cost_ns < 1e6
         return
     one, = found.slow_groups
-    assert len(one.hosts) == hosts and one.groups == sorted([place, *range(place + 8, 8 * sizes[1], 8)] for _, place in slow)
+    assert len(one.hosts) == hosts
+    assert one.groups == sorted([place, *range(place + 8, 8 * sizes[1], 8)] for _, place in slow)
     assert one.gain_ns == pytest.approx(cost_ns, rel=0.1) and abs(one.gain_ns - cost_ns) < one.gain_error_ns
     assert one.moving_ns - one.of_others_ns == pytest.approx(job.layers * 5e6, rel=0.05)
     lines = list(culprit_lines(found.culprits, range(job.num_ranks), slow_groups=found.slow_groups))
