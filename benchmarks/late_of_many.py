@@ -30,8 +30,8 @@ from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.of_many import analysis_of_many
+from distprof.merge.cost.joined_run import joined_run
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.levels.level_run import level_run
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 
@@ -120,8 +120,8 @@ def judged(run: Path) -> tuple[Analysis, float]:
     """From the files of hosts, and in how many seconds."""
     begin = time.process_time()
     opened = open_run(run, by_host=True)
-    assert opened.summaries is not None, "there are too few ranks for these to be read"
-    return analysis_of_many(level_run(opened, read_table(opened, STEPS).rows)), time.process_time() - begin
+    assert opened.by_host, "there are too few ranks for files of hosts to be read"
+    return analysis_of_many(joined_run(opened, read_table(opened, STEPS).rows)), time.process_time() - begin
 
 
 def exactly(run: Path) -> list[Culprit]:

@@ -91,8 +91,9 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
+    is_watched = (args.watch or os.environ.get(WATCH)) != "off"
     watched = wanted(metrics=args.metrics, on_finding=args.on_finding, otlp=args.otlp, log_to=args.log_to,
-                     window_every=args.window_every, is_on=(args.watch or os.environ.get(WATCH)) != "off")
+                     window_every=args.window_every, is_on=is_watched)
     hosts = asked_hosts(args.hosts, args.hosts_cert, args.hosts_key)
     if args.max_rank_size is not None:
         os.environ[RANK_VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
@@ -117,7 +118,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     else:
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
-    say(f"recording {'no passes, only watching all steps,' if plan.is_off else f'steps {known}'} to {directory}{fully}")
+    without = "no passes, only watching all steps," if is_watched else "no steps (neither passes nor the watch are on)"
+    say(f"recording {without if plan.is_off else f'steps {known}'} to {directory}{fully}")
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)

@@ -16,12 +16,11 @@ from distprof.contract.tables import MODULES
 from distprof.merge.blame.candidates import MOST_RANKS
 from distprof.merge.blame.verdicts import WORTH_A_WORD
 from distprof.merge.chance import median_of_others
-from distprof.merge.levels.joined_arrivals import JoinedArrivals
-from distprof.merge.levels.level_run import LevelRun
+from distprof.merge.cost.joined_run import JoinedRun
+from distprof.merge.run.joined_calls import JoinedCalls
+from distprof.merge.run.tables import NAMES, read_table
 
 SENDS, RECEIVES = 1, 2
-SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads numbers over all of 64 bits."""
 MOST_REPLAYED = 640
 """Ranks that are replayed, about."""
 MOST_CALLS = 800_000
@@ -72,15 +71,15 @@ class FirstCut:
         return [one for one in dict.fromkeys(mine.ranks[rows].tolist()) if one != rank]
 
 
-def first_cut(level: LevelRun, steps: Sequence[int]) -> FirstCut:
+def first_cut(many: JoinedRun, steps: Sequence[int]) -> FirstCut:
     """Compares all ranks.
 
     Args:
-        level: Its ranks.
+        many: Its ranks.
         steps: Those that count.
     """
-    joined = level.joined
-    durations = _durations(level, joined, steps)
+    joined = many.calls
+    durations = _durations(many, joined, steps)
     ranks, kept = (durations[name].unique().sort().to_numpy() for name in ("rank", "step"))
     if not len(ranks):
         return FirstCut(steps=(), peers=(), num_ranks=0, chosen=())
@@ -88,17 +87,17 @@ def first_cut(level: LevelRun, steps: Sequence[int]) -> FirstCut:
     waited = _waited(joined, row, kept, len(ranks))
     window = durations.sort("rank", "step")["duration_ns"].to_numpy().reshape(len(ranks), len(kept))
     work = np.maximum(window - waited, 0).astype(float)
-    coordinates = {rank.number: rank.coordinates for rank in level.run.ranks}
-    programs = list(_programs(joined, row, [coordinates.get(rank) for rank in ranks.tolist()], _modules(level, ranks)))
+    coordinates = {rank.number: rank.coordinates for rank in many.run.ranks}
+    programs = list(_programs(joined, row, [coordinates.get(rank) for rank in ranks.tolist()], _modules(many, ranks)))
     peers = [Peers(ranks=ranks[rows], work=work[rows]) for rows in programs]
     suspects = _suspects([rows for rows in programs if len(rows) > 1], work, WORTH_A_WORD * float(window.mean()))
     chosen = _Neighbours(joined, row, kept).of(suspects)
     return FirstCut(steps=kept.tolist(), peers=peers, num_ranks=len(ranks), chosen=np.sort(ranks[chosen]).tolist())
 
 
-def _durations(level: LevelRun, joined: JoinedArrivals, steps: Sequence[int]) -> pl.DataFrame:
+def _durations(many: JoinedRun, joined: JoinedCalls, steps: Sequence[int]) -> pl.DataFrame:
     """Of the ranks that have every step that most have."""
-    windows = level.steps.lazy().select("rank", "step", "duration_ns").filter(
+    windows = many.steps.lazy().select("rank", "step", "duration_ns").filter(
         pl.col("step").is_in(list(steps)), pl.col("rank").is_in(joined.ranks)).unique(["rank", "step"]).collect()
     per_step = windows.group_by("step").len().filter(pl.col("len") > windows["rank"].n_unique() / 2)
     return windows.filter(pl.col("step").is_in(per_step["step"].implode())).filter(
@@ -115,7 +114,7 @@ def _places(values: Array, among: Integers) -> Array:
     return table[np.where((values < 0) | (values > last), last, values)]
 
 
-def _waited(joined: JoinedArrivals, row: Array, steps: Integers, num_ranks: int) -> Integers:
+def _waited(joined: JoinedCalls, row: Array, steps: Integers, num_ranks: int) -> Integers:
     """How long each rank waited in each step."""
     found = np.zeros((num_ranks, len(steps)), np.int64)
     rank, step = row[joined.waits["rank"]], _places(joined.waits["step"], steps)
@@ -137,18 +136,16 @@ def _suspects(programs: Sequence[Integers], work: Floats, least_ns: float) -> In
 # --- who ran the same program -----------------------------------------------------------------------------------------
 
 
-def _modules(level: LevelRun, ranks: Integers) -> Array:
+def _modules(many: JoinedRun, ranks: Integers) -> Array:
     """A number of the modules of each rank, equal for those that have the same; 0 where none are known."""
-    assert level.run.summaries is not None
-    table = level.run.summaries.tables[MODULES.file]
-    row, path = _places(table.rank, ranks), table.columns["module_path"].astype(np.uint64)
-    found = np.zeros(len(ranks), np.uint64)
-    with np.errstate(over="ignore"):
-        np.add.at(found, row[row >= 0], ((path + np.uint64(1)) * SPREAD)[row >= 0] ** np.uint64(3))
+    each = read_table(many.run, MODULES.only("rank", "module_path"), lambda rows: rows.group_by("rank").agg(
+        pl.col("module_path").cast(pl.String).hash().sum()), NAMES).rows
+    row, found = _places(each["rank"].to_numpy(), ranks), np.zeros(len(ranks), np.uint64)
+    found[row[row >= 0]] = each["module_path"].to_numpy()[row >= 0]
     return found
 
 
-def _programs(joined: JoinedArrivals, row: Array, coordinates: Sequence[Mapping[str, int] | None],
+def _programs(joined: JoinedCalls, row: Array, coordinates: Sequence[Mapping[str, int] | None],
               modules: Array) -> Iterator[Any]:
     """Ranks that can be compared: with as many calls in groups of the same sizes, in one stage of the pipeline."""
     sender = np.array([-1 if one.sender is None else one.sender for one in joined.meetings], np.int64)
@@ -168,7 +165,7 @@ def _programs(joined: JoinedArrivals, row: Array, coordinates: Sequence[Mapping[
     return (np.array(sorted(rows)) for rows in found.values())
 
 
-def _most_calls(joined: JoinedArrivals) -> tuple[Integers, Integers, Integers]:
+def _most_calls(joined: JoinedCalls) -> tuple[Integers, Integers, Integers]:
     """Rank, meeting and the most calls in a step, of each meeting of each rank."""
     change = np.flatnonzero(np.diff(joined.cell_rank, prepend=-1))
     bounds = [*change[::AT_ONCE].tolist(), len(joined.cell_rank)]
@@ -179,7 +176,7 @@ def _most_calls(joined: JoinedArrivals) -> tuple[Integers, Integers, Integers]:
     return rank, meeting, calls
 
 
-def _most_calls_of(joined: JoinedArrivals, cells: slice) -> tuple[Integers, Integers, Integers]:
+def _most_calls_of(joined: JoinedCalls, cells: slice) -> tuple[Integers, Integers, Integers]:
     """Of the cells of a few ranks."""
     size = len(joined.meetings)
     pairs, place = np.unique(joined.cell_rank[cells].astype(np.int64) * size + joined.cell_meeting[cells],
@@ -196,7 +193,7 @@ class _Neighbours:
     """Ranks that meet in small groups or send each other messages, as the replica of a model; the large groups join
     these. What a replay without the others keeps is what they all wait for."""
 
-    def __init__(self, joined: JoinedArrivals, row: Array, steps: Integers) -> None:
+    def __init__(self, joined: JoinedCalls, row: Array, steps: Integers) -> None:
         self._row = row[joined.cell_rank]
         self._num_ranks, self._num_steps = int(row.max(initial=-1)) + 1, len(steps)
         self._sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)

@@ -27,9 +27,8 @@ from distprof.merge.blame.first_cut import FirstCut, Peers, first_cut
 from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.slow_groups import MOVED, SlowGroup, slow_groups_of
 from distprof.merge.clock.choose import hosts_of
+from distprof.merge.cost.joined_run import JoinedRun, meeting_rows
 from distprof.merge.cost.measures import measured_collectives
-from distprof.merge.levels.level_run import LevelRun, meeting_rows
-from distprof.merge.levels.representatives import has_folder
 from distprof.merge.match.matched_run import match_run
 from distprof.merge.match.matching import match
 from distprof.merge.match.rank_rows import recorded_rows
@@ -44,37 +43,37 @@ MOST = 6
 """Culprits that are looked at again, those that cost most."""
 
 
-def analysis_of_many(level: LevelRun) -> Analysis:
+def analysis_of_many(many: JoinedRun) -> Analysis:
     """What waiting cost, and who caused it."""
     remarks: list[Remark] = []
-    if level.first_left_out is not None:
-        remarks.append(FirstStepLeftOut(step=level.first_left_out))
-    steps = [*(() if level.run.light_ranks else level.traced), *level.arrivals]
-    hosts = {rank.number: rank.host for rank in level.run.ranks}
-    windows = level.steps.filter(pl.col("step").is_in(steps))
+    if many.first_left_out is not None:
+        remarks.append(FirstStepLeftOut(step=many.first_left_out))
+    steps = [*(() if many.run.light_ranks else many.traced), *many.arrivals]
+    hosts = {rank.number: rank.host for rank in many.run.ranks}
+    windows = many.steps.filter(pl.col("step").is_in(steps))
     processors = Processors.of(windows, hosts)
-    blind, found, shifting = _blind(level, steps), list[Culprit](), None
+    blind, found, shifting = _blind(many, steps), list[Culprit](), None
     if blind is None:
-        found, blind, shifting = _culprits(level, first_cut(level, steps), windows, processors)
+        found, blind, shifting = _culprits(many, first_cut(many, steps), windows, processors)
         give_back()
-    return Analysis(breakdown=breakdown_of(level), culprits=by_host(found, hosts), blind=blind,
-                    crowded=processors.crowded(), shifting=shifting, steps=list(level.shown), remarks=remarks,
-                    problems=(), slow_groups=_slow_groups(level, hosts))
+    return Analysis(breakdown=breakdown_of(many), culprits=by_host(found, hosts), blind=blind,
+                    crowded=processors.crowded(), shifting=shifting, steps=list(many.shown), remarks=remarks,
+                    problems=(), slow_groups=_slow_groups(many, hosts))
 
 
-def _blind(level: LevelRun, steps: Sequence[int]) -> Blind | None:
-    if len(level.run.ranks) < 2:
-        return "others missing" if level.run.missing else "one rank"
-    in_ns = int(level.joined.in_ns.sum())
-    if len(level.joined.ranks) < 2 or not in_ns:
+def _blind(many: JoinedRun, steps: Sequence[int]) -> Blind | None:
+    if len(many.run.ranks) < 2:
+        return "others missing" if many.run.missing else "one rank"
+    in_ns = int(many.calls.in_ns.sum())
+    if len(many.calls.ranks) < 2 or not in_ns:
         return "no collective"
     # a thread that works with a device goes on at once, and its stream waits
-    if int(level.joined.waited_ns.sum()) < STANDS_STILL * in_ns:
+    if int(many.calls.waited_ns.sum()) < STANDS_STILL * in_ns:
         return "no wait"
     return None if steps else "uneven"
 
 
-def _culprits(level: LevelRun, cut: FirstCut, windows: pl.DataFrame, processors: Processors) -> tuple[
+def _culprits(many: JoinedRun, cut: FirstCut, windows: pl.DataFrame, processors: Processors) -> tuple[
         list[Culprit], Blind | None, ShiftingLateness | None]:
     """By the replay of those that were chosen, compared with all of their peers."""
     if not any(len(one.ranks) > 1 for one in cut.peers):
@@ -82,28 +81,28 @@ def _culprits(level: LevelRun, cut: FirstCut, windows: pl.DataFrame, processors:
     if not cut.chosen:
         return [], None, None
     activities = Activities()
-    job = _job(level, cut, activities)
+    job = _job(many, cut, activities)
     groups = [one for peers in cut.peers if (one := excess_of_work(job, peers, cut.steps, activities)) is not None]
     found, blind, shifting = judged(
         job, windows, activities, steps=cut.steps, traced=(), coordinates={}, groups=groups, processors=processors,
-        clock_ns=level.clock.pair_uncertainty_ns())
-    found = looked_again(level, [_of_all(one, job, level) for one in found], cut)
-    return by_timers(level.run, found, level.steps, cut.peers_of), blind, shifting
+        clock_ns=many.clock.pair_uncertainty_ns())
+    found = looked_again(many, [_of_all(one, job, many) for one in found], cut)
+    return by_timers(many.run, found, many.steps, cut.peers_of), blind, shifting
 
 
-def _job(level: LevelRun, cut: FirstCut, activities: Activities) -> Job:
+def _job(many: JoinedRun, cut: FirstCut, activities: Activities) -> Job:
     is_counted = pl.col("step").is_in(list(cut.steps))
-    found = recorded_rows(level.run.of_ranks(set(cut.chosen)), cut.steps)
-    rows = match(found.rows, ended=found.ended, world_size=level.run.world_size)
+    found = recorded_rows(many.run.of_ranks(set(cut.chosen)), cut.steps)
+    rows = match(found.rows, ended=found.ended, world_size=many.run.world_size)
     del found  # rows of many ranks are large, and each stage makes them anew
-    rows = measured_collectives(rows, level.clock, hosts_of(level.run)).select(*NEEDED, "wait_start_ns", "wait_end_ns")
-    steps = level.steps.filter(is_counted, pl.col("rank").is_in(list(cut.chosen)))
-    return job_of(rows, {}, step_windows(level.clock, steps, ()), activities)
+    rows = measured_collectives(rows, many.clock, hosts_of(many.run)).select(*NEEDED, "wait_start_ns", "wait_end_ns")
+    steps = many.steps.filter(is_counted, pl.col("rank").is_in(list(cut.chosen)))
+    return job_of(rows, {}, step_windows(many.clock, steps, ()), activities)
 
 
-def _of_all(one: Culprit, job: Job, level: LevelRun) -> Culprit:
+def _of_all(one: Culprit, job: Job, many: JoinedRun) -> Culprit:
     """Where it delays all that are replayed, it delays those that are not as well."""
-    every = [rank.number for rank in level.run.ranks]
+    every = [rank.number for rank in many.run.ranks]
     return replace(one, delayed=every) if len(one.delayed) == len(job.ranks) else one
 
 
@@ -139,32 +138,32 @@ def excess_of_work(job: Job, peers: Peers, steps: Sequence[int], activities: Act
                         whole=peers.work[order])
 
 
-def _slow_groups(level: LevelRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
-    steps = level.steps.filter(pl.col("step").is_in(list(level.shown)))
+def _slow_groups(many: JoinedRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
+    steps = many.steps.filter(pl.col("step").is_in(list(many.shown)))
     if steps.is_empty():
         return []
-    joined, meetings = level.joined, level.joined.meetings
+    joined, meetings = many.calls, many.calls.meetings
     waited, held = (np.bincount(joined.cell_meeting, ns, len(meetings)) for ns in (joined.waited_ns, joined.in_ns))
     exposed: dict[str, float] = {}
     for one, ratio in zip(meetings, np.minimum(waited / np.maximum(held, 1), 1.0).tolist(), strict=True):
         ranks = text_of(one.group.ranks)
         exposed[ranks] = max(exposed.get(ranks, 0.0), ratio)
-    rows = meeting_rows(level).select(MOVED).filter(pl.col("step").is_in(list(level.shown)))
+    rows = meeting_rows(many).select(MOVED).filter(pl.col("step").is_in(list(many.shown)))
     step_ns: Any = steps["duration_ns"].mean()
     return slow_groups_of(rows, hosts, float(step_ns), exposed)
 
 
-def breakdown_of(level: LevelRun) -> pl.DataFrame:
+def breakdown_of(many: JoinedRun) -> pl.DataFrame:
     """The columns of `step_breakdown`, of the steps that are shown; null what only timelines tell.
 
     How long a rank waited for communication is known of each step, and how much of it was before all had come.
     """
-    joined = level.joined
+    joined = many.calls
     blocked = pl.DataFrame({"rank": joined.ranks[joined.waits["rank"]], "step": joined.waits["step"],
                             "blocked_ns": joined.waits["blocked_ns"]}).cast({"step": pl.Int64})
-    windows = level.steps.filter(pl.col("step").is_in(list(level.shown))).select("rank", "step", "duration_ns")
+    windows = many.steps.filter(pl.col("step").is_in(list(many.shown))).select("rank", "step", "duration_ns")
     each = windows.join(blocked, on=("rank", "step"), how="left").join(
-        level.measured.shares, on=("rank", "step"), how="left")
+        many.measured.shares, on=("rank", "step"), how="left")
     met = each.with_columns(pl.col("blocked_ns").clip(0, pl.col("duration_ns")))
     waiting, messages = ((pl.col("blocked_ns") * pl.col(name)).cast(pl.Int64)
                          for name in ("waiting_ratio", "message_ratio"))
@@ -174,17 +173,17 @@ def breakdown_of(level: LevelRun) -> pl.DataFrame:
     return found.with_columns(missing).select(list(SCHEMA)).sort("rank", "step")
 
 
-def looked_again(level: LevelRun, culprits: Sequence[Culprit], cut: FirstCut) -> list[Culprit]:
+def looked_again(many: JoinedRun, culprits: Sequence[Culprit], cut: FirstCut) -> list[Culprit]:
     """Names causes by what timelines say, where the folders of a culprit and of peers are there.
 
     Whether a rank is late, by how much and how surely, stays what the steps of all ranks say.
     """
-    folders, found = {rank.number: rank for rank in level.run.ranks}, list(culprits)
+    folders, found = {rank.number: rank for rank in many.run.ranks}, list(culprits)
     for index in [index for index, one in enumerate(found) if one.certain and _is_vague(one)][:MOST]:
         one = found[index]
-        here = islice((rank for rank in (one.rank, *cut.near(one.rank)) if has_folder(folders[rank])), 1 + PEERS)
+        here = islice((rank for rank in (one.rank, *cut.near(one.rank)) if folders[rank].has_folder), 1 + PEERS)
         if one.rank in (ranks := set(here)) and len(ranks) > 1:
-            causes = _causes(level, ranks).get(one.rank)
+            causes = _causes(many, ranks).get(one.rank)
             if causes is not None:
                 found[index] = replace(one, causes=_with_gains(causes, one))
     return found
@@ -194,16 +193,16 @@ def _is_vague(one: Culprit) -> bool:
     return not one.causes or one.causes[0].kind in VAGUE
 
 
-def _causes(level: LevelRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
+def _causes(many: JoinedRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
     """What these ranks spend more time on than each other, by the analysis of their tables; empty where they are
     damaged."""
-    run = level.run.of_tables(ranks)
+    run = many.run.of_tables(ranks)
     try:
         matched = match_run(run)
         if matched.rows.is_empty():
             return {}
-        rows = measured_collectives(matched.rows, level.clock, hosts_of(run))
-        seen = analyse(run, level.clock, rows, read_table(run, STEPS).rows)
+        rows = measured_collectives(matched.rows, many.clock, hosts_of(run))
+        seen = analyse(run, many.clock, rows, read_table(run, STEPS).rows)
     except DataError:
         return {}
     return {one.rank: one.causes for one in seen.culprits if not _is_vague(one)}

@@ -106,9 +106,10 @@ def _kind(row: dict[str, Any], num_steps: int) -> CollectiveKind:
 def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     """A row per collective, in their order.
 
-    `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` the largest input; `number` the
-    sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times; `wait_ns` and `transfer_ns` sums
-    over ranks, null where no rank knows it; `longest_ns` the time of the rank that was longest in it.
+    `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` the largest input, `mean_bytes` the
+    mean one; `number` the sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times; `wait_ns`
+    and `transfer_ns` sums over ranks, null where no rank knows it; `longest_ns` the time of the rank that was longest
+    in it.
 
     Args:
         rows: `MERGED_COLLECTIVES`, sorted by collective and rank.
@@ -120,7 +121,8 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     each = rows.group_by("collective", maintain_order=True).agg(
         pl.col("op").first(), is_sent.alias("is_sent"), (pl.col("op").min() != pl.col("op").max()).alias("is_mixed"),
         pl.col(_OF_ALL).first(), pl.col("sequence").min().alias("number"),
-        pl.col("size_bytes").max(), pl.col("arrival_ns").min().alias("first_arrival_ns"),
+        pl.col("size_bytes").max(), pl.col("size_bytes").mean().alias("mean_bytes"),
+        pl.col("arrival_ns").min().alias("first_arrival_ns"),
         pl.col("arrival_ns").max().alias("last_arrival_ns"), pl.col("end_ns").max().alias("last_end_ns"),
         pl.col("end_ns").is_null().sum().alias("num_without_end"), *known, held.max().alias("longest_ns"),
         held.min().alias("shortest_ns"), pl.col("module_path", "phase", "peer", "asynchronous").first(),
@@ -141,25 +143,21 @@ def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
     return found.alias("op")
 
 
-def bandwidths(rows: pl.DataFrame, *, steps: int | None = None) -> pl.DataFrame:
+def bandwidths(collectives: pl.DataFrame) -> pl.DataFrame:
     """Bandwidth over collectives, as nccl-tests count it.
 
     Sizes are put together by powers of two: `size_bucket` is the largest that is not larger than the mean input of a
     rank, in bytes; 0 for none.
 
     Args:
-        rows: `MERGED_COLLECTIVES`.
-        steps: Only the first so many steps; all without.
+        collectives: As `per_collective` gives them.
 
     Returns:
         A row per `BY_SIZE`, most bytes first: collectives; how many have a bandwidth; total input bytes of a rank;
         algbw and busbw in bytes a second: of the total, which is total size / total time, and the median and maximum.
     """
-    if steps is not None:
-        rows = rows.filter(pl.col("step") < steps)
-    each = rows.group_by("collective").agg(
-        pl.col("op", "group_description", "num_ranks", "between_hosts", "algbw", "busbw").first(),
-        pl.col("size_bytes").mean().alias("bytes"))
+    each = collectives.select("op", "group_description", "num_ranks", "between_hosts", "algbw", "busbw",
+                              bytes="mean_bytes")
     bucket = pl.when(pl.col("bytes") >= 1).then(2 ** pl.col("bytes").clip(1).log(2).floor().cast(pl.Int64)).otherwise(0)
     known = pl.col("algbw").is_not_null()
     # of one kind sizes are proportional to input bytes, so that these weigh the harmonic mean
@@ -172,7 +170,8 @@ def bandwidths(rows: pl.DataFrame, *, steps: int | None = None) -> pl.DataFrame:
         pl.when(time > 0).then(total / time).alias("algbw"),
         pl.when(time > 0).then(total / time * factor).alias("busbw"),
         pl.col("busbw").median().alias("busbw_median"), pl.col("busbw").max().alias("busbw_max"),
-    ).sort("total_bytes", "op", "num_ranks", descending=[True, False, False])
+    ).sort("total_bytes", "op", "num_ranks", pl.col("group_description").cast(pl.String), "between_hosts",
+           descending=[True, *(4 * (False,))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +230,14 @@ def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
     """Counts collectives by how far they were found on all ranks.
 
     Args:
-        rows: As `match` gives them, or `MERGED_COLLECTIVES`.
+        rows: As `match` or `per_collective` gives them.
 
     Returns:
         A row per `BY_GROUP` (members sorted first by their number, most first): `num_collectives`; of these `matched`
         are whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how
         many have a `mismatch`.
     """
-    each = rows.group_by("collective").agg(pl.col(*BY_GROUP, "complete", "num_ranks", "mismatch").first())
+    each = rows.select("collective", *BY_GROUP, "complete", "num_ranks", "mismatch").unique("collective", keep="first")
     is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
     found = each.group_by(BY_GROUP).agg(
         pl.len().cast(pl.Int64).alias("num_collectives"),

@@ -6,20 +6,23 @@ Of many ranks it is matched part by part: rows are on disk, and those of one par
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.arrays import Integers
+from distprof.arrays import Array, Integers
+from distprof.contract.collective_ops import POINT_TO_POINT, text_of
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.match.foreign_rows import foreign_rows, remarks_of
 from distprof.merge.match.groups import keys_of
 from distprof.merge.match.matching import Placed, calls_of, match, with_corrected
 from distprof.merge.match.partition import NumberEvidence, Numbering, Partition
 from distprof.merge.match.rank_rows import RankRows, recorded_rows
+from distprof.merge.run.joined_calls import JoinedCalls, Meeting
 from distprof.merge.run.run_model import Run
 from distprof.merge.spill import Parts
 
@@ -28,6 +31,9 @@ ISSUED = "issued"
 COMPARED = ("group", "group_ranks", "rank", "op", "dtype", "size_bytes", "comms_id", "group_sequence", "corrected",
             "sequence", "step")
 """Columns by which rows find each other."""
+
+MEETING: dict[str, Any] = {"group": pl.String, "group_ranks": pl.String, "sender": pl.Int64, "receiver": pl.Int64}
+"""What calls have in common that may be one, of many ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,51 @@ def match_run(run: Run) -> MatchedRun:
 def rows_of_ranks(run: Run) -> RankRows:
     """Communication of every rank, whoever recorded it."""
     return foreign_rows(run) if run.kind == "traces" else recorded_rows(run)
+
+
+def unlike_meetings(joined: JoinedCalls) -> Array:
+    """Meetings whose ranks did not call the same in some step, or some of which are missing."""
+    if not len(joined.cell_step):
+        return np.empty(0, np.int64)
+    sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
+    key = joined.cell_step.astype(np.int64) * len(sizes) + joined.cell_meeting
+    cells = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[cells], prepend=-1))
+    meeting = joined.cell_meeting[cells[first]]
+    fingerprint, calls = (values[joined.cell_sequence[cells]] for values in (
+        joined.sequence_fingerprint, joined.sequence_calls))
+    count = np.diff(np.append(first, len(cells)))
+    return np.unique(meeting[~(_equal(fingerprint, first) & _equal(calls, first) & (count == sizes[meeting]))])
+
+
+def match_meetings(run: Run, ranks: Collection[int], meetings: Sequence[Meeting],
+                   whole: Collection[int]) -> pl.DataFrame:
+    """Matches row by row the calls in some meetings.
+
+    Args:
+        run: Opened by the files of its hosts.
+        ranks: Those that take part.
+        meetings: Which.
+        whole: Ranks all of whose calls are matched.
+    """
+    found = recorded_rows(run.of_ranks(ranks))
+    op = pl.col("op").cast(pl.String)
+    is_pair = op.is_in(POINT_TO_POINT)
+    mine = found.rows.select(
+        "rank", pl.col("group", "group_ranks").cast(pl.String),
+        sender=pl.when(is_pair).then(pl.when(op == "send").then("rank").otherwise("peer")),
+        receiver=pl.when(is_pair).then(pl.when(op == "send").then("peer").otherwise("rank")))
+    keys = pl.DataFrame([(one.group.name, text_of(one.group.ranks), one.sender, one.receiver) for one in meetings],
+                        schema=MEETING, orient="row")
+    held = mine.join(keys.unique().with_columns(held=pl.lit(True)), on=list(MEETING), how="left", nulls_equal=True,
+                     maintain_order="left")
+    rows = found.rows.filter(held["held"].fill_null(False) | held["rank"].is_in(list(whole)))
+    return match(rows, ended=found.ended, world_size=run.world_size)
+
+
+def _equal(values: Integers, first: Integers) -> Any:
+    """Whether all values from one first on to the next are equal."""
+    return np.minimum.reduceat(values, first) == np.maximum.reduceat(values, first)
 
 
 class RowParts:

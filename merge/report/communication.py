@@ -36,12 +36,9 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
         AbsentError: No collective has known times.
     """
     found = sources.comms
-    if sources.many is not None:
-        raise AbsentError("calls of so many ranks are not shown individually",
-                          remedy="see those with the longest waits with distprof comms --slowest 20")
-    rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
+    rows = sources.calls_of(sample.ranks)
     if rows.is_empty():
-        what = NO_COLLECTIVE if found.rows.is_empty() else "no collective has known times"
+        what = NO_COLLECTIVE if found.collectives.is_empty() else "no collective has known times"
         raise AbsentError(what, remedy="record those of a job with several ranks using --steps trace=6,arrivals=20")
     starts = _windows(sources)
     parts = _chosen(rows, _in_order(rows, found.steps, starts), sample)
@@ -58,7 +55,7 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 def _windows(sources: Sources) -> dict[int | None, tuple[int, int]]:
     """Step -> its start on the first rank and its end on the last one."""
-    found = sources.program[0].windows.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    found = sources.windows.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     return {step: (start, end) for step, start, end in found.iter_rows()}
 
 
@@ -141,13 +138,11 @@ def bandwidths(sources: Sources) -> list[dict[str, Any]]:
     """A row for each op and size.
 
     Raises:
-        AbsentError: There was no collective, or there are too many ranks.
+        AbsentError: There was no collective.
     """
-    if sources.many is not None:
-        raise AbsentError("bandwidths by size are not shown for so many ranks: see the table of operations")
-    if sources.comms.rows.is_empty():
+    if sources.comms.collectives.is_empty():
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
-    return by_size(sources.comms.rows).to_dicts()
+    return by_size(sources.comms.collectives).to_dicts()
 
 
 def blame(sources: Sources) -> dict[str, Any]:

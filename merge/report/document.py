@@ -122,7 +122,7 @@ def _document(sources: Sources) -> dict[str, Any]:
         "peak_memory": peak_memory(sources), "communication": _communication(summary, absent),
         **sections}
     found["findings"] = findings(found, sources)
-    if sources.many is not None:
+    if len(sources.in_detail.ranks) < len(sources.opened.ranks):
         number = counted(len(sources.in_detail.ranks), "rank")
         sample.left_out.append(f"operators, memory and host waits cover only {number}: those that delay the job, the "
                                "slowest, median and fastest ranks, and others from different parts of the model")

@@ -155,7 +155,7 @@ def _mismatches(facts: Facts) -> Iterator[Finding]:
 
 def _look_at(facts: Facts, step: int) -> str:
     """The flag that shows collectives of a step; a timeline of many ranks takes long."""
-    return "--slowest 20" if facts.sources.run.summaries is not None else f"--timeline --step {step}"
+    return "--slowest 20" if not facts.sources.comms.has_rows else f"--timeline --step {step}"
 
 
 def _late(facts: Facts) -> Iterator[Finding]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.levels.representatives import of_places
 from distprof.merge.report.sources import Sources
 from distprof.merge.run.group_ranks import with_lists
+from distprof.merge.run.representatives import of_places
 from distprof.units import counted, spans
 
 Columns = dict[str, list[Any]]
@@ -111,11 +111,9 @@ class Sample:
 
     def _of_groups(self) -> Iterable[int]:
         """One rank of each process group, or of each place in the model."""
-        if self.sources.many is not None:
-            return (rank.number for rank in of_places(self.sources.opened))
         rows = self.sources.comms.rows
         if rows.is_empty():
-            return ()
+            return (rank.number for rank in of_places(self.sources.opened))
         lists = with_lists(rows.select("group_ranks").unique())["group_ranks"].drop_nulls().to_list()
         return (min(ranks) for ranks in sorted(lists, key=len, reverse=True) if ranks)
 

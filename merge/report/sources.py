@@ -13,10 +13,11 @@ import polars as pl
 from distprof.contract.problems import Problem
 from distprof.contract.tables import MODULES, STEPS, WAITS
 from distprof.errors import DataError
+from distprof.merge.activity.rank_slices import step_windows
+from distprof.merge.cost.joined_run import OF_ROWS, rows_of_ranks
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
-from distprof.merge.levels.representatives import has_folder, of_places, standing_out, tables_tell
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
 from distprof.merge.operators.rank_share import Asked
@@ -26,11 +27,11 @@ from distprof.merge.operators.timeline.rank_timeline import RankTimeline
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.merged import is_merge, modules_of_merge, origin_of, summary_of_merge
-from distprof.merge.run.open_run import open_run
+from distprof.merge.run.representatives import of_places, standing_out
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.totals.findings import EVERYTHING, Findings, findings, findings_of_many
-from distprof.merge.totals.many_ranks import ManyRanks, many_ranks
+from distprof.merge.totals.many_ranks import ManyRanks, opened
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of
@@ -76,18 +77,9 @@ class Sources:
             raise DataError(f"{path} holds only a merge, not a run with its ranks",
                             hint="pass the run directory that it was made from")
         self.given = given
-        self.opened, self.many = self._open()
-        self._in_detail = [] if self.many is None else self._looked_at(self.many)
-
-    def _open(self) -> tuple[Run, ManyRanks | None]:
-        """By the files of its hosts, where there are many ranks and these tell what waiting cost."""
-        run = open_run(*self.paths, sizes=self.given.sizes, by_host=True)
-        if run.summaries is None:
-            return run, None
-        found = many_ranks(run)
-        if tables_tell(run, found.analysis.blind):
-            return open_run(*self.paths, sizes=self.given.sizes), None
-        return run, found
+        self.opened, self._many = opened(self.paths, self.given.sizes)
+        self.in_detail = self.opened if self._many is None else self._looked_at(self._many)
+        """The run with the ranks whose timelines are read."""
 
     @property
     def run(self) -> Run:
@@ -95,21 +87,20 @@ class Sources:
         return self.comms.run
 
     @property
+    def is_one_graph(self) -> bool:
+        """Whether all ranks are put into one graph; of many it would be too large."""
+        return self._many is None
+
+    @property
     def is_recorded(self) -> bool:
         """False for traces of other programs."""
         return self.opened.kind == "distprof"
 
-    def _looked_at(self, found: ManyRanks) -> list[int]:
-        """Ranks whose timelines are read."""
+    def _looked_at(self, found: ManyRanks) -> Run:
         late = [rank for one in found.analysis.culprits if one.certain for rank in one.ranks]
         chosen = [*standing_out(found.tables.steps, late), *(rank.number for rank in of_places(self.opened))]
-        there = {rank.number for rank in self.opened.ranks if rank.number in chosen and has_folder(rank)}
-        return [rank for rank in dict.fromkeys(chosen) if rank in there][:IN_DETAIL]
-
-    @cached_property
-    def in_detail(self) -> Run:
-        """The run with the ranks whose timelines are read."""
-        return self.opened if self.many is None else self.opened.of_tables(set(self._in_detail))
+        there = {rank.number for rank in self.opened.ranks if rank.number in chosen and rank.has_folder}
+        return self.opened.of_tables({*[rank for rank in dict.fromkeys(chosen) if rank in there][:IN_DETAIL]})
 
     @cached_property
     def measured(self) -> MeasuredRun:
@@ -124,7 +115,7 @@ class Sources:
     @cached_property
     def tables(self) -> RecordedTables:
         """What totals are made of."""
-        return read_tables(self.opened, self.recorded_steps) if self.many is None else self.many.tables
+        return read_tables(self.opened, self.recorded_steps) if self._many is None else self._many.tables
 
     @cached_property
     def program(self) -> tuple[RunProgram, Job]:
@@ -135,10 +126,29 @@ class Sources:
         return found, found.job()
 
     @cached_property
+    def windows(self) -> pl.DataFrame:
+        """Start and end of the steps whose collectives are recorded, of each rank, on the common clock."""
+        if self._many is None:
+            return self.program[0].windows
+        return step_windows(self._many.calls.clock, self._many.calls.steps, ())
+
+    @cached_property
+    def counted_steps(self) -> list[int]:
+        """Steps with collectives that means are of."""
+        found = self.program[0] if self._many is None else self._many.calls
+        return [*found.traced, *found.arrivals]
+
+    def calls_of(self, ranks: Collection[int]) -> pl.DataFrame:
+        """`OF_ROWS` of the collectives of some ranks, where it is known when they came."""
+        rows = self.comms.rows.select(OF_ROWS).filter(pl.col("rank").is_in(list(ranks))) if self._many is None else (
+            rows_of_ranks(self._many.calls, ranks))
+        return rows.filter(pl.col("arrival_ns").is_not_null())
+
+    @cached_property
     def comms(self) -> Findings:
         """What `distprof comms` shows."""
-        if self.many is not None:
-            return findings_of_many(self.many.level, EVERYTHING, self.many.analysis)
+        if self._many is not None:
+            return findings_of_many(self._many, EVERYTHING)
         assert self.measured.collectives is not None
         program = None if self.measured.collectives.is_empty() else self.program
         return findings(self.measured, self.recorded_steps, program=program)
@@ -149,8 +159,8 @@ class Sources:
         found = None if self.given.sizes or self.given.peak is not None else summary_of_merge(self.paths)
         if found is not None:
             return found
-        if self.many is not None:
-            return self.many.summary(self.given.peak)
+        if self._many is not None:
+            return self._many.summary(self.given.peak)
         tables = self.tables
         return reduce(self.measured.noting(tables.problems), tables, peak=self.given.peak,
                       analysis=self.comms.analysis)[0]
@@ -165,9 +175,7 @@ class Sources:
 
     def modules_of(self, ranks: Collection[int], columns: Sequence[str]) -> pl.DataFrame:
         """These columns of `MODULES` of some ranks, `rank` among them."""
-        run = self.opened if self.many is not None else self.opened.of_tables(ranks)
-        return read_table(run, MODULES.only("rank", *columns),
-                          lambda rows: rows.filter(pl.col("rank").is_in(list(ranks)))).rows
+        return read_table(self.opened.of_ranks(ranks), MODULES.only("rank", *columns)).rows
 
     @property
     def operators(self) -> RunOperators:
@@ -226,7 +234,7 @@ class Sources:
         def take(rank: Rank, found: TracedWaits) -> None:
             traced[rank.number] = found
 
-        steps = self.recorded_steps if self.many is None else None
+        steps = self.recorded_steps if self._many is None else None
         found = _tried(lambda: run_operators(
             self.in_detail, rates, steps=steps, beside=beside, take=take,
             asked=Asked(selection=Selection(), keys=columns_of(OPERATORS_BY))))
@@ -243,9 +251,6 @@ class Sources:
 
     @cached_property
     def _replayable(self) -> Replayable | DataError:
-        if self.many is not None:
-            return DataError("the critical path of so many ranks is not part of a report",
-                             hint="distprof critical-path")
         measured = self.measured
         if self.recorded_steps is not None:
             measured = measured.noting(self.recorded_steps.problems)

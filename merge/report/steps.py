@@ -47,10 +47,10 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
         AbsentError: There is neither.
     """
     analysis, devices = sources.comms.analysis, sources.comms.devices
-    if not devices.steps.is_empty() and sources.many is None:
+    if not devices.steps.is_empty():
         return _of_devices(devices, sample)
-    # summaries do not tell all parts of a step
-    if analysis is not None and not analysis.breakdown.is_empty() and sources.many is None:
+    # without timelines not all parts of a step are known
+    if analysis is not None and analysis.breakdown["compute_ns"].count():
         names, rows = ("duration_ns", *OF_TRACE, *MORE_OF_TRACE), parts_of_step(
             analysis.breakdown, sources.comms.step_time)
         shown = [row for row in rows if row["rank"] in set(sample.ranks)]
@@ -110,10 +110,8 @@ def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
         cells = cells.with_columns(waiting_ns=None, compute_ns=None)
     else:
         cells = cells.join(split, on=("rank", "step"), how="left", maintain_order="left")
-    program = sources.program[0] if sources.many is None else sources.many.level
-    counted_in = [*program.traced, *program.arrivals]
     return {"by": columns_of(cells.with_columns(
-        counted=(pl.col("pass") == "time") | pl.col("step").is_in(counted_in)).sort("step", "rank"))}
+        counted=(pl.col("pass") == "time") | pl.col("step").is_in(sources.counted_steps)).sort("step", "rank"))}
 
 
 def _of_some_steps(cells: pl.DataFrame, sample: Sample) -> pl.DataFrame:
@@ -148,7 +146,7 @@ def critical_path(sources: Sources) -> dict[str, Any]:
     Raises:
         AbsentError: The ranks cannot be put into one graph.
     """
-    if sources.many is not None:
+    if not sources.is_one_graph:
         raise AbsentError("the critical path of so many ranks is not part of a report",
                           remedy="see distprof critical-path")
     try:

@@ -33,6 +33,8 @@ def coded(rows: pl.DataFrame) -> pl.DataFrame:
 
 def with_lists(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with lists of ranks, where the table has a text."""
+    if rows.schema.get(COLUMN) == pl.List:
+        return rows
     groups = rows.select(pl.col(COLUMN).unique())
     lists = pl.Series("ranks", [list(ranks_of(text)) if text else None for text in groups[COLUMN].cast(
         pl.String).to_list()], dtype=pl.List(pl.Int64))

@@ -19,6 +19,8 @@ from distprof.merge.run.traces.ranking import Naming
 from distprof.process.topology import Topology, from_sizes
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
+ALL_TABLES = tuple(JOINED)
+"""Those of all ranks that the files of hosts have."""
 UNSETTLED = ("assumed", "wrapper")
 """What a topology rests on that leaves room for more axes: replicas may share the work on their input."""
 EVIDENCE = {"pp": "stages that send to each other", "cp": "replicas that exchange activations",
@@ -28,7 +30,7 @@ EVIDENCE = {"pp": "stages that send to each other", "cp": "replicas that exchang
 
 
 def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES,
-             untimed: bool = False, by_host: bool = False, only: Collection[str] = tuple(JOINED)) -> Run:
+             untimed: bool = False, by_host: bool = False, only: Collection[str] = ALL_TABLES) -> Run:
     """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
 
     Args:

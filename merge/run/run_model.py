@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distprof.contract.mesh import AXES
+from distprof.contract.paths import RANK_JSON
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import Table
 from distprof.merge.scan.trace_file import TraceFile
 
 if TYPE_CHECKING:
+    from distprof.contract.rank_summary import Arrivals, ParametersDigest
     from distprof.merge.run.summaries.summaries import Summaries
 
 
@@ -40,6 +42,11 @@ class Rank:
         """Where the rank stands in the device mesh, like `tp1 dp0`."""
         coordinates = self.coordinates or {}
         return " ".join(f"{axis}{coordinates[axis]}" for axis in reversed(AXES) if axis in coordinates)
+
+    @property
+    def has_folder(self) -> bool:
+        """True where its own files are there: of many ranks only the files of their hosts may be."""
+        return (self.folder / RANK_JSON).is_file()
 
     def has(self, table: Table) -> bool:
         """True where the rank wrote this table."""
@@ -97,8 +104,22 @@ class Run:
         return (self.path, *self.more)
 
     @property
-    def without_summary(self) -> list[Rank]:
-        """Ranks whose own tables are all there is; none where every rank is read so."""
+    def by_host(self) -> bool:
+        """True for one of many ranks whose calls and tables are joined in the files of its hosts."""
+        return self.summaries is not None
+
+    def arrivals(self) -> Iterator[tuple[int, Arrivals]]:
+        """Ranks in the files of hosts that made calls, and these."""
+        return iter(()) if self.summaries is None else self.summaries.arrivals()
+
+    @property
+    def digests(self) -> Mapping[int, ParametersDigest]:
+        """Rank -> what it holds, of those that are in the files of hosts."""
+        return {} if self.summaries is None else self.summaries.parameters
+
+    @property
+    def in_folders_alone(self) -> list[Rank]:
+        """Ranks whose own tables are all there is of them; none where every rank is read so."""
         known = self.summaries.frames if self.summaries is not None else {}
         return [rank for rank in self.ranks if rank.number not in known] if known else []
 

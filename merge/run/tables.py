@@ -88,10 +88,10 @@ def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types
         for ranks, found in rows_of_ranks(run.summaries, mp_size=run.mp_size, dp_size=run.dp_size):
             rows = found.select(column.name for column in table.columns)
             yield Loaded(rows=prepared(_typed(rows, table, types)), ranks=ranks, problems=[])
-        run = run.of_tables({rank.number for rank in run.without_summary})
+        run = run.of_tables({rank.number for rank in run.in_folders_alone})
     if run.summaries is not None and table.file in JOINED:
         yield from _of_summaries(run, run.summaries, table, prepared, types)
-        run = run.of_tables({rank.number for rank in run.without_summary})
+        run = run.of_tables({rank.number for rank in run.in_folders_alone})
 
     def load(first: int) -> Loaded:
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)

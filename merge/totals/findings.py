@@ -16,18 +16,16 @@ from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.contract.rank_json import read
 from distprof.contract.run_json import RunJson
-from distprof.contract.tables import MODULES, STEPS
+from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.activity.device.rank_device import NO_DEVICES, DeviceSteps
 from distprof.merge.blame.analysis import Analysis, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
-from distprof.merge.blame.of_many import analysis_of_many
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
 from distprof.merge.cost.collective_sums import NEEDED, CollectiveKind, Coverage, coverage, kinds, per_collective
+from distprof.merge.cost.joined_run import meeting_rows, unlike_calls
 from distprof.merge.cost.measured_run import MeasuredRun, differing, measured_run
-from distprof.merge.levels.level_run import LevelRun, level_run, meeting_rows, odd_rows
-from distprof.merge.levels.representatives import tables_tell
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.group_ranks import with_lists
@@ -35,6 +33,7 @@ from distprof.merge.run.merged import is_merge, open_merge, origin_of
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, empty, read_table
+from distprof.merge.totals.many_ranks import OF_CALLS, ManyRanks, opened
 from distprof.merge.totals.step_time import StepTime, step_time, step_time_of
 from distprof.units import spans
 
@@ -48,7 +47,7 @@ class Findings:
     run: Run
     clock: Clock
     rows: pl.DataFrame
-    """`MERGED_COLLECTIVES`."""
+    """`MERGED_COLLECTIVES`; none of many ranks, whose calls are summed up over ranks as they are read."""
     collectives: pl.DataFrame
     """See `per_collective`."""
     steps: list[int]
@@ -66,6 +65,11 @@ class Findings:
     """Of the job; None where no step was timed."""
     devices: DeviceSteps = NO_DEVICES
     """What devices did in the steps that count, also where nothing communicates."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether each call is there rank by rank."""
+        return self.collectives.is_empty() or not self.rows.is_empty()
 
     @property
     def counted_rows(self) -> pl.DataFrame:
@@ -173,31 +177,25 @@ def _of_step(analysis: Analysis, step: int) -> Analysis:
                    remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
 
 
-def findings_of_many(level: LevelRun, choice: Choice, analysis: Analysis | None = None) -> Findings:
+def findings_of_many(many: ManyRanks, choice: Choice) -> Findings:
     """What `distprof comms` shows; there are no `rows`.
-
-    Args:
-        level: The run.
-        choice: Which collectives.
-        analysis: Of all of it, where that was made already.
 
     Raises:
         UsageError: There is no such op, group or step.
     """
-    if analysis is None and not choice.is_of_some:  # needs more memory than what follows
-        analysis = analysis_of_many(level)
-    odd = odd_rows(level)
-    whole = meeting_rows(level)
-    rows = pl.concat([whole, odd.with_columns(
-        pl.col("collective") + len(whole), group_ranks=_texts(odd)).drop("ranks")], how="diagonal_relaxed")
-    disagreeing = odd.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
-    run = level.run.noting(differing(len(disagreeing)))
+    analysis = None if choice.is_of_some else many.analysis  # needs more memory than what follows
+    unlike = unlike_calls(many.calls)
+    whole = meeting_rows(many.calls)
+    rows = pl.concat([whole, unlike.with_columns(
+        pl.col("collective") + len(whole), group_ranks=_texts(unlike)).drop("ranks")], how="diagonal_relaxed")
+    disagreeing = unlike.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
+    run = many.run.noting(differing(len(disagreeing)))
     rows = chosen(rows, choice)
     collectives = with_lists(rows).with_columns(ranks=pl.col("group_ranks"))
     stuck, problems = hangs_of(_that_may_hang(run))
     return found_about(
-        run.noting(problems), level.checked_clock, empty(MERGED_COLLECTIVES), collectives, choice,
-        None if choice.is_of_some or rows.is_empty() else analysis, step_time(level.steps), stuck)
+        run.noting(problems), many.calls.checked_clock, empty(MERGED_COLLECTIVES), collectives, choice,
+        None if rows.is_empty() else analysis, step_time(many.calls.steps), stuck)
 
 
 def _that_may_hang(run: Run) -> Run:
@@ -206,7 +204,7 @@ def _that_may_hang(run: Run) -> Run:
         ended_well = all(read(path / RUN_JSON, RunJson).exit_code == 0 for path in run.paths)
     except DataError:
         ended_well = False
-    return run.of_tables({rank.number for rank in run.without_summary} if ended_well else None)
+    return run.of_tables({rank.number for rank in run.in_folders_alone} if ended_well else None)
 
 
 def _texts(rows: pl.DataFrame) -> pl.Series:
@@ -232,12 +230,10 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
     paths = (path, *more) if more else origin_of(path)
     if is_merge(path) and paths == (path,):
         return _of_merge(path, choice)
-    run = open_run(*paths, sizes=sizes, by_host=not of_rows, only=(STEPS.file, MODULES.file))
-    if run.summaries is not None:
-        found = findings_of_many(level_run(run, read_table(run, STEPS).rows), choice)
-        if found.analysis is None or not tables_tell(run, found.analysis.blind):
-            return found
-        run = open_run(*paths, sizes=sizes)
+    run, many = (open_run(*paths, sizes=sizes), None) if of_rows else opened(
+        paths, sizes, only=OF_CALLS, is_judged=not choice.is_of_some)
+    if many is not None:
+        return findings_of_many(many, choice)
     measured = measured_run(run)
     return findings(measured, read_table(measured.run, STEPS) if measured.run.kind == "distprof" else None, choice)
 

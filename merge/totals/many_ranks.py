@@ -1,49 +1,86 @@
-"""Totals of a run of many ranks, from the files of its hosts, and what a merge says of late ranks."""
+"""A run of many ranks, opened by the files of its hosts: its calls, its totals, and who delays it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from distprof.contract.tables import MODULES, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_many import analysis_of_many
+from distprof.merge.cost.joined_run import JoinedRun, joined_run
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.levels.level_run import LevelRun, level_run
-from distprof.merge.levels.representatives import are_few, of_places, tables_tell
-from distprof.merge.run.open_run import open_run
+from distprof.merge.run.open_run import ALL_TABLES, NO_SIZES, open_run
+from distprof.merge.run.representatives import are_few, of_places, tables_tell
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.run.tables import read_table
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 
+OF_CALLS = (STEPS.file, MODULES.file)
+"""Tables that are read with calls to tell who delays a job."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class ManyRanks:
-    """A run of many ranks."""
+    """A run of many ranks; each part of it is read when it is first asked for."""
 
-    level: LevelRun
-    tables: RecordedTables
-    analysis: Analysis
+    run: Run
+    has_totals: bool = True
+    """False where it was opened without the tables that totals are made of."""
+
+    @cached_property
+    def tables(self) -> RecordedTables:
+        """What totals are made of; parameters of one rank of each place in the model."""
+        return read_tables(self.run, holders=self.run.of_tables({rank.number for rank in of_places(self.run)}))
+
+    @cached_property
+    def calls(self) -> JoinedRun:
+        """Its calls. Tables are read before, as that takes more memory for a while."""
+        steps: pl.DataFrame = self.tables.steps if self.has_totals else read_table(self.run, STEPS).rows
+        return joined_run(self.run, steps)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """Of all communication."""
+        return analysis_of_many(self.calls)
 
     def summary(self, peak: float | None = None) -> dict[str, Any]:
         """The content of `summary.json`."""
-        run, clock = self.level.run.noting(self.tables.problems), self.level.checked_clock
+        run, clock = self.run.noting(self.tables.problems), self.calls.checked_clock
         found = MeasuredRun(run=run, clock=clock, collectives=None)
         return reduce(found, self.tables, peak=peak, analysis=self.analysis)[0]
 
 
-def many_ranks(run: Run, steps: Loaded | None = None) -> ManyRanks:
-    """Reads the files of hosts, and parameters of one rank of each place in the model.
+def opened(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZES, *, only: Collection[str] = ALL_TABLES,
+           is_judged: bool = True) -> tuple[Run, ManyRanks | None]:
+    """Opens a run by the files of its hosts, where there are many ranks and these tell what waiting cost.
 
     Args:
-        run: Opened by the files of its hosts.
-        steps: Its `STEPS`, where they were read already.
+        paths: The run directories of one job, or traces of other programs.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+        only: Tables of all ranks that are wanted.
+        is_judged: Whether is asked who delays the job.
+
+    Returns:
+        The run; and what is read of many ranks together, None where each is read by itself.
+
+    Raises:
+        DataError: It cannot be read.
+        UsageError: The sizes do not make up the world.
     """
-    chosen_ranks = {rank.number for rank in of_places(run)}
-    tables = read_tables(run, steps, holders=run.of_tables(chosen_ranks))
-    level = level_run(run, tables.steps)
-    return ManyRanks(level=level, tables=tables, analysis=analysis_of_many(level))
+    run = open_run(*paths, sizes=sizes, by_host=True, only=only)
+    if not run.by_host:
+        return run, None
+    found = ManyRanks(run=run, has_totals=len(only) == len(ALL_TABLES))
+    if is_judged and tables_tell(run, found.analysis.blind):
+        return open_run(*paths, sizes=sizes), None
+    return run, found
 
 
 def analysis_of_merge(found: MeasuredRun) -> Analysis | None:
@@ -53,8 +90,8 @@ def analysis_of_merge(found: MeasuredRun) -> Analysis | None:
         found: Opened by its folders.
     """
     run = found.run
-    opened = open_run(*run.paths, by_host=True, only=(STEPS.file, MODULES.file))
-    if opened.summaries is None or (opened.without_summary and are_few(run)):
+    by_host = open_run(*run.paths, by_host=True, only=OF_CALLS)
+    if not by_host.by_host or (by_host.in_folders_alone and are_few(run)):
         return None
-    analysis = analysis_of_many(level_run(opened, read_table(opened, STEPS).rows))
+    analysis = ManyRanks(run=by_host, has_totals=False).analysis
     return None if tables_tell(run, analysis.blind) else analysis

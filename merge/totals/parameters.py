@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import polars as pl
 
 from distprof.contract.mesh import DATA_PARALLEL, MODEL_PARALLEL
 from distprof.contract.tables import PARAMETERS
-from distprof.merge.levels.representatives import Place, place_of
+from distprof.merge.run.representatives import Place, place_of
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import NAMES, Loaded, empty, pieces
 from distprof.merge.totals.first_seen import FirstSeen
@@ -37,9 +36,7 @@ class HeldParameters:
     first_replica: pl.DataFrame
     """Rows of the first of those ranks that hold the same, equal ones of neighbours once."""
     num_ranks: int
-    """Ranks that have some."""
-    is_whole: bool = True
-    """False where it is not known what ranks hold that others stand for."""
+    """Ranks that have some, or for which one stands that has."""
 
 
 def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameters, Loaded]:
@@ -47,10 +44,11 @@ def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameter
 
     Args:
         run: Its ranks and their places.
-        holders: Of a run that was opened by the files of its hosts, those whose tables are read.
+        holders: The ranks whose tables are read, where digests tell of the others that they hold the same; None: all.
     """
-    adding, ranks, problems = Holding(run), list[int](), list[Any]()
-    for piece in pieces(holders or run, _NEEDED, types=NAMES):
+    holders = holders or run
+    adding, ranks, problems = Holding(run, holders), list[int](), list[Any]()
+    for piece in pieces(holders, _NEEDED, types=NAMES):
         adding.add(piece.rows)
         ranks += piece.ranks
         problems += piece.problems
@@ -60,10 +58,10 @@ def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameter
 class Holding:
     """Adds ranks up, some at once; kept are the parameters of one model."""
 
-    def __init__(self, run: Run) -> None:
-        self._places = _places(run)
-        self._replicas = Replicas(run) if run.summaries is not None else None
-        self._is_whole = run.summaries is None or not run.missing
+    def __init__(self, run: Run, holders: Run | None = None) -> None:
+        """Holds nothing yet; see `read_parameters`."""
+        holders = holders or run
+        self._places, self._replicas = _places(holders), Replicas(run, holders)
         self._known, self._sums = FirstSeen(KEY), np.zeros((0, len(SUMS)), np.int64)
         self._first: list[pl.DataFrame] = []
         self._num_ranks = 0
@@ -76,59 +74,59 @@ class Holding:
         self._first.append(placed.filter("is_first_replica").select(*KEY, *TOLD).unique(maintain_order=True))
         numbers = self._known.numbers(placed.select(*KEY, "rank", "shape"))
         self._sums = self._known.grown(self._sums)
-        added = placed if self._replicas is None else self._replicas.summed(placed)
-        if added is None:
-            self._is_whole = False
-        else:
+        added = self._replicas.summed(placed)
+        if added is not None:  # else too few ranks are found
             np.add.at(self._sums, numbers, added.select(SUMS).to_numpy())
 
     def held(self) -> HeldParameters:
         """Of all that were added."""
         return HeldParameters(
             sums=self._known.rows.with_columns(pl.Series(name, self._sums[:, at]) for at, name in enumerate(SUMS)),
-            first_replica=pl.concat(self._first).unique(maintain_order=True), num_ranks=self._num_ranks,
-            is_whole=self._is_whole and (self._replicas is None or self._replicas.are_all_there))
+            first_replica=pl.concat(self._first).unique(maintain_order=True),
+            num_ranks=self._num_ranks + self._replicas.num_found)
 
 
-def _places(run: Run) -> pl.DataFrame:
-    # of summaries, there is one rank of each place on the other axes
-    replicating = REPLICATING if run.summaries is None else tuple(set(REPLICATING) - set(DATA_PARALLEL))
-    return pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0), _is_first(rank, replicating))
-                         for rank in run.ranks],
+def _places(holders: Run) -> pl.DataFrame:
+    seen = set[Place]()
+    return pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0), _is_first(rank, seen))
+                         for rank in holders.ranks],
                         schema={"rank": pl.Int64, "stage": pl.Int64, "is_first_replica": pl.Boolean}, orient="row")
 
 
-def _is_first(rank: Rank, replicating: Iterable[str]) -> bool:
-    coordinates = rank.coordinates or {}
-    return not any(coordinates.get(axis, 0) for axis in replicating)
+def _is_first(rank: Rank, seen: set[Place]) -> bool:
+    """Whether it is the first of those along axes that replicate."""
+    place = tuple(one for one in place_of(rank) if one[0] not in REPLICATING)
+    is_first = place not in seen
+    seen.add(place)
+    return is_first
 
 
 class Replicas:
     """What ranks hold for which one of the same place stands, whose table is read."""
 
-    def __init__(self, run: Run) -> None:
-        """Of a run that was opened by the files of its hosts."""
-        assert run.summaries is not None
-        self._digests, self._peers = run.summaries.parameters, defaultdict[Place, list[int]](list)
+    def __init__(self, run: Run, holders: Run) -> None:
+        """Of the ranks that are no holders."""
+        self._digests, self._peers = run.digests, defaultdict[Place, list[int]](list)
+        read = {rank.number for rank in holders.ranks}
         for rank in run.ranks:
-            self._peers[place_of(rank)].append(rank.number)
-        self._places = {rank.number: place_of(rank) for rank in run.ranks}
-
-    @property
-    def are_all_there(self) -> bool:
-        """True once a rank of each place was looked at."""
-        return not self._peers
+            if rank.number not in read:
+                self._peers[place_of(rank)].append(rank.number)
+        self._places = {rank.number: place_of(rank) for rank in holders.ranks} if self._peers else {}
+        self.num_found = 0
+        """Ranks that are no holders and whose parameters were added."""
 
     def summed(self, parameters: pl.DataFrame) -> pl.DataFrame | None:
-        """Rows of `PARAMETERS` with `params` and `stored_params` added up over all ranks of the same place.
+        """Rows of `PARAMETERS` with `params` and `stored_params` added up over the ranks that they stand for.
 
         Args:
-            parameters: Of some ranks, one of each place.
+            parameters: Of some holders.
 
         Returns:
             None where a rank holds other parameters than the one that stands for it, or it is not known what lies on
             it.
         """
+        if not self._peers:
+            return parameters
         each = parameters.partition_by("rank", as_dict=True, maintain_order=True).items()
         found = [self._of_place(int(number), rows) for (number,), rows in each]
         whole = [rows for rows in found if rows is not None]
@@ -137,17 +135,19 @@ class Replicas:
     def _of_place(self, number: int, rows: pl.DataFrame) -> pl.DataFrame | None:
         peers, own = self._peers.pop(self._places[number], []), self._digests.get(number)
         known = [self._digests[rank] for rank in peers if rank in self._digests]
-        if own is None or len(known) < len(peers) or any(one.names_hash != own.names_hash for one in known):
+        if peers and (own is None or len(known) < len(peers) or any(
+                one.names_hash != own.names_hash for one in known)):
             return None
         if any(not one.stored and one.stored_params != one.params for one in known):
             return None
-        params, stored = rows["params"].to_numpy() * len(known), np.zeros(len(rows), np.int64)
+        params, stored = rows["params"].to_numpy(), rows["stored_params"].to_numpy()
         for one in known:
-            held = np.frombuffer(one.stored, "<i8") if one.stored else rows["params"].to_numpy()
+            held = np.frombuffer(one.stored, "<i8") if one.stored else params
             if len(held) != len(stored):
                 return None
-            stored += held
-        return rows.with_columns(pl.Series("params", params), pl.Series("stored_params", stored))
+            stored = stored + held
+        self.num_found += len(known)
+        return rows.with_columns(pl.Series("params", params * (1 + len(known))), pl.Series("stored_params", stored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ def model_params(run: Run, held: HeldParameters) -> ModelParams | None:
     Returns:
         None where a rank has none.
     """
-    if not held.is_whole or (run.summaries is None and held.num_ranks < run.world_size):
+    if held.num_ranks < run.world_size:
         return None
     texts = pl.col("module_path", "name", "shape").cast(pl.String)
     sizes = _without_ties(held.first_replica.with_columns(texts)).group_by(KEY).agg(

@@ -28,7 +28,7 @@ def run_summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping
         UsageError: The sizes do not make up the world.
     """
     known = None if peak is not None or sizes else summary_of_merge(paths)
-    return _summary(open_run(*paths, sizes=sizes, by_host=True), peak, sizes) if known is None else known
+    return _summary(paths, peak, sizes)[0] if known is None else known
 
 
 def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZES) -> (
@@ -37,9 +37,10 @@ def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZ
     summary, modules = (None, None) if sizes else (summary_of_merge(paths), modules_of_merge(paths))
     if summary is not None and modules is not None:
         return summary, modules
-    run = open_run(*paths, sizes=sizes, by_host=True)
     if summary is None:
-        summary = _summary(run, sizes=sizes)
+        summary, run = _summary(paths, sizes=sizes)
+    else:
+        run = open_run(*paths, sizes=sizes, by_host=True)
     if modules is None and summary["kind"] != "traces":
         from distprof.merge.totals.modules import read_modules
 
@@ -47,19 +48,17 @@ def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZ
     return summary, modules
 
 
-def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+def _summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> (
+        tuple[dict[str, Any], Run]):
     # an earlier merge, where there is one, has all of it
     from distprof.merge.cost.measured_run import measured_run
-    from distprof.merge.levels.representatives import tables_tell
-    from distprof.merge.totals.many_ranks import many_ranks
+    from distprof.merge.totals.many_ranks import opened
     from distprof.merge.totals.recorded_tables import read_tables
     from distprof.merge.totals.summary import reduce
 
-    if run.summaries is not None:
-        many = many_ranks(run)
-        if not tables_tell(run, many.analysis.blind):
-            return many.summary(peak)
-        run = open_run(*run.paths, sizes=sizes)
+    run, many = opened(paths, sizes)
+    if many is not None:
+        return many.summary(peak), run
     found = measured_run(run)
     tables = read_tables(found.run)
-    return reduce(found.noting(tables.problems), tables, peak=peak)[0]
+    return reduce(found.noting(tables.problems), tables, peak=peak)[0], run

@@ -15,7 +15,7 @@ from distprof.contract.problems import CountedUnlike, ModulesUncounted, Problem,
 from distprof.merge.activity.device.mean_steps import mean_device_steps
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.levels.representatives import are_few
+from distprof.merge.run.representatives import are_few
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import described
 from distprof.merge.totals.later_steps import steps_data

@@ -122,7 +122,7 @@ def _kinds(found: Findings, page: Page) -> None:
     mean = "ranks, summed over the calls in a step" if found.steps else "ranks and calls"
     page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
               "median")
-    for line in uneven_lines(uneven_exchanges(found.counted_rows)) if found.run.summaries is None else ():
+    for line in uneven_lines(uneven_exchanges(found.counted_rows)):
         page.line(line)
     page.line()
 

@@ -122,7 +122,7 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], pag
 
 def comms_data(found: Findings) -> dict[str, Any]:
     """All findings; what is unknown is None."""
-    run, analysis, has_rows = found.run, found.analysis, found.run.summaries is None
+    run, analysis, has_rows = found.run, found.analysis, found.has_rows
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
         "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing,
@@ -131,7 +131,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "steps": found.steps, "step_time": step_time_data(found.step_time),
         "clock": found.clock.to_json(), "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
-        "coverage_by_group": group_coverage(found.rows).to_dicts() if has_rows else None,
+        "coverage_by_group": group_coverage(found.collectives).to_dicts(),
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
@@ -146,7 +146,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
         "matrix": bytes_between(found.rows).to_dicts() if has_rows else None,
         "uneven_exchanges": uneven_exchanges(found.counted_rows).to_dicts() if has_rows else None,
-        "bandwidths": bandwidths(found.rows).to_dicts() if has_rows else None,
+        "bandwidths": bandwidths(found.collectives).to_dicts(),
         "collectives": _collectives(found) if has_rows else _longest(found),
     }
 

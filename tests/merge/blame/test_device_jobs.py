@@ -135,6 +135,6 @@ def test_of_more_ranks_than_are_read_without_summaries_the_tables_are_read(tmp_p
     for rank in range(72):
         append(run, summarise(run / rank_folder(rank)))
     found = findings_of(run, choice=EVERYTHING, of_rows=False)
-    assert found.run.summaries is None
+    assert not found.run.by_host
     assert [(one.rank, one.causes[0].kind, one.causes[0].where) for one in certain(found.analysis)] == [
         (50, "backward", "layers.2")]

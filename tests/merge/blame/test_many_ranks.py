@@ -22,11 +22,10 @@ from distprof.merge.blame import first_cut
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.of_many import analysis_of_many
+from distprof.merge.cost.joined_run import joined_run
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.levels import representatives
-from distprof.merge.levels.level_run import level_run
 from distprof.merge.report.sources import Sources
-from distprof.merge.run import recorded
+from distprof.merge.run import recorded, representatives
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from distprof.merge.text.communication.culprits import culprit_lines
@@ -109,8 +108,8 @@ def with_columns(folder: Path, name: str, *plants: Plant) -> Path:
 
 def by_hosts(run: Path) -> Analysis:
     opened = open_run(run, by_host=True)
-    assert opened.summaries is not None
-    return analysis_of_many(level_run(opened, read_table(opened, STEPS).rows))
+    assert opened.by_host
+    return analysis_of_many(joined_run(opened, read_table(opened, STEPS).rows))
 
 
 def by_tables(run: Path) -> Analysis:
@@ -225,12 +224,12 @@ def test_ranks_that_never_stand_still_are_not_judged(tmp_path, monkeypatch):
         pq.write_table(rows.set_column(place, rows.schema.field(place), pc.add(rows["wait_start_ns"], 20_000)), table)
         append(run, summarise(run / rank_folder(rank)))
     assert by_hosts(run).blind == "no wait" and not by_hosts(run).culprits
-    assert findings_of(run, choice=EVERYTHING, of_rows=False).run.summaries is None, "all tables are read"
+    assert not findings_of(run, choice=EVERYTHING, of_rows=False).run.by_host, "all tables are read"
     told = json.loads(stats_text(run, as_json=True))["communication"]
     assert told["blind"] == Sources(run).summary["communication"]["blind"]
     monkeypatch.setattr(representatives, "MOST_ROWS", 1000)
     found = findings_of(run, choice=EVERYTHING, of_rows=False)
-    assert found.run.summaries is not None and found.analysis.blind == "no wait"
+    assert found.run.by_host and found.analysis.blind == "no wait"
     for shown in (comms_text(run), stats_text(run)):
         assert "no rank is known to have waited for a collective: whether a rank delays others is unknown" in shown
 

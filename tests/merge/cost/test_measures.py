@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WAITING_FOR_ALL, bus_factor
 from distprof.merge.clock.model import Alignment, Clock
-from distprof.merge.cost.collective_sums import bandwidths
+from distprof.merge.cost.collective_sums import bandwidths, per_collective
 from distprof.merge.cost.measures import MEASURED, with_costs
 from distprof.merge.match.matching import match
 from support.comm_rows import call, frame
@@ -193,10 +193,11 @@ def test_bandwidths_are_put_together_by_op_group_size_and_reach():
     for number, (size, held) in enumerate(((1024, 1000), (2047, 3000), (4096, 2000))):
         rows += [call(rank, sequence=number, group_sequence=number, start_ns=number * 10_000,
                       end_ns=number * 10_000 + held, size_bytes=size) for rank in (0, 1)]
-    found = bandwidths(measured(*rows))
+    found = bandwidths(per_collective(measured(*rows)))
     assert found["size_bucket"].to_list() == [4096, 1024] and found["num_collectives"].to_list() == [1, 2]
     assert found["algbw"].to_list() == [pytest.approx(4096 / 2e-6), pytest.approx((1024 + 2047) / 4e-6)]
     assert found["busbw"].to_list() == [pytest.approx(value) for value in found["algbw"]]  # 2 ranks: factor 1
     assert found["between_hosts"].to_list() == [False, False]
-    assert bandwidths(measured(*together("barrier", (1, 2), (1, 2), size_bytes=0)))["busbw"].to_list() == [None]
-    assert bandwidths(measured()).is_empty()
+    barrier = per_collective(measured(*together("barrier", (1, 2), (1, 2), size_bytes=0)))
+    assert bandwidths(barrier)["busbw"].to_list() == [None]
+    assert bandwidths(per_collective(measured())).is_empty()

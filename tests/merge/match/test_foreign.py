@@ -12,7 +12,7 @@ import pytest
 from distprof.contract.collective_ops import text_of
 from distprof.contract.problems import MatchingInferred, TraceDamaged
 from distprof.merge.clock.choose import on_one_host
-from distprof.merge.cost.collective_sums import bandwidths
+from distprof.merge.cost.collective_sums import bandwidths, per_collective
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.difference.split import is_communication
@@ -62,7 +62,7 @@ def test_eight_gpus_as_others_have_measured_them():
     assert (apart <= rows["end_spread_ns"]).all() and not rows["disagrees"].any()
     assert not rows["unsure"].any(), "they are told to read one clock"
     assert {"label", "group"} <= {one.what for one in run.remarks if isinstance(one, MatchingInferred)}
-    assert set(bandwidths(rows)["op"]) == {"all_reduce", "all_to_all"}
+    assert set(bandwidths(per_collective(rows))["op"]) == {"all_reduce", "all_to_all"}
 
 
 @needs_shared

@@ -37,7 +37,7 @@ def test_pieces_of_summaries_are_whole_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "MANY_RANKS", 1)
     write(tmp_path / "run", PipelinedJob(pp=2, dp=2, tp=2, layers=2, microbatches=2), passes=FEW_STEPS, full=True)
     run = open_run(tmp_path / "run", by_host=True)
-    assert run.summaries is not None
+    assert run.by_host
     whole = tables.read_table(run, MODULES).rows
     for at_once in (1, 20, 10**6):
         monkeypatch.setattr(tables, "ROWS_AT_ONCE", at_once)

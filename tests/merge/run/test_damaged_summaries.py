@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from distprof.contract.rank_summary import SUMMARIES, Arrivals, PackedTable
 from distprof.contract.tables import STEPS
-from distprof.merge.levels.joined_arrivals import joined_arrivals
+from distprof.merge.run.joined_calls import joined_calls
 from distprof.merge.run.summaries.summaries import read_summaries
 from distprof.summaries import host_file
 from distprof.summaries.host_file import append, files_of, frames_in, packed_frame
@@ -48,7 +48,7 @@ def test_arrivals(tmp_path, made, seed):
     append(tmp_path, replace(made, arrivals=arrivals))
     append(tmp_path, replace(made, about=replace(made.about, rank=6), folder="rank00006"))
     found = read_summaries([tmp_path])
-    joined = joined_arrivals(found, range(100))
+    joined = joined_calls(found.arrivals(), range(100))
     assert 6 in joined.ranks.tolist()
     timed = (joined.cell_step >= 0) & (joined.cell_step < 100)
     assert len(joined.times["end_ns"]) == sum(joined.sequence_calls[joined.cell_sequence[timed]])

@@ -15,7 +15,7 @@ from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
 from distprof.merge.totals.findings import findings_of
-from distprof.merge.totals.many_ranks import many_ranks
+from distprof.merge.totals.many_ranks import ManyRanks
 from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.summary import reduce
 from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, write
@@ -45,7 +45,7 @@ def test_totals_and_counts(job, clocks_ns, is_known):
         opened = open_run(run)
         tables = read_tables(opened)
         exact = reduce(measured_run(opened).noting(tables.problems), tables)[0]
-        by_summaries = many_ranks(open_run(run, by_host=True)).summary()
+        by_summaries = ManyRanks(run=open_run(run, by_host=True)).summary()
         assert {key: value for key, value in by_summaries.items() if key not in OF_TIMELINES} == {
             key: value for key, value in exact.items() if key not in OF_TIMELINES}
         mine, theirs = (findings_of(run, choice=Choice(), of_rows=one) for one in (False, True))

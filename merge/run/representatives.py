@@ -9,7 +9,6 @@ import polars as pl
 
 from distprof.contract.mesh import DATA_PARALLEL
 from distprof.contract.passes import WAIT
-from distprof.contract.paths import RANK_JSON
 from distprof.contract.tables import COLLECTIVES, EVENTS
 from distprof.merge.run.run_model import Rank, Run
 
@@ -37,7 +36,7 @@ def of_places(run: Run) -> list[Rank]:
     places = defaultdict[Place, list[Rank]](list)
     for rank in run.ranks:
         places[place_of(rank)].append(rank)
-    found = (next((rank for rank in ranks[:LOOKED_AT] if has_folder(rank)), None) for ranks in places.values())
+    found = (next((rank for rank in ranks[:LOOKED_AT] if rank.has_folder), None) for ranks in places.values())
     return [rank for rank in found if rank is not None][:MOST_OF_GROUPS]
 
 
@@ -49,11 +48,6 @@ def standing_out(steps: pl.DataFrame, late: Iterable[int] = ()) -> list[int]:
     return list(dict.fromkeys([*late, *extremes]))
 
 
-def has_folder(rank: Rank) -> bool:
-    """True where there is more of the rank than its summary."""
-    return (rank.folder / RANK_JSON).is_file()
-
-
 def tables_tell(run: Run, blind: str | None) -> bool:
     """True where all tables are read after all: they may tell more, are there, and are not too large.
 
@@ -63,7 +57,7 @@ def tables_tell(run: Run, blind: str | None) -> bool:
     """
     if blind not in TOLD_BY_TABLES:
         return False
-    return all(rank.recorded is not None and has_folder(rank) for rank in run.ranks) and are_few(run)
+    return all(rank.recorded is not None and rank.has_folder for rank in run.ranks) and are_few(run)
 
 
 def are_few(run: Run) -> bool:

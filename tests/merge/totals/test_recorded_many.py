@@ -12,7 +12,7 @@ from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from distprof.merge.totals.findings import findings_of
-from distprof.merge.totals.many_ranks import many_ranks
+from distprof.merge.totals.many_ranks import ManyRanks
 from distprof.merge.totals.modules import read_modules
 from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.summary import reduce
@@ -30,7 +30,7 @@ def opened(run, monkeypatch):
     """By its summaries, and by its tables."""
     monkeypatch.setattr(recorded, "MANY_RANKS", 1)
     by_summaries = open_run(run, by_host=True)
-    assert by_summaries.summaries is not None
+    assert by_summaries.by_host
     return by_summaries, open_run(run)
 
 
@@ -38,7 +38,7 @@ def test_totals(opened):
     by_summaries, exact = opened
     tables = read_tables(exact)
     expected = reduce(measured_run(exact).noting(tables.problems), tables)[0]
-    found = many_ranks(by_summaries).summary()
+    found = ManyRanks(run=by_summaries).summary()
     assert {key: value for key, value in found.items() if key not in OF_TIMELINES} == {
         key: value for key, value in expected.items() if key not in OF_TIMELINES}
 

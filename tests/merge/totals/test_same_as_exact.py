@@ -97,7 +97,7 @@ def test_modules(runs, shape):
 @pytest.mark.usefixtures("few")
 def test_collectives(runs, shape):
     by_summaries, exact = (findings_of(runs / shape, choice=Choice(), of_rows=one) for one in (False, True))
-    assert by_summaries.run.summaries is not None
+    assert by_summaries.run.by_host
     # of equal waits, one or the other comes first
     assert [*sorted(by_summaries.kinds, key=str)] == [*sorted(exact.kinds, key=str)]
     assert by_summaries.steps == exact.steps
@@ -132,7 +132,7 @@ def test_the_clock(runs):
 def test_an_inferred_topology(tmp_path, shape):
     write(tmp_path / "run", replace(SHAPES[shape]), passes=FEW_STEPS, full=True, is_known=False)
     found = [open_run(tmp_path / "run", by_host=by_host) for by_host in (True, False)]
-    assert found[0].summaries is not None and found[1].summaries is None
+    assert found[0].by_host and not found[1].by_host
     for name in ("topology", "topology_source", "topology_certain", "mp_size", "dp_size", "problems"):
         assert getattr(found[0], name) == getattr(found[1], name)
     assert [rank.coordinates for rank in found[0].ranks] == [rank.coordinates for rank in found[1].ranks]
@@ -151,7 +151,7 @@ def test_a_rank_without_summary_is_read_from_its_tables(runs, tmp_path):
         key: value for key, value in exact["model"].items() if key not in lost}
     assert [one["code"] for one in by_summaries["problems"]] == ["unreadable"]  # the frame that was torn
     found = [findings_of(run, choice=Choice(), of_rows=one) for one in (False, True)]
-    assert found[0].run.summaries is not None and found[0].coverage == found[1].coverage
+    assert found[0].run.by_host and found[0].coverage == found[1].coverage
     assert [*sorted(found[0].kinds, key=str)] == [*sorted(found[1].kinds, key=str)]
 
 
@@ -165,7 +165,7 @@ def test_calls_that_are_lost_on_some_ranks(tmp_path, shape):
     for rank in range(job.num_ranks):
         append(tmp_path / "run", summarise(tmp_path / "run" / rank_folder(rank)))
     found = [findings_of(tmp_path / "run", choice=Choice(), of_rows=one) for one in (False, True)]
-    assert found[0].run.summaries is not None and found[0].coverage == found[1].coverage
+    assert found[0].run.by_host and found[0].coverage == found[1].coverage
     assert found[0].coverage.num_partial + found[0].coverage.num_alone > 0
     assert [*sorted(found[0].kinds, key=str)] == [*sorted(found[1].kinds, key=str)]
     assert found[0].run.problems == found[1].run.problems
@@ -244,7 +244,12 @@ def test_each_rank_of_each_call_is_shown_where_that_is_asked_for(runs):
 def test_calls_as_json(runs):
     found, exact = both("comms", "--json", runs / "tp x pp x dp")
     assert set(found) == set(exact)
-    assert (found["matrix"], found["bandwidths"], found["coverage_by_group"]) == (None, None, None)
+    assert found["matrix"] is None
+    assert found["coverage_by_group"] == exact["coverage_by_group"]
+    assert [one["num_collectives"] for one in found["bandwidths"]] == [
+        one["num_collectives"] for one in exact["bandwidths"]]
+    assert found["bandwidths"] == [{name: value if isinstance(value, str) else pytest.approx(value)
+                                    for name, value in one.items()} for one in exact["bandwidths"]]
     spreads = [sorted((one["step"], one["group"], one["arrival_spread_ns"]) for one in some["collectives"]
                       if one["op"] == "all_reduce" and one["step"] in found["steps"] and one["num_ranks"] > 1)
                for some in (found, exact)]
@@ -254,14 +259,14 @@ def test_calls_as_json(runs):
 @pytest.mark.usefixtures("few")
 def test_a_choice_of_calls(runs):
     found = findings_of(runs / "tp x pp x dp", choice=Choice(op="all_reduce", group="mesh_tp"), of_rows=False)
-    assert found.run.summaries is not None
+    assert found.run.by_host
     assert {one.op for one in found.kinds} == {"all_reduce"}
     assert set(found.collectives["group_description"].cast(pl.String)) == {"mesh_tp"}
     assert distprof("comms", "--op", "all_gather", runs / "dp").returncode == 2
 
 
 def test_up_to_64_ranks_all_is_as_it_was(runs):
-    assert open_run(runs / "tp x pp x dp", by_host=True).summaries is None
+    assert not open_run(runs / "tp x pp x dp", by_host=True).by_host
 
 
 @pytest.mark.long
@@ -270,7 +275,21 @@ def test_report(runs, tmp_path):
     document, exact = both("report", "--json", runs / "tp x pp x dp")
     assert document["totals"] == exact["totals"]
     assert document["modules"]["tree"] == exact["modules"]["tree"]
+    shown, expected = (_calls_of_ranks(one["collectives"]) for one in (document, exact))
+    assert shown == expected and len(shown) > 100
     assert distprof("report", "--out", tmp_path / "page.html", runs / "tp x pp x dp").returncode == 0
+
+
+def _calls_of_ranks(collectives: dict) -> list[tuple]:
+    """Of each rank in each call, what is drawn."""
+    found = []
+    for step in collectives["steps"]:
+        calls, parts = step["calls"], step["parts"]
+        for at, rank, *times in zip(*(parts[name] for name in ("call", "rank", "arrival_ns", "full_ns", "end_ns")),
+                                    strict=True):
+            found.append((step["step"], rank, *times, collectives["ops"][calls["op"][at]],
+                          *(calls[name][at] for name in ("size_bytes", "late_rank", "wait_ns", "busbw"))))
+    return sorted(found, key=repr)
 
 
 @pytest.mark.long

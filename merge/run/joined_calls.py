@@ -1,8 +1,8 @@
-"""Calls of all ranks on one clock, joined: cells of a rank, a step and a meeting, and the times of calls in them."""
+"""Calls of all ranks as arrays: cells of a rank, a step and a meeting, and the times of calls in them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from distprof.arrays import Array, Integers
 from distprof.contract.rank_summary import (
     CALL_COLUMNS,
     CELL_COLUMNS,
+    NO_INTEGER,
     NO_OFFSET,
     SEQUENCE_COLUMNS,
     TIMES,
@@ -21,50 +22,15 @@ from distprof.contract.rank_summary import (
     RankGroup,
 )
 from distprof.freed_memory import uncollected
-from distprof.merge.clock.model import UNSHIFTED, Clock
 from distprof.merge.run.summaries.frames import calls_of_cells, is_whole
-from distprof.merge.run.summaries.summaries import ColumnJoin, Summaries
+from distprof.merge.run.summaries.summaries import ColumnJoin
 
-NONE = np.iinfo(np.int64).min
-"""Where a time is not known."""
 CELLS = {name: kind for name, kind in CELL_COLUMNS.items() if not name.startswith("first_")}
 SEQUENCES = SEQUENCE_COLUMNS
 CALLS = {name: CALL_COLUMNS[name] for name in (
     "op", "dtype", "size_bytes", "peer", "module_path", "phase", "asynchronous")}
 """Columns that are joined."""
 TEXTS = ("op", "dtype", "module_path", "phase")
-
-
-class RankClocks:
-    """Lines of the ranks that have arrivals."""
-
-    def __init__(self, clock: Clock, ranks: Integers) -> None:
-        self._clock = clock
-        lines = [clock.ranks[rank].line if rank in clock.ranks else UNSHIFTED for rank in ranks.tolist()]
-        self._offset, self._reference = (np.array([getattr(line, name) for line in lines], np.int64)
-                                         for name in ("offset_ns", "reference_ns"))
-        self._slope = np.array([line.drift_ppm * 1e-6 for line in lines])
-        self._unsure = dict[int, int | None]()
-
-    def common_ns(self, index: Array, own_ns: Integers) -> Integers:
-        """Times of ranks, by index and of a shape that goes with `own_ns`, on the common clock."""
-        drifted = np.rint((own_ns - self._reference[index]) * self._slope[index]).astype(np.int64)
-        return np.where(own_ns == NONE, NONE, own_ns + self._offset[index] + drifted)
-
-    def uncertainty_ns(self, numbers: Array, members: Integers) -> Integers:
-        """By how much two times of each meeting may be wrong against each other; below 0 where it is not known.
-
-        Args:
-            numbers: Of the meetings that are asked for.
-            members: Ranks of each; shape (numbers, members).
-        """
-        if self._clock.num_clocks == 1:
-            return np.zeros(len(numbers), np.int64)
-        for row, number in enumerate(numbers.tolist()):
-            if number not in self._unsure:
-                self._unsure[number] = self._clock.pair_uncertainty_ns(members[row].tolist())
-        found = [self._unsure[number] for number in numbers.tolist()]
-        return np.array([-1 if one is None else one for one in found], np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +52,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedArrivals:
+class JoinedCalls:
     """Arrays over all ranks. `cell_rank` and the like are indices of `ranks`; texts are numbers, -1 for null."""
 
     ranks: Integers
@@ -131,24 +97,24 @@ class JoinedArrivals:
         at = self.cell_first[cells][..., None] + (first + np.arange(count))
         unit = self.unit_ns[self.cell_rank[cells]][..., None]
         given = {name: values[at] for name, values in self.times.items()}
-        since = {name: np.where(values == NO_OFFSET, NONE, values * unit) for name, values in given.items()}
+        since = {name: np.where(values == NO_OFFSET, NO_INTEGER, values * unit) for name, values in given.items()}
         called = self.base_ns[cells][..., None] + since[TIMES[0]]
-        found = {name: np.where(values == NONE, NONE, called + values) for name, values in since.items()}
+        found = {name: np.where(values == NO_INTEGER, NO_INTEGER, called + values) for name, values in since.items()}
         end, over = found["end_ns"], since["wait_end_ns"]
         return {**found, "enqueue_ns": called,
-                "wait_end_ns": np.where((end != NONE) & (over != NONE), end + over, found["wait_end_ns"])}
+                "wait_end_ns": np.where((end != NO_INTEGER) & (over != NO_INTEGER), end + over, found["wait_end_ns"])}
 
 
-def joined_arrivals(summaries: Summaries, steps: Collection[int]) -> JoinedArrivals:
-    """Reads and joins the calls of all ranks that have some.
+def joined_calls(arrivals: Iterable[tuple[int, Arrivals]], steps: Collection[int]) -> JoinedCalls:
+    """Joins the calls of all ranks that have some.
 
     Args:
-        summaries: Of the run.
+        arrivals: Ranks, and what each called, as `Run.arrivals` reads them.
         steps: Those of which times of calls are wanted.
     """
     joining = _Joining(steps)
     with uncollected():
-        for rank, found in summaries.arrivals():
+        for rank, found in arrivals:
             joining.add(rank, found)
     return joining.joined()
 
@@ -215,7 +181,7 @@ class _Joining:
             self._num_sequences += found.sequences.rows
         return number
 
-    def joined(self) -> JoinedArrivals:
+    def joined(self) -> JoinedCalls:
         """All of it, ranks ascending."""
         cells, sequences, calls, waits = (one.joined() for one in (
             self._cells, self._sequences, self._calls, self._waits))
@@ -227,7 +193,7 @@ class _Joining:
         template_first = np.array(self._template_first, np.int32)[np.array(self._template, np.int32)]
         sequence = template_first[cells.rank] + cells.columns["sequence"]
         number = sequences.columns["calls"].astype(np.int64)
-        return JoinedArrivals(
+        return JoinedCalls(
             ranks=np.array(self._ranks, np.int64)[order], meetings=self._meeting_list,
             cell_rank=_placed(place, cells.rank), cell_step=cells.columns["step"],
             cell_meeting=channel_meeting[channel_first[cells.rank] + sequences.columns["channel"][sequence]],

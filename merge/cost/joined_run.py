@@ -11,18 +11,19 @@ import numpy as np
 import polars as pl
 
 from distprof.arrays import Integers
-from distprof.contract.collective_ops import POINT_TO_POINT, text_of
+from distprof.contract.collective_ops import WAITING_FOR_ALL, text_of
 from distprof.contract.passes import ARRIVALS, TRACE
+from distprof.contract.rank_summary import NO_INTEGER
 from distprof.freed_memory import give_back
 from distprof.merge.clock.choose import hosts_of, recorded_clock
 from distprof.merge.clock.model import Check, Clock
+from distprof.merge.clock.rank_clocks import RankClocks
 from distprof.merge.cost.choice import group_key
 from distprof.merge.cost.collective_sums import per_collective
+from distprof.merge.cost.measured_meetings import MeasuredMeetings, measured_meetings
 from distprof.merge.cost.measures import measured_collectives
-from distprof.merge.levels.joined_arrivals import JoinedArrivals, Meeting, joined_arrivals
-from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings, odd_meetings
-from distprof.merge.match.matching import match
-from distprof.merge.match.rank_rows import recorded_rows
+from distprof.merge.match.matched_run import match_meetings, unlike_meetings
+from distprof.merge.run.joined_calls import JoinedCalls, Meeting, joined_calls
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
@@ -30,18 +31,17 @@ if TYPE_CHECKING:
 
 SETTLES = 3
 """From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
-MEETING = ("group", "group_ranks", "sender", "receiver")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelRun:
+class JoinedRun:
     """What is known without the tables of all ranks. Times are on the common clock."""
 
     run: Run
     clock: Clock
     steps: pl.DataFrame
     """`STEPS` of all ranks, on their own clocks."""
-    joined: JoinedArrivals
+    calls: JoinedCalls
     """Calls of all ranks, with times those of `seen`."""
     seen: Sequence[int]
     """Steps with a timeline, where ranks with tables have one; else those without."""
@@ -51,13 +51,21 @@ class LevelRun:
     """Steps that count and have none."""
     first_left_out: int | None
     """The first traced step, where it does not count."""
-    odd: Array
+    unlike: Array
     """Meetings that are matched row by row."""
 
     @cached_property
     def measured(self) -> MeasuredMeetings:
-        """Of the steps that are seen. Numbers of meetings and texts are those of `joined`."""
-        return measured_meetings(self.joined, self.clock, hosts_of(self.run), self.seen, self.odd)
+        """Of the steps that are seen. Numbers of meetings and texts are those of `calls`."""
+        return measured_meetings(self.calls, self.clock, hosts_of(self.run), self.seen, self.unlike)
+
+    @cached_property
+    def unlike_rows(self) -> pl.DataFrame:
+        """`MERGED_COLLECTIVES` of calls that are matched row by row, and of ranks in their folders alone."""
+        calls, alone = self.calls, [rank.number for rank in self.run.in_folders_alone]
+        ranks = {*calls.ranks[np.unique(calls.cell_rank[np.isin(calls.cell_meeting, self.unlike)])].tolist(), *alone}
+        matched = match_meetings(self.run, ranks, [calls.meetings[number] for number in self.unlike], alone)
+        return measured_collectives(matched, self.clock, hosts_of(self.run))
 
     @property
     def checked_clock(self) -> Clock:
@@ -70,23 +78,21 @@ class LevelRun:
         return self.traced or self.arrivals
 
 
-def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
+def joined_run(run: Run, steps: pl.DataFrame) -> JoinedRun:
     """Reads calls; they are measured when that is asked for.
 
     Args:
         run: Opened by the files of its hosts.
         steps: `STEPS` of its ranks.
     """
-    assert run.summaries is not None
     traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
                         for name in (TRACE, ARRIVALS))
     seen, counted = traced or arrivals, _settled(traced)
     give_back()
-    joined = joined_arrivals(run.summaries, seen)
-    return LevelRun(run=run, clock=recorded_clock(run), steps=steps, joined=joined, seen=seen,
-                    odd=odd_meetings(joined),
-                    traced=counted, arrivals=_settled(arrivals),
-                    first_left_out=traced[0] if len(counted) < len(traced) else None)
+    calls = joined_calls(run.arrivals(), seen)
+    return JoinedRun(run=run, clock=recorded_clock(run), steps=steps, calls=calls, seen=seen,
+                     unlike=unlike_meetings(calls), traced=counted, arrivals=_settled(arrivals),
+                     first_left_out=traced[0] if len(counted) < len(traced) else None)
 
 
 def _settled(steps: list[int]) -> list[int]:
@@ -106,59 +112,71 @@ def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
                  end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})
 
 
-def meeting_rows(level: LevelRun) -> pl.DataFrame:
+def meeting_rows(many: JoinedRun) -> pl.DataFrame:
     """A row per call of the steps that are seen, `coded`: texts and `group_ranks` are categories.
 
     Returns:
         The columns of `per_collective` without `ranks`; `group_ranks` are texts.
     """
-    joined, texts = level.joined, level.joined.texts
-    rows = level.measured.calls.drop("bounds")
+    calls, texts = many.calls, many.calls.texts
+    rows = many.measured.calls.drop("bounds", "by_call")
     named = [_category(rows, number_of, name, texts[of]) for number_of, name, of in (
         ("op", "op", "op"), ("dtype", "dtype", "dtype"), ("module", "module_path", "module_path"),
         ("phase", "phase", "phase"))]
-    is_message = pl.Series([one.is_message for one in joined.meetings], dtype=pl.Boolean)
+    is_message = pl.Series([one.is_message for one in calls.meetings], dtype=pl.Boolean)
     matched_by = pl.Series(["sequence", "peer"], dtype=pl.Categorical)
     numbers = rows["meeting"].to_numpy()
     return rows.with_columns(
-        *named, *_of_meetings(joined.meetings, numbers), pl.int_range(pl.len()).alias("collective"),
+        *named, *_of_meetings(calls.meetings, numbers), pl.int_range(pl.len()).alias("collective"),
         complete=pl.lit(True), mismatch=pl.lit(None, pl.Categorical), number=pl.col("place"),
         matched_by=matched_by.gather(is_message.gather(pl.Series(numbers)).cast(pl.Int64)),
     ).with_columns(group_key().alias("group_key")).drop("place", "module", "meeting")
 
 
-def odd_rows(level: LevelRun) -> pl.DataFrame:
+def unlike_calls(many: JoinedRun) -> pl.DataFrame:
     """The columns of `per_collective` of calls in meetings whose ranks did not call the same, or some of which are
     missing: of the steps that are seen, and of others those about which ranks disagree.
     """
-    joined, without = level.joined, [rank.number for rank in level.run.without_summary]
-    cells = np.isin(joined.cell_meeting, level.odd)
-    ranks = {*joined.ranks[np.unique(joined.cell_rank[cells])].tolist(), *without}
-    rows = _matched(level, ranks, _keys([joined.meetings[number] for number in level.odd]), without)
-    is_seen = pl.col("step").is_in(list(level.seen)) | pl.col("mismatch").is_not_null()
-    return per_collective(rows.filter(is_seen))
+    is_seen = pl.col("step").is_in(list(many.seen)) | pl.col("mismatch").is_not_null()
+    return per_collective(many.unlike_rows.filter(is_seen))
 
 
-def _matched(level: LevelRun, ranks: Collection[int], keys: pl.DataFrame, without: Sequence[int]) -> pl.DataFrame:
-    """Calls in some meetings, and all of ranks that are in no file of a host."""
-    found = recorded_rows(level.run.of_ranks(ranks))
-    op = pl.col("op").cast(pl.String)
-    is_pair = op.is_in(POINT_TO_POINT)
-    mine = found.rows.select(
-        "rank", pl.col("group", "group_ranks").cast(pl.String),
-        sender=pl.when(is_pair).then(pl.when(op == "send").then("rank").otherwise("peer")),
-        receiver=pl.when(is_pair).then(pl.when(op == "send").then("peer").otherwise("rank")))
-    held = mine.join(keys.unique().with_columns(held=pl.lit(True)), on=MEETING, how="left", nulls_equal=True,
-                     maintain_order="left")
-    rows = found.rows.filter(held["held"].fill_null(False) | held["rank"].is_in(without))
-    matched = match(rows, ended=found.ended, world_size=level.run.world_size)
-    return measured_collectives(matched, level.clock, hosts_of(level.run))
+def rows_of_ranks(many: JoinedRun, ranks: Collection[int]) -> pl.DataFrame:
+    """Columns `OF_ROWS` of `MERGED_COLLECTIVES` of some ranks, of the steps that are seen; collectives are numbered as
+    `meeting_rows` does, and behind these as `unlike_calls`.
+    """
+    calls, each = many.calls, many.measured.calls.select(
+        pl.int_range(pl.len()).alias("collective"), pl.all())
+    cells = np.flatnonzero(np.isin(calls.cell_rank, np.flatnonzero(np.isin(calls.ranks, list(ranks))))
+                           & np.isin(calls.cell_step, many.seen) & ~np.isin(calls.cell_meeting, many.unlike))
+    number, clocks = calls.sequence_calls[calls.cell_sequence[cells]], RankClocks(many.clock, calls.ranks)
+    found = [_placed_rows(calls, clocks, cells[number == count], int(count)) for count in np.unique(number)]
+    rows = pl.concat([pl.DataFrame(schema=_PLACED), *found]).join(each, on=("step", "meeting", "place"), how="inner")
+    waits = pl.col("op").is_in([at for at, name in enumerate(calls.texts["op"]) if name in WAITING_FOR_ALL])
+    arrival = pl.when("by_call").then("enqueue_ns").otherwise(pl.coalesce("start_ns", "enqueue_ns"))
+    held = pl.col("end_ns") - pl.col("arrival_ns")
+    is_known = waits & pl.col("arrival_spread_ns").is_not_null() & (held >= 0)
+    wait = pl.when(is_known).then(pl.min_horizontal(pl.col("last_arrival_ns") - pl.col("arrival_ns"), held))
+    mine = rows.with_columns(arrival_ns=arrival).with_columns(wait_ns=wait).select(OF_ROWS)
+    unlike = many.unlike_rows.filter(pl.col("rank").is_in(list(ranks))).with_columns(pl.col("collective") + len(each))
+    return pl.concat([mine, unlike.select(OF_ROWS)]).sort("collective", "rank")
 
 
-def _keys(meetings: Sequence[Meeting]) -> pl.DataFrame:
-    return pl.DataFrame([(one.group.name, text_of(one.group.ranks), one.sender, one.receiver) for one in meetings],
-                        schema={"group": pl.String, "group_ranks": pl.String, "sender": pl.Int64,
-                                "receiver": pl.Int64}, orient="row")
+OF_ROWS = ("collective", "step", "rank", "arrival_ns", "end_ns", "wait_ns")
+_TIMES = ("enqueue_ns", "start_ns", "end_ns")
+_PLACED = dict.fromkeys(("step", "meeting", "place", "rank", *_TIMES), pl.Int64)
+
+
+def _placed_rows(calls: JoinedCalls, clocks: RankClocks, cells: Integers, count: int) -> pl.DataFrame:
+    """Times of cells with so many calls each, on the common clock."""
+    index, shape = calls.cell_rank[cells], (len(cells), count)
+    of_cells = {"step": calls.cell_step[cells], "meeting": calls.cell_meeting[cells], "rank": calls.ranks[index]}
+    columns = {name: np.broadcast_to(values[:, None], shape) for name, values in of_cells.items()}
+    columns["place"] = np.broadcast_to(np.arange(count), shape)
+    times = {name: clocks.common_ns(index[:, None], values) for name, values in calls.own_ns(cells, 0, count).items()}
+    columns |= {name: times[name] for name in _TIMES}
+    found = pl.DataFrame({name: columns[name].reshape(-1).astype(np.int64) for name in _PLACED})
+    return found.with_columns(pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in _TIMES)
 
 
 def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) -> pl.Series:

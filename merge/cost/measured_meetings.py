@@ -15,8 +15,10 @@ import polars as pl
 
 from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.contract.collective_ops import BOUNDING_CLOCKS, COLLECTIVE_OPS, WAITING_FOR_ALL
+from distprof.contract.rank_summary import NO_INTEGER
 from distprof.merge.clock.model import Clock
-from distprof.merge.levels.joined_arrivals import NONE, JoinedArrivals, RankClocks
+from distprof.merge.clock.rank_clocks import RankClocks
+from distprof.merge.run.joined_calls import JoinedCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,8 @@ class MeasuredMeetings:
     calls: pl.DataFrame
     """A row per call of a meeting in a step: `step`, `meeting`, `place` (which call of the step it is), `op`,
     `dtype`, `module` and `phase` (numbers), `asynchronous`, `num_ranks`, `size_bytes`; arrivals, ends, waits and
-    bandwidths as `per_collective` has them; `bounds` where no rank leaves before all have entered."""
+    bandwidths as `per_collective` has them; `bounds` where no rank leaves before all have entered; `by_call` where
+    arrivals are when ranks called, as starts are not known."""
     shares: pl.DataFrame
     """A row per rank and step: `waiting_ratio`, the part of its waits before all had come, and `message_ratio`, the
     part in which it waited so for messages."""
@@ -49,7 +52,7 @@ LARGEST = 1 << 19
 """Calls of ranks that are measured at once: some 150 MB."""
 
 
-def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any],
+def measured_meetings(joined: JoinedCalls, clock: Clock, hosts: Mapping[int, Any],
                       steps: Sequence[int], odd: Array) -> MeasuredMeetings:
     """Measures the calls of some steps.
 
@@ -69,7 +72,7 @@ def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, 
 
 
 class _Measuring:
-    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any], odd: Array) -> None:
+    def __init__(self, joined: JoinedCalls, clock: Clock, hosts: Mapping[int, Any], odd: Array) -> None:
         self._joined, self._clocks = joined, RankClocks(clock, joined.ranks)
         self._size = np.array([one.num_ranks for one in joined.meetings], np.int64)
         self._is_message = np.array([one.is_message for one in joined.meetings], bool)
@@ -110,8 +113,8 @@ class _Measuring:
         joined, cells, index = self._joined, block.cells, self._joined.cell_rank[block.cells]
         times = self._common(block)
         enqueue, start, end = (times[name] for name in ("enqueue_ns", "start_ns", "end_ns"))
-        arrival = _arrival(start, enqueue)
-        held = np.where((end != NONE) & (arrival != NONE) & (end >= arrival), end - arrival, -1)
+        arrival, by_call = _arrival(start, enqueue)
+        held = np.where((end != NO_INTEGER) & (arrival != NO_INTEGER) & (end >= arrival), end - arrival, -1)
         place = block.first + np.arange(block.count)
         row = joined.sequence_first[joined.cell_sequence[cells]][..., None] + place
         calls = {name: values[row[:, 0]] for name, values in joined.calls.items() if name != "size_bytes"}
@@ -121,8 +124,8 @@ class _Measuring:
         waits, message = self._rules.waits[calls["op"]], self._is_message[block.meeting][:, None]
         first, last = arrival.min(axis=1), arrival.max(axis=1)
         together = np.broadcast_to(~message & (members > 1), first.shape)
-        comparable = together & (first != NONE)
-        all_held, all_ended = (held >= 0).all(axis=1), (end != NONE).all(axis=1)
+        comparable = together & (first != NO_INTEGER)
+        all_held, all_ended = (held >= 0).all(axis=1), (end != NO_INTEGER).all(axis=1)
         first_end, last_end = end.min(axis=1), end.max(axis=1)
         contradicts = waits & comparable & all_ended & (last > first_end + np.maximum(unsure, 0))
         if ((unsure < 0) & contradicts).any():
@@ -136,8 +139,8 @@ class _Measuring:
                         np.where(together & waits & all_held, shortest, -1))
         if message.any():
             receives = joined.ranks[index] == self._receiver[block.meeting][:, None]
-            received = np.where(receives[..., None], end, NONE).max(axis=1)
-            is_known = (first != NONE) & (unsure >= 0) & (received != NONE)
+            received = np.where(receives[..., None], end, NO_INTEGER).max(axis=1)
+            is_known = (first != NO_INTEGER) & (unsure >= 0) & (received != NO_INTEGER)
             time = np.where(message, np.where(is_known, received - last, -1), time)
         algbw = np.where(time > 0, self._rules.bytes_of(calls["op"], size) / np.maximum(time, 1) * 1e9, np.nan)
         apart = np.abs(wait - (held - shortest[:, None])) > np.maximum(unsure, 0)[:, None] + shortest[:, None]
@@ -152,19 +155,21 @@ class _Measuring:
             "module": calls["module_path"], "phase": calls["phase"], "peer": calls["peer"],
             "asynchronous": calls["asynchronous"],
             "num_ranks": np.full((number, block.count), members), "size_bytes": size.max(axis=1),
-            "first_arrival_ns": first, "last_arrival_ns": last, "last_end_ns": np.where(all_ended, last_end, NONE),
+            "mean_bytes": size.mean(axis=1), "by_call": by_call, "first_arrival_ns": first, "last_arrival_ns": last,
+            "last_end_ns": np.where(all_ended, last_end, NO_INTEGER),
             "arrival_spread_ns": spread, "end_spread_ns": np.where(together & all_ended, last_end - first_end, -1),
             "late_rank": np.where(comparable, joined.ranks[np.take_along_axis(index, latest, axis=1)], -1),
             "wait_ns": np.where(known.any(axis=1), np.where(known, wait, 0).sum(axis=1), -1),
             "transfer_ns": np.where(known.any(axis=1), np.where(known, held - wait, 0).sum(axis=1), -1),
             "longest_ns": held.max(axis=1), "shortest_ns": shortest,
-            "num_without_end": (end == NONE).sum(axis=1),
+            "num_without_end": (end == NO_INTEGER).sum(axis=1),
             "unsure": comparable & ((unsure < 0) | (spread <= unsure) | contradicts),
             "bounds": self._rules.bounds[calls["op"]] & (size.min(axis=1) > 0),
             "disagrees": np.where((known & (held >= 0) & (shortest >= 0)[:, None])[:, 0], apart[:, 0], -1),
             "algbw": algbw, "busbw": algbw * self._rules.factor(calls["op"], members),
             "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.count)})
-        self._share(times, index, last, (comparable & waits) | (message & (first != NONE) & (unsure >= 0)), message)
+        is_met = (comparable & waits) | (message & (first != NO_INTEGER) & (unsure >= 0))
+        self._share(times, index, last, is_met, message)
 
     def _common(self, block: Block) -> dict[str, Integers]:
         rank = self._joined.cell_rank[block.cells][..., None]
@@ -174,7 +179,7 @@ class _Measuring:
     def _share(self, times: Mapping[str, Integers], index: Array, last: Integers, known: Flags, message: Flags) -> None:
         """Adds how long ranks waited, and of that before all had come."""
         begin, over = times["wait_start_ns"], times["wait_end_ns"]
-        there = (begin != NONE) & (over != NONE) & known[:, None]
+        there = (begin != NO_INTEGER) & (over != NO_INTEGER) & known[:, None]
         blocked = np.where(there, np.maximum(over - begin, 0), 0)
         waiting = np.where(there, np.clip(last[:, None] - begin, 0, blocked), 0)
         for held, ns in ((self._blocked, blocked), (self._waiting, waiting),
@@ -196,7 +201,7 @@ class _Measuring:
         found = pl.DataFrame({name: pl.Series(name, np.concatenate([part.pop(name).reshape(-1) for part in parts]),
                                               dtype=kind) for name, kind in SCHEMA.items()})
         unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
-        unknown += [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in TIMES]
+        unknown += [pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in TIMES]
         found = found.with_columns(
             *unknown, pl.col("algbw", "busbw").fill_nan(None), pl.col("asynchronous").cast(pl.Boolean),
             *(pl.when(pl.col(name) >= 0).then(pl.col(name) == 1).alias(name) for name in (
@@ -204,21 +209,6 @@ class _Measuring:
         found = found.with_columns(pl.when(pl.col("arrival_spread_ns").is_not_null()).then("unsure").alias("unsure"))
         return MeasuredMeetings(calls=found,
                                 shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
-
-
-def odd_meetings(joined: JoinedArrivals) -> Array:
-    """Meetings whose ranks did not call the same in some step, or some of which are missing."""
-    if not len(joined.cell_step):
-        return np.empty(0, np.int64)
-    sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
-    key = joined.cell_step.astype(np.int64) * len(sizes) + joined.cell_meeting
-    cells = np.argsort(key, kind="stable")
-    first = np.flatnonzero(np.diff(key[cells], prepend=-1))
-    meeting = joined.cell_meeting[cells[first]]
-    fingerprint, calls = (values[joined.cell_sequence[cells]] for values in (
-        joined.sequence_fingerprint, joined.sequence_calls))
-    count = np.diff(np.append(first, len(cells)))
-    return np.unique(meeting[~(_equal(fingerprint, first) & _equal(calls, first) & (count == sizes[meeting]))])
 
 
 TIMES = ("first_arrival_ns", "last_arrival_ns", "last_end_ns")
@@ -229,19 +219,17 @@ SCHEMA: dict[str, Any] = {
     "step": pl.Int64, "meeting": pl.Int64, "place": pl.Int64, "op": pl.Int64, "dtype": pl.Int64, "module": pl.Int64,
     "phase": pl.Int64, "peer": pl.Int64, "asynchronous": pl.UInt8, "num_ranks": pl.Int64, "size_bytes": pl.Int64,
     **dict.fromkeys(TIMES, pl.Int64), **dict.fromkeys(BELOW_0[:-1], pl.Int64), "num_without_end": pl.Int64,
-    **dict.fromkeys(("unsure", "bounds"), pl.Boolean), "algbw": pl.Float64, "busbw": pl.Float64,
+    **dict.fromkeys(("unsure", "bounds", "by_call"), pl.Boolean),
+    **dict.fromkeys(("mean_bytes", "algbw", "busbw"), pl.Float64),
     **dict.fromkeys(("disagrees", "between_hosts"), pl.Int64)}
 
 
-def _arrival(start: Integers, enqueue: Integers) -> Integers:
-    """The start where all ranks of a call have one, else the call where all have that: like with like."""
-    no_start, no_enqueue = ((times == NONE).any(axis=1)[:, None] for times in (start, enqueue))
-    return np.where(no_start & ~no_enqueue, enqueue, np.where(start != NONE, start, enqueue))
-
-
-def _equal(values: Integers, first: Integers) -> Any:
-    """Whether all values from one first on to the next are equal."""
-    return np.minimum.reduceat(values, first) == np.maximum.reduceat(values, first)
+def _arrival(start: Integers, enqueue: Integers) -> tuple[Integers, Flags]:
+    """The start where all ranks of a call have one, else the call where all have that: like with like; and whether
+    it is the call."""
+    no_start, no_enqueue = ((times == NO_INTEGER).any(axis=1)[:, None] for times in (start, enqueue))
+    by_call = no_start & ~no_enqueue
+    return np.where(by_call, enqueue, np.where(start != NO_INTEGER, start, enqueue)), by_call[:, 0]
 
 
 def _numbers(hosts: Iterator[Any]) -> Integers:

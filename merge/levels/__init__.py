@@ -1,1 +1,0 @@
-"""Runs of many ranks by their summaries: arrivals of all ranks joined, meetings measured, ranks that matter."""
