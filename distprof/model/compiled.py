@@ -109,6 +109,8 @@ class CompileWatch:
         # one object each: they are found again in the lists of torch
         self._begins: Callable[[Any], None] = lambda _: begins()
         self._ends: Callable[[Any], None] = lambda _: ends()
+        self.heard: list[Any] = []
+        """Who hears that torch compiles. Empty: it is not loaded, or was reset, so `start` is to be called."""
 
     def start(self) -> None:
         """Begins to listen if the compiler is loaded. Call it often: that may be loaded or reset at any time."""
@@ -116,12 +118,14 @@ class CompileWatch:
         if handler is not None and self._begins not in handler.start_callbacks:
             handler.register_start_callback(self._begins)
             handler.register_end_callback(self._ends)
+            self.heard = handler.start_callbacks
 
     def stop(self) -> None:
         handler = self._handler()
         if handler is not None and self._begins in handler.start_callbacks:
             handler.remove_start_callback(self._begins)
             handler.remove_end_callback(self._ends)
+        self.heard = []
 
     @staticmethod
     def _handler() -> Any:

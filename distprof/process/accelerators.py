@@ -6,6 +6,7 @@ Nothing here initialises a device: a script may still want to fork, or to choose
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 CPU = "cpu"
@@ -48,5 +49,10 @@ def peak_device_bytes() -> int | None:
 
 def is_capturing() -> bool:
     """True where what is sent to the current stream goes into a graph: it runs whenever the graph does, not now."""
-    asks = getattr(accelerator(), "is_current_stream_capturing", None)
+    asks = capture_question()
     return bool(asks is not None and asks())
+
+
+def capture_question() -> Callable[[], bool] | None:
+    """What answers that for the accelerator in use; None where there is none, or none that captures."""
+    return getattr(accelerator(), "is_current_stream_capturing", None)

@@ -82,6 +82,10 @@ def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -
     for one in often:
         about = one.finding
         same = [other for _, other in single if other.ranks == about.ranks]
+        for other in same:
+            if other.kind == "pauses" and not other.why and (other.cost_ns or 0) < (about.cost_ns or 0):
+                # of slow steps in a row only the longest of each row is known
+                other.per_step_ns, other.cost_ns = about.per_step_ns, about.cost_ns
         # what has another reason is no work of the rank, and steps that are known one by one are known exactly
         if any(other.kind == "pauses" for other in same) or (
                 sum(other.cost_ns or 0 for other in same) >= ALMOST_ALL * (about.cost_ns or 0)):

@@ -86,6 +86,8 @@ def _explained_otherwise(view: View, grown: float, onset: float, end: float | No
 
 def _from_start(view: View, some: list[Late]) -> WatchFinding | None:
     lead = some[0]
+    if view.passes_on:
+        return None
     first = int(began(view, lead.place, lead.shift_ns) or view.grid.blocks.first[0])
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     gain, error = gained_by_fixing(view, some, first, end)

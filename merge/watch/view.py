@@ -106,6 +106,14 @@ class View:
         kinds = self.sampled.kind
         return np.array([kinds.count(kind) > 1 for kind in kinds], bool)
 
+    @cached_property
+    def passes_on(self) -> bool:
+        """Whether ranks wait for what others pass on, as the stages of a pipeline do.
+
+        Then the longest own time does not tell how long a step takes: a rank may work longer while it would wait.
+        """
+        return any("recv" in op for kind in self.sampled.kind for _, _, op in kind)
+
     def time_of(self, step: float) -> int:
         """When a step began, about; since the epoch."""
         grid, blocks = self.grid, self.grid.blocks

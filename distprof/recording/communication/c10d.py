@@ -34,13 +34,18 @@ class C10dKernels:
         self._before = before
         self._after = after
         self._library: Any = None
+        self._made: list[tuple[str, Callable[..., Any]]] = []
+        """Names of operators, and what goes in front of them: made once, as it may be put there again and again."""
 
     def start(self) -> None:
         """Puts a kernel in front of each operator."""
+        if not self._made:
+            packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
+            overloads = [packet.default for packet in packets if packet is not None]
+            self._made = [(one._schema.name, self._kernel(one)) for one in overloads]
         self._library = torch.library.Library("c10d", "IMPL")
-        packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
-        for overload in (packet.default for packet in packets if packet is not None):
-            self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
+        for name, kernel in self._made:
+            self._library.m.impl(name, "BackendSelect", kernel, True)  # `impl` of torch looks at more, and takes longer
 
     def stop(self) -> bool:
         """Removes them; true if they were there."""

@@ -54,6 +54,8 @@ class CollectiveRecorder:
     def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]], works: RunningWorks,
                  guard: Guard) -> None:
         self.calls: list[CollectiveCall] = []
+        self.device_clock_ns = 0
+        """By how much times of the device may be wrong, at most."""
         self._scopes = scopes
         self._where = where
         self._works = works
@@ -65,20 +67,22 @@ class CollectiveRecorder:
         self._runners: dict[str, set[int]] = defaultdict(set)
         self._pending: list[Pending] = []
         self._waited_for: dict[int, CollectiveCall] = {}
-        self._ends_from_timeline = False
+        self._ends_from_timeline, self._numbered = False, True
         self._streams: StreamStopwatch | None = None
         self._reached = _Reached()
         """The mark in front of the running call, on each thread."""
 
-    def start(self, *, timeline: bool = False, streams: StreamStopwatch | None = None) -> None:
+    def start(self, *, timeline: bool = False, streams: StreamStopwatch | None = None,
+              numbered: bool = True) -> None:
         """Puts a kernel in front of each operator.
 
         Args:
+            numbered: Calls get the numbers that torch gives them in their groups; else our own.
             streams: What marks streams; by default a stopwatch of its own, which waits for the device.
             timeline: A timeline will show when ops ended. Callbacks hold up the backend's thread until the interpreter
                 is free, so they are only used where the timeline leaves open which op an event belongs to.
         """
-        self._ends_from_timeline = timeline
+        self._ends_from_timeline, self._numbered = timeline, numbered
         watch = streams or stopwatch()
         self._streams = watch if isinstance(watch, StreamStopwatch) else None
         self._kernels.start()
@@ -124,6 +128,7 @@ class CollectiveRecorder:
         with suppress(RuntimeError):  # the device hangs or has failed: what is known by then stays
             if streams is not None and marked:
                 streams.settle(every_stream=False)
+                self.device_clock_ns = max(self.device_clock_ns, streams.uncertainty_ns)
                 for call in marked:
                     resolve(call, streams)
         for call in marked:
@@ -162,7 +167,7 @@ class CollectiveRecorder:
             group_description=process_group.group_desc,
             group_ranks=ranks,
             sequence=self._counts[kind],
-            group_sequence=_number_in(process_group, self._counts[kind]),
+            group_sequence=_number_in(process_group, self._counts[kind]) if self._numbered else self._counts[kind],
             num_elements=sum(elements),
             size_bytes=sum(sizes),
             dtype=dtype_name(first.dtype) if first is not None else None,

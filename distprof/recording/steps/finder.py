@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -62,6 +63,8 @@ class StepFinder:
         self._looked_at = 0
         self._skipped = 0
         self._left_in: int | None = None
+        self._only: weakref.ref[Optimizer] | None = None
+        """The optimizer of which each step ends one, where that is so."""
 
     @property
     def must_wait(self) -> bool:
@@ -87,7 +90,7 @@ class StepFinder:
         """What was seen until now tells nothing; these optimizers are of no interest."""
         self.rule = None if self._every is None else "given"
         self.num_turns = self._forwards = 0
-        self._optimizers, self._log, self._follower = Optimizers(left_out), TurnLog(), None
+        self._optimizers, self._log, self._follower, self._only = Optimizers(left_out), TurnLog(), None, None
         self._root, self._silent, self._left_in = None, [], None
         self._of_backward.clear()
 
@@ -130,6 +133,12 @@ class StepFinder:
             in_backward: It stepped while backward ran, where no step can end: the next forward call begins one.
             skipped: A gradient scaler left the step out.
         """
+        if (self._only is not None and self._only() is optimizer and self.rule == "optimizer"
+                and not (in_backward or skipped or self._of_backward)):  # as a rule
+            self.num_turns += 1
+            self._forward_since_end = False
+            self._ended_by_others += not self.waiting
+            return True
         number = self._optimizers.number(optimizer)
         self._skipped += skipped
         if self.rule == "forward" and self.waiting:
@@ -188,7 +197,7 @@ class StepFinder:
         if found is None:
             return False
         self.rule, iteration = found
-        self._follower = PatternFollower(iteration)
+        self._follow_pattern(iteration)
         self._looked_at = self.num_turns
         return True
 
@@ -218,11 +227,15 @@ class StepFinder:
                 self._log.start_over()
                 return self._settle(number)
             if number != IN_BACKWARD and self.rule == "optimizer" and self._optimizers.is_dead(iteration[0]):
-                self._follower = PatternFollower((number,))
+                self._follow_pattern((number,))
         ended = self._follower.ends(number)
         if self._follower.left:
             self._note(otherwise=True)
         return ended
+
+    def _follow_pattern(self, iteration: tuple[int, ...]) -> None:
+        self._follower = PatternFollower(iteration)
+        self._only = self._optimizers.stepped[iteration[0]].ref if len(iteration) == 1 and iteration[0] >= 0 else None
 
     def _note(self, *, otherwise: bool) -> None:
         if otherwise and self._left_in is None:

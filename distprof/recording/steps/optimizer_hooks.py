@@ -12,9 +12,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from distprof.contract.passes import WAIT
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
-from distprof.process.accelerators import is_capturing
+from distprof.process.accelerators import capture_question, is_capturing
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.steps.unhooked_steps import ReplayedSteps, SkippedSteps
+
+ASKED_EVERY = 16
+"""Steps after which it is asked again whether there is a device, before a graph was captured."""
 
 
 class Later(Protocol):
@@ -55,14 +58,17 @@ class OptimizerHooks:
         self._stepped, self._later = stepped, later
         self._guarded_after = guard(self._after)
         self._num_steps = 0
+        self._goes_on = False
+        """True where nothing but `later` hears of steps any more."""
+        self._asks: Callable[[], bool] | None = None
+        """What tells whether a graph is captured."""
         self._begins = guard(passes.optimizer_begins)
         self._guarded_replayed = guard(self._was_replayed)
         self._replayed = ReplayedSteps(self._behind_replay)
         self._guarded_skipped = guard(lambda optimizer: stepped(optimizer, True))
         self._skipped = SkippedSteps(lambda: self._num_steps, self._was_skipped)
         self._handles: list[Any] = []
-        never_compile(type(self)._before)
-        never_compile(type(self)._behind)
+        never_compile(type(self)._before, type(self)._behind)
 
     def start(self) -> None:
         """Begins to watch."""
@@ -80,6 +86,7 @@ class OptimizerHooks:
 
         That was put there at the start: torch may be at these hooks now.
         """
+        self._goes_on = goes_on
         if not goes_on:
             for handle in self._handles:
                 handle.remove()
@@ -102,7 +109,7 @@ class OptimizerHooks:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
-        if not self._is_recording():
+        if self._goes_on or not self._is_recording():
             return self._later.before_optimizer(optimizer, args, kwargs)
         if torch.compiler.is_compiling() or is_capturing():
             return None
@@ -117,14 +124,20 @@ class OptimizerHooks:
         return None
 
     def _behind(self, optimizer: Optimizer, *_: object) -> None:
-        if is_capturing():
-            self._replayed.captured(optimizer)
-            return
-        if self._is_recording():
-            self._guarded_after(optimizer)
+        if self._goes_on and not self._replayed.has_begun:
+            # to find out which device the job uses takes longer than the rest
+            if not self._num_steps % ASKED_EVERY:
+                self._asks = capture_question()
+            captures = self._asks is not None and self._asks()
         else:
+            captures = is_capturing()
+        if captures:
+            self._replayed.captured(optimizer)
+        elif self._goes_on or not self._is_recording():
             self._num_steps += 1
             self._later.after_optimizer(optimizer)
+        else:
+            self._guarded_after(optimizer)
 
     def _behind_replay(self, optimizer: Optimizer) -> None:
         if self._is_recording():

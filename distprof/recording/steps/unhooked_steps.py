@@ -22,6 +22,8 @@ class ReplayedSteps:
         """Prepares; `on_replayed` is called behind each replay of a graph with the last optimizer that it holds."""
         self._on_replayed = on_replayed
         self._newest: Any = None
+        self.has_begun = False
+        """True once a graph was captured."""
         self._holds: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._replaced: list[tuple[str, Any, Any]] = []
 
@@ -58,7 +60,7 @@ class ReplayedSteps:
 
     def _capturing(self, own: Callable[..., Any]) -> Any:
         def capture_begin(graph: torch.cuda.CUDAGraph, *args: Any, **kwargs: Any) -> Any:
-            self._newest = ref(graph)
+            self._newest, self.has_begun = ref(graph), True
             return own(graph, *args, **kwargs)
 
         return capture_begin

@@ -17,11 +17,12 @@ from distprof.files import HINTS
 from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
 from distprof.model.quiet import is_traced, unnoticed
-from distprof.model.scopes import in_backward
+from distprof.model.scopes import NO_GRAPH_TASK, graph_task
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.run_directory import WATCH
 from distprof.recording.steps.finder import StepFinder
+from distprof.recording.watch import rows
 from distprof.recording.watch.device_marks import DeviceMarks
 from distprof.recording.watch.root_phases import RootPhases
 from distprof.recording.watch.rows import GarbageTime, RowInProgress
@@ -32,6 +33,8 @@ from distprof.sizes import watch_bytes
 
 RARE = 0.5
 """Calls without gradient in a larger part of the steps are their work, not evaluation."""
+AHEAD = 16
+"""So many steps ahead it is worked out which one is sampled."""
 
 
 class Looks(Protocol):
@@ -67,14 +70,18 @@ class RankWatch:
         self._file: WatchFile | None = None
         self._log: RunLog | None = None
         self._thread = 0
-        self._root_began = self._guarded(self._on_root)
-        self._phases = RootPhases(passes.phases, self._root_begins, self._fail)
+        self._marks = DeviceMarks()
+        self._phases = RootPhases(passes.phases, finder, self._marks.phases, self._guarded(self._on_root), self._fail)
+        self.before_optimizer = self._phases.before_optimizer
+        """An optimizer is about to step: as of `Later`."""
         self._garbage = GarbageTime()
         self._row = RowInProgress(self._garbage)
-        self._marks = DeviceMarks()
         self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
-        self._ended, self._rootless = self._guarded(self._on_optimizer), self._guarded(self._on_explicit)
+        self._said = self._guarded(lambda: self._step_ended())
+        self._due_ns = self._next = 0
+        """When a row ends, and the next step in front of which it is to be looked whether that is sampled."""
         self._evaluated = self._seen = 0
+        never_compile(type(self).after_optimizer)
 
     @property
     def are_wanted(self) -> bool:
@@ -105,7 +112,9 @@ class RankWatch:
         self._garbage.start()
         self._row.begin()
         self._marks.begin()
+        self._await_row()
         self._phases.start(_roots(self._passes))
+        self._begin_step()
 
     def pause(self) -> None:
         """Steps are not noted from now on; nothing of ours stays in the process but hooks of optimizers."""
@@ -114,10 +123,11 @@ class RankWatch:
                 self._end_row()
                 self._take_away()
 
-    def note(self, kind: str, text: str = "") -> None:
-        """Writes down that something happened."""
+    def note(self, kind: str, text: str = "", *, step: int | None = None) -> None:
+        """Writes down that something happened, in the running step unless another one is given."""
         if self._file is not None:
-            self._file.note(Note(time_ns=time.time_ns(), step=self.step, kind=kind, text=text))
+            self._file.note(Note(time_ns=time.time_ns(), step=self.step if step is None else step, kind=kind,
+                                 text=text))
 
     def stop(self, why: str = "") -> None:
         """The script ended: writes what is not written yet; no more steps are noted."""
@@ -146,37 +156,24 @@ class RankWatch:
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
-    def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer is about to step; gives other arguments where it has a closure."""
-        if not self.is_on or is_compiling() or is_traced() is not None:
-            return None
-        return self._phases.before_optimizer(optimizer, args, kwargs)
-
     def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
         """An optimizer stepped, in a call or a replayed graph, or a gradient scaler left that out."""
-        if self.is_on:
-            self._ended(optimizer, called, skipped)
+        if is_compiling() or not self.is_on or is_traced() is not None:
+            return
+        try:
+            inside = graph_task() != NO_GRAPH_TASK
+            counts = self._phases.after_optimizer(optimizer) if called else get_ident() == self._thread
+            if self._finder.rule == "explicit" or not (inside or counts):
+                return
+            if self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped) and not inside:
+                self._step_ended()
+        except Exception as error:  # noqa: BLE001 (the training job always survives us)
+            self._fail(error)
 
     def explicit_step(self) -> None:
         """The script says that a step ended."""
         if self.is_on and self._finder.rule == "explicit":
-            self._rootless()
-
-    def _on_optimizer(self, optimizer: Optimizer, called: bool, skipped: bool) -> None:  # noqa: FBT001 (a callback)
-        inside = in_backward()
-        counts = self._phases.after_optimizer(optimizer) if called else get_ident() == self._thread
-        if self._finder.rule == "explicit" or not (inside or counts):
-            return
-        ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
-        if ended and not inside:
-            self._step_ended()
-
-    def _on_explicit(self) -> None:
-        self._step_ended()
-
-    def _root_begins(self, module: nn.Module) -> None:
-        if self._finder.rule in ("forward", "backward"):
-            self._root_began(module)
+            self._said()
 
     def _on_root(self, module: nn.Module) -> None:
         modules = self._passes.modules
@@ -187,23 +184,32 @@ class RankWatch:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _step_ended(self) -> None:
-        phases = self._phases.take(is_inference=self._finder.rule == "forward")
-        self._row.add(self.step, phases)
-        if self._samples.is_running:
+        now = self._phases.end_step()
+        self.step = step = self.step + 1
+        if now >= self._due_ns or step >= self._next or self._phases.is_evaluated:
             with unnoticed():
-                self._samples.end(phases[0])
-        self._seen += 1
-        if self._phases.is_evaluated or self._passes.phases.num_evaluations:
+                self._between(is_due=now >= self._due_ns)
+
+    def _between(self, *, is_due: bool) -> None:
+        """Does what is not to be done in every step; the next one begins only behind it."""
+        if self._phases.is_evaluated:
             self._on_evaluation()
-        self.step += 1
-        if self._row.is_due or (self.windows is not None and self.windows.is_pending):
-            with unnoticed():
-                self._on_due()
+        if self._samples.is_running:
+            self._samples.end(self._phases.last_span_ns)
+        if is_due:
+            self._on_due()
         if self.is_on:
             if is_sampled(self.step, self._samples.exponent):
-                with unnoticed():
-                    self._samples.begin(self.step)
-            self._phases.begin()  # what we did since the last one ended is part of neither
+                self._samples.begin(self.step)
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        """The running step begins only now."""
+        step, exponent = self.step, self._samples.exponent
+        ahead = 1 if self._samples.is_running else next(
+            (ahead for ahead in range(1, AHEAD) if is_sampled(step + ahead, exponent)), AHEAD)
+        self._next = step + ahead
+        self._phases.begin()
 
     def _on_due(self) -> None:
         self._end_row()
@@ -211,21 +217,33 @@ class RankWatch:
             self._log.look()
         if self.windows is not None:
             self.windows.look(self.step - 1)
+        self._await_row()
+
+    def _await_row(self) -> None:
+        is_pending = self.windows is not None and self.windows.is_pending
+        self._due_ns = 0 if is_pending else time.perf_counter_ns() + rows.ROW_NS
 
     def _end_row(self) -> None:
         if self._file is None:
             self._take_away()  # another thread could not write
             return
+        self._add_steps()
         if not self._row.num_steps:
             return
         samples = self._samples.row_ended(self._row.span_ns, self._row.num_steps)
-        self._marks.end(self._row.end())
+        self._marks.end(self._row.end(), is_inference=self._finder.rule == "forward")
         self._file.add(self._marks.settled(), samples)
+
+    def _add_steps(self) -> None:
+        steps = self._phases.taken()
+        self._seen += len(steps)
+        for step, phases in enumerate(steps, start=self.step - len(steps)):
+            self._row.add(step, phases)
 
     def _on_evaluation(self) -> None:
         self._evaluated += 1
-        if self._finder.is_training and self._evaluated < RARE * self._seen:
-            self.note("evaluation")
+        if self._finder.is_training and self._evaluated < RARE * (self._seen + self._phases.num_ended):
+            self.note("evaluation", step=self.step - 1)
 
     def _marks_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
         return self._marks.overdue(all_of_them=every)

@@ -6,19 +6,19 @@ called; then it goes, a hook of that root alone waits for the end of the call, a
 
 from __future__ import annotations
 
-import sys
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import update_wrapper
+from sys import exc_info
 from threading import get_ident
 from typing import Any
+from weakref import ref
 
-import torch
-from torch import nn
+from torch import is_grad_enabled, nn
 from torch.compiler import is_compiling
+from torch.fx import GraphModule
 from torch.nn.modules import module as nn_module
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -27,10 +27,15 @@ from distprof.contract.watch import UNKNOWN
 from distprof.model.compiled import ABOUT_HOOKS, CompiledCalls, CompileWatch, is_generated, never_compile
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout, is_traced, unnoticed
-from distprof.model.scopes import in_backward
-from distprof.recording.steps.phases import Phases
+from distprof.model.scopes import NO_GRAPH_TASK, graph_task, in_backward
+from distprof.recording.steps.finder import StepFinder
+from distprof.recording.steps.phases import Phases, new_running
+from distprof.recording.watch.phase_marks import BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END, PhaseMarks
 
 now_ns = time.perf_counter_ns
+global_hooks = nn_module._global_forward_pre_hooks
+BY_FORWARD = ("forward", "backward")
+"""Rules of a finder for which a call of a root may end a step."""
 
 
 StepPhases = tuple[int, int, int, int, int]
@@ -57,36 +62,43 @@ class _Leave:
 class RootPhases:
     """The phases of the running step, on the thread that called `start`."""
 
-    def __init__(self, nesting: Phases, root_begins: Callable[[nn.Module], None],
+    def __init__(self, nesting: Phases, finder: StepFinder, marks: PhaseMarks, root_begins: Callable[[nn.Module], None],
                  failed: Callable[[Exception], None]) -> None:
         """Begins switched off.
 
         Args:
             nesting: Which optimizers run in which.
-            root_begins: Called with a root whose call begins, before that is noted; it may end a step.
+            finder: Its rule tells whether calls of roots end steps.
+            marks: Told of the same borders, for their times on a device.
+            root_begins: Called with a root whose call begins, before that is noted, where it may end a step.
             failed: Called with what went wrong here, which must not reach the script.
         """
-        self._root_begins, self._failed = root_begins, failed
+        self._finder, self._marks, self._root_begins, self._failed = finder, marks, root_begins, failed
         self._is_on = False
         self._thread = 0
         with unnoticed():
             self._number = RemovableHandle(OrderedDict[int, Any]()).id
         self._enter, self._leave = self._on_enter, _Leave(self._on_leave)  # one object each: torch keeps them
-        self._inside: weakref.ref[nn.Module] | None = None
+        self._inside: ref[nn.Module] | None = None
         self._entered_ns = self._began_ns = self._first_ns = self._forward_ns = 0
+        self._ended: list[tuple[int, int, int, int, int]] = []
+        """Of each step: its begin, that of its first forward call (0: none), time in forward calls and in optimizers,
+        and its end."""
         self._nesting = nesting
+        self._running = nesting.on_this_thread()
         self._optimizer_at_ns = self._optimizer_ns = 0
         self._in_backward = False
         self.is_evaluated = False
-        """True where a root was called without gradient in the step."""
+        """True where a root was called without gradient, or for evaluation, in the step."""
         self._quiet = QuietAbout(ABOUT_HOOKS)
         self._compile_watch = CompileWatch(self._disarm, self._arm)
         self._compiled = CompiledCalls(self._enter_compiled, self._leave_compiled)
-        never_compile(type(self)._on_enter, type(self)._on_leave, type(self._leave).__call__)
+        never_compile(type(self)._on_enter, type(self)._on_leave, type(self._leave).__call__,
+                      type(self).before_optimizer)
 
     def start(self, roots: Iterable[Site]) -> None:
         """Begins; of these roots calls of compiled code are seen too."""
-        self._is_on, self._thread = True, get_ident()
+        self._is_on, self._thread, self._running = True, get_ident(), self._nesting.on_this_thread()
         self._quiet.start()
         self._compile_watch.start()
         self._compiled.add(roots)
@@ -96,7 +108,8 @@ class RootPhases:
     def stop(self) -> None:
         """Takes all hooks away."""
         self._is_on = False
-        self._leave_root()
+        if self._inside is not None:
+            self._on_leave(self._inside())
         self._disarm()
         self._compile_watch.stop()
         self._compiled.remove()
@@ -106,85 +119,104 @@ class RootPhases:
         """A step begins."""
         self._first_ns = self._forward_ns = self._optimizer_ns = 0
         self.is_evaluated = False
+        if self._marks.is_on:
+            self._marks.add(BEGIN)
         self._began_ns = now_ns()
 
-    def take(self, *, is_inference: bool) -> StepPhases:
-        """The parts of the step that ends now.
-
-        Args:
-            is_inference: There is no backward: between forward calls the script looks for data.
-        """
+    def end_step(self) -> int:
+        """A step ends, and the next one begins: now, by `perf_counter_ns`."""
         now = now_ns()
         if self._inside is not None:  # an error that torch does not catch left it, or it holds the loop of the script
-            self._leave_root(now)
-            self._arm()
-        span, forward, optimizer = now - self._began_ns, self._forward_ns, self._optimizer_ns
-        if not self._first_ns:
-            return span, UNKNOWN, UNKNOWN, UNKNOWN, optimizer
-        data = span - forward - optimizer if is_inference else self._first_ns - self._began_ns
-        return span, data, forward, max(0, span - data - forward - optimizer), optimizer
+            self._on_leave(self._inside(), now)
+        self._ended.append((self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now))
+        self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns = now, 0, 0, 0
+        if self._marks.is_on:
+            self._marks.add(END)
+        return now
+
+    def taken(self) -> list[StepPhases]:
+        """The steps that ended since the last time: what can be worked out later is not in each step."""
+        ended, self._ended = self._ended, []
+        is_inference = self._finder.rule == "forward"
+        return [_phases(*one, is_inference=is_inference) for one in ended]
+
+    @property
+    def num_ended(self) -> int:
+        """Steps that were not taken yet."""
+        return len(self._ended)
+
+    @property
+    def last_span_ns(self) -> int:
+        """Of the step that ended last."""
+        began, *_, now = self._ended[-1]
+        return now - began
 
     # --- root modules ----------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
         if self._is_on and self._inside is None:
-            nn_module._global_forward_pre_hooks[self._number] = self._enter
+            global_hooks[self._number] = self._enter
 
     def _disarm(self) -> None:
-        nn_module._global_forward_pre_hooks.pop(self._number, None)
+        global_hooks.pop(self._number, None)
+
+    # these two run in each step, mostly after the processor forgot them: so they call as little as possible
 
     def _on_enter(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
-        if is_compiling() or get_ident() != self._thread or is_traced() is not None or is_generated(module):
+        if (is_compiling() or self._inside is not None or get_ident() != self._thread or is_traced() is not None
+                or (isinstance(module, GraphModule) and is_generated(module))):
             return
-        hooks = vars(module).get("_forward_hooks")
-        if hooks is None or not self._is_on or self._inside is not None:
+        hooks = module.__dict__.get("_forward_hooks")
+        if hooks is None:
             return
         try:
-            self._root_called(module, hooks)
+            self._in_backward = graph_task() != NO_GRAPH_TASK
+            if not self._in_backward:
+                if not self._compile_watch.heard:
+                    self._compile_watch.start()
+                if self._finder.rule in BY_FORWARD:
+                    self._root_begins(module)
+            if not self._is_on:  # something went wrong, or a window begins
+                return
+            global_hooks.pop(self._number, None)
+            hooks[self._number] = self._leave
+            module._forward_hooks_always_called[self._number] = True
+            self._begin_root(module)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
             self._failed(error)
 
-    def _root_called(self, module: nn.Module, hooks: dict[int, Any]) -> None:
-        self._in_backward = in_backward()
-        if not self._in_backward:
-            self._compile_watch.start()
-            self._root_begins(module)
-        if not self._is_on:  # something went wrong, or a window begins
-            return
-        self._disarm()
-        hooks[self._number] = self._leave
-        module._forward_hooks_always_called[self._number] = True
-        self._begin_root(module)
-
     def _begin_root(self, module: nn.Module) -> None:
-        self._inside = weakref.ref(module)
-        self._entered_ns = now_ns()
+        self._inside = ref(module)
+        self._entered_ns = entered = now_ns()
         if not self._in_backward:  # else it is checkpointed, and is part of backward
-            self._first_ns = self._first_ns or self._entered_ns
-            self.is_evaluated |= not torch.is_grad_enabled()
+            self._first_ns = self._first_ns or entered
+            if self._marks.is_on:
+                self._marks.add(ENTER)
+            if not is_grad_enabled() or self._nesting.num_evaluations:
+                self.is_evaluated = True
 
-    def _on_leave(self, module: nn.Module) -> None:
-        if self._inside is not None and self._inside() is module:
-            self._leave_root()
-            self._arm()
-
-    def _leave_root(self, now: int = 0) -> None:
-        inside, self._inside = self._inside, None
-        if inside is None:
+    def _on_leave(self, module: nn.Module | None, now: int = 0) -> None:
+        """The call of this root is over, if it is the one that runs."""
+        if self._inside is None or self._inside() is not module:
             return
+        self._inside = None
         if not self._in_backward:
             self._forward_ns += (now or now_ns()) - max(self._entered_ns, self._began_ns)
-        module = inside()
-        hooks = None if module is None else vars(module).get("_forward_hooks")
+            if self._marks.is_on:
+                self._marks.add(LEAVE)
+        hooks = None if module is None else module.__dict__.get("_forward_hooks")
         # torch goes through the hooks themselves after an error: then only the last one can go
-        if module is not None and hooks and (sys.exc_info()[0] is None or next(reversed(hooks)) == self._number):
+        if module is not None and hooks and (exc_info()[0] is None or next(reversed(hooks)) == self._number):
             hooks.pop(self._number, None)
             module._forward_hooks_always_called.pop(self._number, None)
+        if self._is_on:
+            global_hooks[self._number] = self._enter
 
     def _enter_compiled(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if self._is_on and get_ident() == self._thread and self._inside is None and not in_backward():
             self._in_backward = False
-            self._root_begins(module)
+            if self._finder.rule in BY_FORWARD:
+                self._root_begins(module)
             if self._is_on:
                 self._disarm()
                 self._begin_root(module)
@@ -196,9 +228,17 @@ class RootPhases:
 
     def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An optimizer begins; gives other arguments where a closure has to be watched: it is no part of it."""
-        if get_ident() != self._thread or not self._nesting.optimizer_begins(optimizer):
+        if is_compiling() or not self._is_on or get_ident() != self._thread or is_traced() is not None:
+            return None
+        if not self._running:  # as a rule
+            self._running.append(new_running((id(optimizer), graph_task(), None)))
+        elif not self._nesting.optimizer_begins(optimizer):
             return None
         self._optimizer_at_ns = now_ns()
+        if self._marks.is_on:
+            self._marks.add(OPTIMIZER)
+        if not kwargs and len(args) == 1:
+            return None
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._around(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
@@ -212,16 +252,32 @@ class RootPhases:
         if self._optimizer_at_ns:
             self._optimizer_ns += now_ns() - max(self._optimizer_at_ns, self._began_ns)
             self._optimizer_at_ns = 0
+            if self._marks.is_on:
+                self._marks.add(OPTIMIZER_END)
         return True
 
     def _around(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         def around(*args: Any, **kwargs: Any) -> Any:
             began = now_ns()
             self._nesting.closure_begins()
+            if self._marks.is_on:
+                self._marks.add(OPTIMIZER_END)
             try:
                 return closure(*args, **kwargs)
             finally:
+                if self._marks.is_on:
+                    self._marks.add(OPTIMIZER)
                 self._nesting.closure_ends()
                 self._optimizer_at_ns += now_ns() - began
 
         return update_wrapper(around, closure)
+
+
+def _phases(began: int, first: int, forward: int, optimizer: int, now: int, *, is_inference: bool) -> StepPhases:
+    """The parts of a step, by its marks."""
+    span = now - began
+    if not first:
+        return span, UNKNOWN, UNKNOWN, UNKNOWN, optimizer
+    # in inference there is no backward: between forward calls the script looks for data
+    data = span - forward - optimizer if is_inference else first - began
+    return span, data, forward, max(0, span - data - forward - optimizer), optimizer

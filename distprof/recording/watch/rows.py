@@ -17,6 +17,7 @@ from distprof.recording.watch.root_phases import StepPhases
 from distprof.system import resource
 
 ROW_NS = 200_000_000
+"""A row ends once it covers so much time."""
 MEMORY_NS = 1_000_000_000
 """So much time of steps lies between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
@@ -83,8 +84,8 @@ class RowInProgress:
         """A step ended."""
         span, data, forward, backward, optimizer = phases
         if not self.num_steps:
-            self._first = step
-        if span > self._longest_ns or not self.num_steps:
+            self._first, self._longest, self._longest_ns = step, step, span
+        elif span > self._longest_ns:
             self._longest, self._longest_ns = step, span
         self.num_steps += 1
         self.span_ns += span
@@ -92,13 +93,9 @@ class RowInProgress:
         if data < 0:
             self._is_unknown = True
         else:
-            self._data, self._forward, self._backward = (
-                self._data + data, self._forward + forward, self._backward + backward)
-
-    @property
-    def is_due(self) -> bool:
-        """True once it covers enough time."""
-        return self.span_ns >= ROW_NS
+            self._data += data
+            self._forward += forward
+            self._backward += backward
 
     def end(self) -> Row:
         """The row, and the next one begins."""

@@ -210,15 +210,20 @@ class Windows:
 
     def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As of `Later`."""
-        if self._running is not None and self._running.recording:
-            return self._running.optimizers.before(optimizer, args, kwargs)
-        return self._watch.before_optimizer(optimizer, args, kwargs)
+        running = self._running
+        if running is None or not running.recording:
+            return self._watch.before_optimizer(optimizer, args, kwargs)
+        return running.optimizers.before(optimizer, args, kwargs)
 
     def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
         """As of `Later`."""
-        self._look_whether_over()  # it may have failed since
+        if self._running is not None:
+            self._look_whether_over()  # it may have failed since
         if self._running is None:
-            self._watch.after_optimizer(optimizer, called=called, skipped=skipped)
+            if called:
+                self._watch.after_optimizer(optimizer)
+            else:
+                self._watch.after_optimizer(optimizer, called=False, skipped=skipped)
             return
         self._running.optimizers.behind(optimizer, called=called, skipped=skipped)
         self._look_whether_over()

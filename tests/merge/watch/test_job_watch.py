@@ -144,6 +144,22 @@ def test_pauses_are_told_without_blame(ranks: tuple[int, ...] | None) -> None:
     assert found.why == (["evaluation"] if ranks is None else [])
 
 
+def test_pauses_of_several_steps_in_a_row_have_their_whole_cost() -> None:
+    """Of slow steps in a row only the longest of each row is known."""
+    trouble = Trouble(ranks=(0,), onset=400, extra_ns=40 * MS, every=50, steps=5)
+    found = seen(num_steps=6_000, step_ns=20.0 * MS, troubles=(trouble,)).findings
+    found = [one for one in found if one.kind == "pauses" and one.ranks == [0]]
+    assert len(found) == 1 and found[0].period_steps == 50
+    assert found[0].per_step_ns == pytest.approx(4 * MS, rel=0.25)
+
+
+def test_a_stage_that_only_waits_less_is_not_slow() -> None:
+    trouble = Trouble(ranks=(2,), onset=0, extra_ns=SLOW / 10, phase="data")
+    watched = seen(layout="pp", troubles=(trouble,))
+    assert watched.step_ends_ns[-1] < 1.005 * seen(layout="pp").step_ends_ns[-1]
+    assert watched.findings == []
+
+
 def test_memory_that_grows_and_a_warm_up_that_does_not() -> None:
     found = only(seen(leak_bytes=(1, 1e6)))
     hours = STEPS * SLOW / 3600e9

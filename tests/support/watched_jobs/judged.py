@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class Judged:
     """In steps; at last."""
     false: list[str]
     """Kinds of findings about something else."""
+    grew: float
+    """The part of a step by which the trouble made steps longer: a stage of a pipeline may only wait less."""
 
 
 def judged(seen: Watched, rank: int, onset: int) -> Judged:
@@ -67,12 +69,22 @@ def judged(seen: Watched, rank: int, onset: int) -> Judged:
     begin = seen.step_ends_ns[max(onset - 1, 0)]
     limit = max(60 * S, seen.step_ends_ns[min(onset + 100, len(seen.step_ends_ns) - 1)] - begin)
     near = max(20 * S / seen.job.step_ns, 100)
+    grew = grown(seen, onset)
     about = [one for one in seen.findings
              if one.kind in (*BLAMES, "regression") and abs(one.onset_step - onset) <= 2 * near]
     best = next((one for one in about if rank in one.ranks), about[0] if about else None)
     false = [one.kind for one in seen.findings if one is not best and one.kind not in QUIET]
     if best is None:
-        return Judged(late_s=None, in_time=False, rank_right=False, onset_error=np.nan, false=false)
+        return Judged(late_s=None, in_time=False, rank_right=False, onset_error=np.nan, false=false,
+                      grew=grew)
     told = seen.first[best.id][0] - begin
     return Judged(late_s=told / S, in_time=told <= limit, rank_right=best.ranks == [rank],
-                  onset_error=best.onset_step - onset, false=false)
+                  onset_error=best.onset_step - onset, false=false, grew=grew)
+
+
+def grown(seen: Watched, onset: int) -> float:
+    """By what part steps are longer from there on than in the same job without troubles."""
+    ends = np.array(seen.step_ends_ns)
+    without = play(replace(seen.job, troubles=())).end_ns.max(axis=1)
+    before = without[onset - 1] if onset else 0.0
+    return float((ends[-1] - without[-1]) / (without[-1] - before))
