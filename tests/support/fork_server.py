@@ -24,6 +24,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -274,6 +275,7 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 def load() -> None:
     """Imports what ranks, their launchers and commands that read runs would."""
+    gc.disable()  # nothing of it is garbage
     for name in LOADED:
         importlib.import_module(name)
     for name in LOADED_IF_INSTALLED:
@@ -287,8 +289,10 @@ def load() -> None:
     _let_gloo_rest()
     _forget_who_records()
     _leave_ends_to_the_server()
+    _fork_beside_jobs()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _load_more(names: list[str], scripts: str) -> None:
@@ -337,6 +341,17 @@ def _leave_ends_to_the_server() -> None:
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
     atexit.unregister(importlib.import_module("torch._dynamo.utils").dump_compile_times)
+
+
+def _fork_beside_jobs() -> None:
+    """Has launchers fork what they start beside a job and after it: the watch, the upload and the merge."""
+    from distprof.launch import final_merge
+    from distprof.launch.upload import job_upload
+    from distprof.launch.watching import watch_process
+    from support import forked
+
+    forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": forked.popen})
+    final_merge.subprocess = job_upload.subprocess = watch_process.subprocess = forking
 
 
 def _fork_what_is_spawned() -> None:
