@@ -122,6 +122,7 @@ In rank.json:
 | `clock` | `realtime_ns` with `monotonic_ns`, which is never adjusted: if their difference changes, the wall clock was adjusted |
 | `clock_sync` | a comparison with the clock of rank `peer` at each end of a pass: at `at_ns` (own clock), add `offset_ns` to get the peer's time; the error is at most `bound_ns` (half the shortest of `rounds` round trips, excluding the time the peer took to answer); null if the peer did not answer |
 | `clock_note` | why answers are missing |
+| `device_clock_ns` | on GPUs, the largest possible error of device times on the clock of the rank: half the shortest round trip to the device, which takes milliseconds if other processes use the same GPU |
 
 The first rank of a host asks the first rank of another host, and finally rank 0; the others ask the first rank of their
 host. A rank spends at most a quarter of a second on this in a recording.
@@ -139,7 +140,7 @@ In `clock` of summary.json:
 | `excess_ns` | by how much the bounds contradict clocks of constant drift; included in the uncertainty |
 | `residual_ns` | last minus first end of a collective on the common clock: `p50`, `p95`, `max` |
 | `causality` | no rank leaves an all_reduce, all_gather, reduce_scatter or barrier before the last one has entered it: number of collectives checked, `violations` and the largest of them; `contradicts` is true if it exceeds the uncertainty |
-| `ranks` | for each rank: which `clock` it uses, `offset_ns` to add at `reference_ns` (own clock), `drift_ppm` by which the offset grows and its error, `uncertainty_ns` of the sum |
+| `ranks` | for each rank: which `clock` it uses, `offset_ns` to add at `reference_ns` (own clock), `drift_ppm` by which the offset grows and its error, `uncertainty_ns` of the sum; `device_ns` is `device_clock_ns` of the rank |
 | `set_by_ns` | by how much a wall clock was adjusted while recording |
 
 `uncertainty_ns` holds between the first and the last sample (or collective) if the clocks drift apart at a constant

@@ -129,12 +129,12 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     # folders of ranks are moved when an attempt ends: then nothing is uploaded before the end
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
     watching = None if watched is None else WatchProcess(watched.of(directory, run_id, is_alone=is_one_node(args)))
-    bringing = None if hosts is None or is_one_node(args) else HostsProcess(
+    copying = None if hosts is None or is_one_node(args) else HostsProcess(
         msgspec.structs.replace(hosts, directory=os.fspath(directory.resolve()), uploaded=target is not None))
     with (nullcontext() if args.no_progress else progress_shown(directory, known),
-          nullcontext() if bringing is None else bringing.meeting()):
+          nullcontext() if copying is None else copying.meeting()):
         code, failed = _launch(_with_worker(args), directory)
-    gathered = None if bringing is None else bringing.finish(code, failed)
+    gathered = None if copying is None else copying.finish(code, failed)
     lines = watching.finish() if watching is not None else []
     finish(directory, started, code, failed, merges=not args.no_merge, is_alone=is_one_node(args),
            after_merge=after_merge, uploaded_to=None if target is None else str(target), gathered=gathered,

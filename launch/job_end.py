@@ -58,7 +58,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     if gathered is not None:
-        _forget_brought(directory, gathered)
+        _forget_copied(directory, gathered)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
     closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
     ranks = counted(closed, "rank") if about.world_size is None else f"{closed} of {counted(about.world_size, 'rank')}"
@@ -66,7 +66,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     if cut and not is_built():
         done += " Without the compiled library, a rank that is stopped keeps only what it had written."
     others = [one for one in about.directories if one.identity != about.directory_id and not _are_here(directory, one)]
-    if gathered is not None and gathered.role == "brought" and uploaded_to is None:
+    if gathered is not None and gathered.role == "copied" and uploaded_to is None:
         say(f"{done} Copied to {gathered.place}, where the answer is printed. The files also stay here.")
     elif gathered is not None and gathered.role == "first" and uploaded_to is None:
         _finish_first(directory, gathered, done, after_merge, job_lines, merges=merges,
@@ -87,12 +87,12 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
 
 
 def _are_here(directory: Path, one: RanksDirectory) -> bool:
-    """Whether all ranks of another host were brought."""
+    """Whether all ranks of another host were copied."""
     return all((directory / rank_folder(rank)).is_dir() for rank in one.ranks)
 
 
-def _forget_brought(directory: Path, gathered: Gathered) -> None:
-    """Removes what others brought to be watched, and upload themselves."""
+def _forget_copied(directory: Path, gathered: Gathered) -> None:
+    """Removes what others copied to be watched, and upload themselves."""
     for place in gathered.places:
         for name in (place, f"{place}{PARTIAL_SUFFIX}"):
             if (directory / name).is_dir():
@@ -103,7 +103,7 @@ def _forget_brought(directory: Path, gathered: Gathered) -> None:
 
 def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: AfterMerge | None,
                   job_lines: Sequence[str], *, merges: bool, has_failed: bool) -> None:
-    """Where the other hosts brought what they recorded, as far as they are still there."""
+    """Where the other hosts copied what they recorded, as far as they are still there."""
     for end in gathered.ends:
         about = about_run(directory)
         if end.exit_code and about is not None:

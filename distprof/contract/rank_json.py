@@ -214,6 +214,9 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of time, those without an answer as well."""
     clock_note: str | None = None
     """Why answers are missing in `clock_sync`."""
+    device_clock_ns: int = 0
+    """By how much times that a device took in the arrivals pass may be wrong on this rank's clock: half the round trip
+    of the worst comparison of the two clocks."""
     versions: dict[str, str] = {}
     """Of distprof, python and torch."""
     files: dict[str, int | None] = {}

@@ -28,7 +28,8 @@ SUMMED = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "de
 class StepRows(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Steps of a rank, a row for each step or for several short ones in a row; all columns are of one length.
 
-    Phases of a row add up to its span, unless some are `UNKNOWN`.
+    Phases of a row add up to its span, unless some are `UNKNOWN`. Where a device tells times they are those of its
+    stream: the span is divided as some steps of the row were there.
     """
 
     first_step: list[int] = []

@@ -77,6 +77,7 @@ class RankRecording:
         self.labels_last_calls = False
         """Whether collectives were labelled until it did."""
         self._has_last_calls = False
+        self._device_clock_ns = 0
         self._folder: RankFolder | None = None
         self._topology = known.topology if known else None
         self._params = known.params if known else ModuleParams()
@@ -212,6 +213,7 @@ class RankRecording:
             self._note_missed()
         self._job.learn(last=status != "recording")
         self.clock.pair()
+        self._device_clock_ns = switch.collectives.device_clock_ns
         self._params.measure(switch.modules, self._known_topology, checksums=self._checksums and not elsewhere)
         self._steps_found = self._find_steps(switch.modules)
         failure: Exception | None = None
@@ -347,7 +349,7 @@ class RankRecording:
             params=self._params.total, steps_found=self._steps_found,
             device_name=device_name(), device_type=device_type(), tf32=tf32(), versions=versions(),
             peak_memory=peak_memory(), clock=list(self.clock.pairs), clock_sync=self.clock.samples_until_now(),
-            clock_note=self.clock.note)
+            clock_note=self.clock.note, device_clock_ns=self._device_clock_ns)
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]

@@ -31,16 +31,16 @@ AROUND = ("attempt[0-9][0-9][0-9][0-9]/", HERE, f"{WINDOW}attempt[0-9][0-9][0-9]
 
 @dataclass(slots=True, kw_only=True)
 class _File:
-    """A file as it was brought."""
+    """A file as it was copied."""
 
     signs: tuple[int, int, int]
     """Inode, size and time of its last change."""
-    brought: int
+    copied: int
     """Bytes that are there."""
     tail: bytes = b""
     """The last of them: a file that was made anew may have the inode of the one before."""
     seen: tuple[int, int, int] | None = None
-    """The signs at the last look: what still changes is not brought yet."""
+    """The signs at the last look: what still changes is not copied yet."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something to be brought."""
+    """Something to be copied."""
 
     said: Put | Move | Drop
     is_bulk: bool
@@ -71,7 +71,7 @@ class Changes:
 
     Args:
         run: The run directory.
-        stem: Host and boot id of this machine; folders of others on a common file system are theirs to bring.
+        stem: Host and boot id of this machine; folders of others on a common file system are copied by them.
         host, boot_id: Both.
     """
 
@@ -81,7 +81,7 @@ class Changes:
         """By inode, which a folder keeps when it is renamed."""
 
     def look(self, *, at_end: bool) -> Iterator[Change]:
-        """All of them; what became of each is to be said by `brought` or `differs` before the next one is taken.
+        """All of them; what became of each is to be said by `copied` or `differs` before the next one is taken.
 
         Args:
             at_end: Also files that changed since the last look.
@@ -90,7 +90,7 @@ class Changes:
             with suppress(OSError):  # it was renamed meanwhile: the next look finds it
                 yield from self._in_folder(path, folder, is_of_rank=is_of_rank, at_end=at_end)
 
-    def brought(self, change: Change) -> None:
+    def copied(self, change: Change) -> None:
         """That is there now."""
         one, said = self._folders[change.folder], change.said
         if isinstance(said, Move):
@@ -99,16 +99,16 @@ class Changes:
             one.files.pop(change.name, None)
         else:
             end = said.offset + len(said.content)
-            file = one.files.setdefault(change.name, _File(signs=(0, 0, 0), brought=0))
-            file.brought, file.tail = end, ((file.tail if said.offset else b"") + said.content)[-TAIL_BYTES:]
+            file = one.files.setdefault(change.name, _File(signs=(0, 0, 0), copied=0))
+            file.copied, file.tail = end, ((file.tail if said.offset else b"") + said.content)[-TAIL_BYTES:]
             if said.is_last:
                 file.signs = change.signs
 
     def differs(self, change: Change, size: int) -> None:
-        """So many bytes are there of a file to which was to be appended; it is brought anew if these are too many."""
+        """The first host has so many bytes of a file that grows; it is copied anew if these are too many."""
         file = self._folders[change.folder].files.get(change.name)
         if file is not None:
-            file.brought, file.signs, file.tail = size, (0, 0, 0), b""
+            file.copied, file.signs, file.tail = size, (0, 0, 0), b""
 
     def forget(self) -> None:
         """Nothing is there: another host is now the first one."""
@@ -161,14 +161,14 @@ class Changes:
         appends = bool(APPENDED.fullmatch(file.name))
         is_bulk = FIRST.fullmatch(file.name) is None
         if is_bulk and not appends and not at_end:
-            known = one.files.setdefault(file.name, _File(signs=(0, 0, 0), brought=0))
+            known = one.files.setdefault(file.name, _File(signs=(0, 0, 0), copied=0))
             known.seen, before = signs, known.seen
             if before != signs:
                 return
-        is_same = known is not None and known.signs[0] in (0, signs[0]) and known.brought <= signs[1] and (
+        is_same = known is not None and known.signs[0] in (0, signs[0]) and known.copied <= signs[1] and (
             _goes_on(file, known))
         appends = appends and (known is None or is_same)
-        begin = known.brought if known is not None and appends else 0
+        begin = known.copied if known is not None and appends else 0
         yield from self._parts(one, inode, file, begin, signs, appends=appends, is_bulk=is_bulk)
 
     def _parts(self, one: _Folder, inode: int, file: Path, begin: int, signs: tuple[int, int, int], *,
@@ -186,14 +186,14 @@ class Changes:
                              signs=signs)
                 begin += len(content)
                 file_there = one.files.get(file.name)
-                if is_last or file_there is None or file_there.brought != begin:  # the last: it was refused
+                if is_last or file_there is None or file_there.copied != begin:  # the last: it was refused
                     return
 
 
 def _goes_on(file: Path, known: _File) -> bool:
-    """Whether what was brought last is still where it was."""
+    """Whether the bytes that were copied last are still where they were."""
     with file.open("rb") as source:
-        source.seek(known.brought - len(known.tail))
+        source.seek(known.copied - len(known.tail))
         return source.read(len(known.tail)) == known.tail
 
 

@@ -62,8 +62,8 @@ class OtherHost:
     """It records into this directory."""
     seen_s: float
     """When it said something last."""
-    brought_s: float = 0.0
-    """When it brought something last."""
+    received_s: float = 0.0
+    """When it last sent a file."""
     connected: int = 0
     done: Done | None = None
 
@@ -89,7 +89,7 @@ class FirstHost:
 
     @property
     def places(self) -> list[str]:
-        """What was brought, as folders of ranks without `.partial`, folders of hosts and files."""
+        """What was copied, as folders of ranks without `.partial`, folders of hosts and files."""
         return sorted(self._owners)
 
     def listen(self, host: str, port: int) -> int:
@@ -172,7 +172,7 @@ class FirstHost:
         elif one.is_shared:
             return Answer(refused="it is there already")
         elif isinstance(said, Put):
-            one.brought_s = time.monotonic()
+            one.received_s = time.monotonic()
             return files.put(said)
         elif isinstance(said, Move):
             return files.move(said)

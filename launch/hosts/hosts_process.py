@@ -22,7 +22,7 @@ from distprof.launch.watching.watcher_protocol import OFF, address
 from distprof.terminal import say
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
-           "from distprof.launch.hosts.bringer import main; main()")
+           "from distprof.launch.hosts.copy_process import main; main()")
 """Imports what this process would import, and not what lies in the working directory, as `-m` does."""
 HOSTS, CERTIFICATE, KEY = "DISTPROF_HOSTS", "DISTPROF_HOSTS_CERT", "DISTPROF_HOSTS_KEY"
 """Variables with what the flags are without."""
@@ -33,10 +33,10 @@ PATIENCE_S = 360.0
 
 
 class HostsProcess:
-    """A process that brings what this host records to the first one, or takes it there.
+    """A process that sends the files of this host to the first one, or receives them there.
 
     Args:
-        order: What there is to bring.
+        order: What is to be copied.
         program: What it runs; another one in tests.
     """
 
@@ -64,7 +64,7 @@ class HostsProcess:
         return self._meetings.taking_part()
 
     def finish(self, exit_code: int, failed: Mapping[str, int]) -> Gathered:
-        """Has the rest brought, and waits for it. Never fails.
+        """Has the remaining files copied, and waits for that. Never fails.
 
         Args:
             exit_code: Of the job on this host.
@@ -126,7 +126,7 @@ class HostsProcess:
 
 
 def asked(hosts: str | None, certificate: str | None, key: str | None) -> HostsOrder | None:
-    """What the flags say, checked before the job begins, for any directory; None where nothing is to be brought.
+    """What the flags say, checked before the job begins, for any directory; None where nothing is to be copied.
 
     Raises:
         UsageError: One of them is wrong.

@@ -1,5 +1,4 @@
-"""What a launcher and its process that brings files tell each other: orders on standard input, news on standard
-output."""
+"""Messages between a launcher and its process that copies files: orders on standard input, news on standard output."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from distprof.launch.hosts.wire import Announcement
 
 
 class HostsOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: what there is to bring. Not an argument, as everybody may list those."""
+    """The first line: what is to be copied. Not an argument, as everybody may list those."""
 
     directory: str
     """Of the run, absolute."""
     uploaded: bool
-    """Ranks are uploaded to a storage when they end: only what a watch reads is brought."""
+    """Ranks are uploaded to a storage when they end: only what a watch reads is copied."""
     listen: tuple[str, int]
     """Where the first host listens: '' for all addresses, 0 for any port."""
     certificate: str | None = None
@@ -51,17 +50,17 @@ class ToHosts(msgspec.Struct, frozen=True, kw_only=True):
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended."""
 
-    role: Literal["first", "brought", "shared", "kept"]
-    """first: others brought their files here; brought: all is on the first host; shared: all hosts record into one
+    role: Literal["first", "copied", "shared", "kept"]
+    """first: others copied their files here; copied: all is on the first host; shared: all hosts record into one
     directory; kept: the files stay here."""
     place: str = ""
     """`HOST:DIRECTORY` of the first host."""
-    num_brought: int = 0
-    """Hosts that brought all they had; of the first host."""
+    num_copied: int = 0
+    """Hosts that copied all they had; of the first host."""
     missing: list[str] = []
     """Hosts that did not, likewise."""
     places: list[str] = []
-    """What was brought only to be watched, as it is uploaded by those who recorded it."""
+    """What was copied only to be watched, as it is uploaded by those who recorded it."""
     ends: list[End] = []
     """How the job ended on the others, likewise."""
 

@@ -41,16 +41,16 @@ class ReceivedFile:
 
 
 def received_file(path: str, *, stem: str, directory_id: str) -> ReceivedFile:
-    """Where a file is written that a host brings.
+    """Where a file that a host sends is written.
 
     Args:
         path: As that host names it.
-        stem: Of that host; it brings no folders of other hosts.
+        stem: Of that host; it sends no folders of other hosts.
         directory_id: Of its run directory. Summaries of two launchers on one machine have the same name: to that of the
-            host that brings them this is added.
+            host that sends them this is added.
 
     Raises:
-        DataError: No host brings such a file.
+        DataError: No host sends such a file.
     """
     if (found := RANK_FILE.fullmatch(path)) is not None and int(found["rank"]) < MOST_RANKS:
         return ReceivedFile(path=PurePosixPath(path), owned=rank_place(found["folder"]))
@@ -81,19 +81,19 @@ def rank_place(folder: str) -> str:
 
 
 MOST_FILE_BYTES, MOST_HOST_BYTES, MOST_HOST_FILES = 16 << 30, 512 << 30, 200_000
-"""Of a file, and of all that a host brings."""
+"""Of a file, and of all that a host sends."""
 FREE_BYTES = 512 << 20
 """So much stays free on the disk, which the ranks of this host write to as well."""
 
 
 class ReceivedFiles:
-    """What one host brings.
+    """The files that one host sends.
 
     Args:
         run: The run directory of this host.
-        stem: Of the host that brings: its name and boot id.
+        stem: Of the host that sends: its name and boot id.
         directory_id: Of its run directory.
-        owners: Directory by what was brought from it; shared by all hosts. What is there and not in it is of the ranks
+        owners: Directory by what was copied from it; shared by all hosts. What is there and not in it is of the ranks
             of this host.
     """
 
@@ -133,7 +133,7 @@ class ReceivedFiles:
         self._make(path.parent)
         if said.appends:
             return self._append(path, said)
-        temporary = path.with_name(f".{path.name}.brought")
+        temporary = path.with_name(f".{path.name}.copied")
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (0 if said.offset else os.O_TRUNC)
         answer = _write(temporary, flags, said)
         if answer.size is None and said.is_last:

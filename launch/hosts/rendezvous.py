@@ -34,8 +34,8 @@ class Meetings:
     """Takes part in every rendezvous of the job that this process launches.
 
     Args:
-        met: Called with what is to be told to the process that brings files, from any thread. Of node 0 it gives what
-            the others are to be told, or None.
+        met: Called, on any thread, with the message for the process that copies files. On node 0 it returns the message
+            for the other nodes, or None.
     """
 
     def __init__(self, met: Callable[[Meet], Announcement | None]) -> None:

@@ -93,7 +93,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The job has ended on that host, and all was brought."""
+    """The job has ended on that host, and all was copied."""
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
     failed: dict[Name, int]

@@ -25,9 +25,9 @@ from distprof.merge.blame.culprits import Blind, Cause, Culprit, by_host
 from distprof.merge.blame.excess import Excess, ShiftingLateness, excess_of
 from distprof.merge.blame.first_cut import FirstCut, Peers, first_cut
 from distprof.merge.blame.processors import Processors
-from distprof.merge.blame.slow_groups import MOVED, SlowGroup, slow_groups_of
+from distprof.merge.blame.slow_groups import SlowGroup, slow_groups_of
 from distprof.merge.clock.choose import hosts_of
-from distprof.merge.cost.joined_run import JoinedRun, meeting_rows
+from distprof.merge.cost.joined_run import JoinedRun
 from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.match.matched_run import match_run
 from distprof.merge.match.matching import match
@@ -142,15 +142,20 @@ def _slow_groups(many: JoinedRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
     steps = many.steps.filter(pl.col("step").is_in(list(many.shown)))
     if steps.is_empty():
         return []
-    joined, meetings = many.calls, many.calls.meetings
-    waited, held = (np.bincount(joined.cell_meeting, ns, len(meetings)) for ns in (joined.waited_ns, joined.in_ns))
-    exposed: dict[str, float] = {}
-    for one, ratio in zip(meetings, np.minimum(waited / np.maximum(held, 1), 1.0).tolist(), strict=True):
-        ranks = text_of(one.group.ranks)
-        exposed[ranks] = max(exposed.get(ranks, 0.0), ratio)
-    rows = meeting_rows(many).select(MOVED).filter(pl.col("step").is_in(list(many.shown)))
+    calls, meetings = many.calls, many.calls.meetings
+    waited, held = (np.bincount(calls.cell_meeting, ns, len(meetings)) for ns in (calls.waited_ns, calls.in_ns))
+    of_meetings = pl.DataFrame({"is_message": [one.is_message for one in meetings], "group_ranks": [
+        text_of(one.group.ranks) for one in meetings], "ratio": np.minimum(waited / np.maximum(held, 1), 1.0)},
+        schema_overrides={"group_ranks": pl.String, "is_message": pl.Boolean}).with_row_index("meeting")
+    exposed = dict(of_meetings.group_by("group_ranks").agg(pl.col("ratio").max()).iter_rows())
+    moved = many.measured.calls.lazy().filter(
+        pl.col("step").is_in(list(many.shown)), pl.col("transfer_ns").is_not_null()).group_by(
+        "step", "meeting", "op", "num_ranks").agg(
+        ns=(pl.col("transfer_ns") / pl.col("num_ranks")).sum(), calls=pl.len(), num_bytes=pl.col("size_bytes").sum(),
+    ).join(of_meetings.lazy().cast({"meeting": pl.Int32}), on="meeting").filter(~pl.col("is_message")).with_columns(
+        op=pl.col("op").replace_strict(dict(enumerate(calls.texts["op"])), return_dtype=pl.String)).collect()
     step_ns: Any = steps["duration_ns"].mean()
-    return slow_groups_of(rows, hosts, float(step_ns), exposed)
+    return slow_groups_of(moved, hosts, float(step_ns), exposed)
 
 
 def breakdown_of(many: JoinedRun) -> pl.DataFrame:

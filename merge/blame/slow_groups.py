@@ -28,10 +28,6 @@ PER_OCTAVE = 4
 """Groups whose bytes differ by less than a step of so many to an octave move as much."""
 
 
-MOVED = ("step", "num_ranks", "op", "group_ranks", "size_bytes", "transfer_ns")
-"""What is looked at of calls."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowGroup:
     """Groups of ranks on the same hosts that move data more slowly than others that move as much; times per step."""
@@ -105,19 +101,17 @@ def slow_groups(rows: pl.DataFrame, job: Job, steps: Sequence[int], hosts: Mappi
     return _worth(costed)
 
 
-def slow_groups_of(collectives: pl.DataFrame, hosts: Mapping[int, str], step_ns: float,
+def slow_groups_of(moved: pl.DataFrame, hosts: Mapping[int, str], step_ns: float,
                    exposed: Mapping[str, float]) -> list[SlowGroup]:
     """The same of calls that were measured without a graph; the cost is then a bound from above.
 
     Args:
-        collectives: `MOVED` of the calls of the steps that count, as `meeting_rows` gives them.
+        moved: Of the steps that count, how long calls of each op of groups moved data (`ns`, mean of their ranks), how
+            many these were (`calls`) and with how much (`num_bytes`); with `num_ranks` and the text of `group_ranks`.
         hosts: As above.
         step_ns: Mean step.
         exposed: By the text of a group's ranks, the part of the time of its calls in which threads stood still.
     """
-    moved = collectives.filter(~pl.col("op").cast(pl.String).is_in(POINT_TO_POINT)).select(
-        "step", "num_ranks", pl.col("op", "group_ranks").cast(pl.String), pl.col("size_bytes"),
-        ns=pl.col("transfer_ns") / pl.col("num_ranks"))
     found = _joined(list(_slow(moved, hosts, step_ns)), hosts, step_ns)
     return _worth([replace(one, gain_error_ns=None, gain_ns=one.gain_ns * max(
         exposed.get(text_of(ranks), 0.0) for ranks in one.groups)) for one in found])
@@ -135,8 +129,9 @@ def _moved(rows: pl.DataFrame) -> pl.DataFrame:
         "collective", "step", "rank", "num_ranks", "size_bytes", "transfer_ns", is_pair=is_pair,
         op=pl.when(is_pair).then(pl.lit("send")).otherwise(pl.col("op").cast(pl.String)),
         group_ranks=pl.col("group_ranks").cast(pl.String)).group_by("collective").agg(
-        pl.col("step", "num_ranks", "op", "is_pair", "group_ranks").first(), pl.col("size_bytes").max(),
-        pl.col("rank").min().alias("low"), pl.col("rank").max().alias("high"), ns=pl.col("transfer_ns").mean())
+        pl.col("step", "num_ranks", "op", "is_pair", "group_ranks").first(),
+        pl.col("rank").min().alias("low"), pl.col("rank").max().alias("high"), ns=pl.col("transfer_ns").mean(),
+        calls=pl.lit(1), num_bytes=pl.col("size_bytes").max().fill_null(0))
     return each.with_columns(
         group_ranks=pl.when("is_pair").then(pl.format("{}, {}", "low", "high")).otherwise("group_ranks"),
     ).drop("collective", "low", "high", "is_pair")
@@ -145,7 +140,7 @@ def _moved(rows: pl.DataFrame) -> pl.DataFrame:
 def _slow(moved: pl.DataFrame, hosts: Mapping[int, str], step_ns: float) -> Iterator[_Slow]:
     """Groups that move for longer than the others of their kind: the same op, ranks, hosts, calls and bytes."""
     of_steps = moved.drop_nulls(("group_ranks", "ns")).group_by("op", "num_ranks", "group_ranks", "step").agg(
-        pl.col("ns").sum(), calls=pl.len(), num_bytes=pl.col("size_bytes").fill_null(0).sum())
+        pl.col("ns", "calls", "num_bytes").sum()).sort("group_ranks", "op", "step")  # chance depends on the order
     groups = of_steps.group_by("op", "num_ranks", "group_ranks", maintain_order=True).agg(
         pl.col("calls").median(), octave=((pl.col("num_bytes").median() + 1).log(2) * PER_OCTAVE).round(),
         steps=pl.col("step"), ns=pl.col("ns"))

@@ -46,7 +46,7 @@ def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame 
         matched: Rows as `match` gives them; looked at only where `needs_collectives`.
     """
     if matched is None or not needs_collectives(run, recorded, align):
-        clock = recorded if recorded.method == "shared" else unaligned(recorded)
+        clock = _with_devices(run, recorded if recorded.method == "shared" else unaligned(recorded))
         return replace(clock, check=clock.unchecked)
     from distprof.merge.clock.by_collectives import (  # polars takes a while to import
         check_clock,
@@ -60,7 +60,17 @@ def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame 
     elif align == "collectives" or (align == "auto" and not recorded.aligned):
         estimated = replace(clock_by_collectives(table, hosts_of(run)), set_by_ns=recorded.set_by_ns)
         clock = estimated if estimated.aligned or align == "collectives" else recorded
+    clock = _with_devices(run, clock)
     return replace(clock, check=check_clock(table, clock))
+
+
+def _with_devices(run: Run, clock: Clock) -> Clock:
+    """With how well each rank knows the times of its device."""
+    known = {rank.number: rank.recorded.device_clock_ns for rank in run.ranks if rank.recorded is not None}
+    if not any(known.values()):
+        return clock
+    return replace(clock, ranks={rank: replace(one, device_ns=known.get(rank, 0))
+                                 for rank, one in clock.ranks.items()})
 
 
 def unaligned(clock: Clock) -> Clock:
@@ -85,7 +95,7 @@ def recorded_clock(run: Run) -> Clock:
     if len(run.ranks) == 1:
         return Clock(method="shared", num_hosts=1, set_by_ns=set_by_ns,
                      ranks={run.ranks[0].number: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)})
-    return replace(clock_by_samples([_sampled(rank) for rank in run.ranks]), set_by_ns=set_by_ns)
+    return _with_devices(run, replace(clock_by_samples([_sampled(rank) for rank in run.ranks]), set_by_ns=set_by_ns))
 
 
 def is_told() -> bool:

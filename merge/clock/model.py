@@ -72,6 +72,8 @@ class Alignment:
     """First and last time, on the rank's clock, for which the uncertainty holds; None: always."""
     clock: int = 0
     """Ranks with the same number read the same clock; 0 is that of rank 0."""
+    device_ns: int = 0
+    """By how much times that the rank's device took may differ from those of the rank's own clock, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,20 +147,21 @@ class Clock:
     def pair_uncertainty_ns(self, ranks: Collection[int] | None = None) -> int | None:
         """By how much times of two of these ranks, or of any two, may be wrong against each other.
 
-        Ranks that read one clock are wrong together, so that their times compare exactly.
+        Ranks that read one clock are wrong together, so that their times compare exactly, but for those of devices.
 
         Returns:
             ns; 0 where all read one clock, None where clocks were never compared.
         """
         known = [self.ranks[rank] for rank in (self.ranks if ranks is None else ranks) if rank in self.ranks]
+        of_devices = sum(sorted(one.device_ns for one in known)[-2:])
         if len({one.clock for one in known}) < 2:
-            return 0
+            return of_devices
         worst: dict[int, int] = {}
         for one in known:
             if one.uncertainty_ns is None:
                 return None
             worst[one.clock] = max(worst.get(one.clock, 0), one.uncertainty_ns)
-        return sum(sorted(worst.values())[-2:])
+        return sum(sorted(worst.values())[-2:]) + of_devices
 
     @property
     def ends_apart_ns(self) -> int | None:
@@ -197,7 +200,8 @@ class Clock:
         return cls(method=clock["method"], reason=clock["reason"], num_samples=clock["num_samples"],
                    num_collectives=clock["num_collectives"], num_hosts=clock["num_hosts"],
                    excess_ns=clock["excess_ns"], set_by_ns=clock["set_by_ns"], ranks={
-                       one["rank"]: Alignment(uncertainty_ns=one["uncertainty_ns"], clock=one["clock"])
+                       one["rank"]: Alignment(uncertainty_ns=one["uncertainty_ns"], clock=one["clock"],
+                                             device_ns=one.get("device_ns", 0))
                        for one in clock["ranks"]})
 
     def to_json(self) -> dict[str, Any]:
@@ -227,7 +231,7 @@ def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
     return {"rank": rank, "clock": known.clock, "offset_ns": known.line.offset_ns if aligned else None,
             "drift_ppm": known.line.drift_ppm if aligned else None,
             "drift_uncertainty_ppm": known.drift_uncertainty_ppm, "reference_ns": known.line.reference_ns,
-            "uncertainty_ns": known.uncertainty_ns}
+            "uncertainty_ns": known.uncertainty_ns, "device_ns": known.device_ns}
 
 
 def on_common_clock(clock: Clock, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.collective_ops import ranks_of
 from distprof.merge.cost.choice import group_key, group_label
-from distprof.merge.run.group_ranks import with_lists
+from distprof.merge.run.group_ranks import told_of, with_lists
 
 NEEDED = ("op", "group_key", "group", "group_description", "group_ranks", "num_ranks", "size_bytes",
           "arrival_spread_ns", "wait_ns", "transfer_ns", "algbw", "busbw", "between_hosts", "unsure")
@@ -66,9 +67,9 @@ def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
     """
     if collectives.is_empty():
         return []
-    frame = collectives.with_columns(pl.col("group_ranks").list.len().cast(pl.Int64).alias("members"))
+    frame = collectives.with_columns(told_of(collectives["group_ranks"], len, pl.Int64).alias("members"))
     keys = ["op", "group_key"]
-    if frame.select(pl.struct(keys).n_unique()).item() > EACH_GROUP:
+    if frame["group_key"].n_unique() > EACH_GROUP or len(frame.select(keys).unique()) > EACH_GROUP:
         keys = ["op", "group_description", "members"]
     each = frame.group_by(keys, maintain_order=True).agg(
         pl.col("group_key").n_unique().alias("num_groups"),
@@ -91,13 +92,14 @@ def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
 def _kind(row: dict[str, Any], num_steps: int) -> CollectiveKind:
     num_groups, num_calls = row["num_groups"], row["num_calls"]
     members = row["num_members"] or row["num_ranks"]
-    label = group_label(row["name"], row["description"], row["ranks"])
+    ranks = list(ranks_of(row["ranks"])) if row["ranks"] else None
+    label = group_label(row["name"], row["description"], ranks)
     if num_groups > 1:
         label = f"{num_groups} x {row['description'] or row['name'] or '-'}"
     times = num_groups * (members or 1) * (num_steps or num_calls / num_groups)
     wait, transfer = (None if row[name] is None else row[name] / times for name in ("wait_ns", "transfer_ns"))
     return CollectiveKind(op=row["kind"], group=label, num_groups=num_groups, num_calls=num_calls, num_ranks=members,
-                ranks=row["ranks"] if num_groups == 1 else None, wait_ns=wait,
+                ranks=ranks if num_groups == 1 else None, wait_ns=wait,
                 transfer_ns=transfer, calls_per_step=num_calls / num_groups / num_steps if num_steps else None,
                 **{name: row[name] for name in ("min_bytes", "max_bytes", "spread_median_ns", "spread_max_ns", "algbw",
                                                 "busbw", "between_hosts", "num_unsure")})
@@ -109,7 +111,7 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` the largest input, `mean_bytes` the
     mean one; `number` the sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times; `wait_ns`
     and `transfer_ns` sums over ranks, null where no rank knows it; `longest_ns` the time of the rank that was longest
-    in it.
+    in it; `ranks` those that have it. `group_ranks` stays a text, see `with_lists`.
 
     Args:
         rows: `MERGED_COLLECTIVES`, sorted by collective and rank.
@@ -128,8 +130,8 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
         held.min().alias("shortest_ns"), pl.col("module_path", "phase", "peer", "asynchronous").first(),
         pl.col("rank").alias("ranks"), pl.col("group_ranks").first(),
     )
-    each = each.with_columns(_op(rows, each), group_key().alias("group_key")).drop("is_sent", "is_mixed")
-    return with_lists(each)
+    return each.with_columns(_op(rows, each), group_key().cast(pl.Categorical).alias("group_key")).drop(
+        "is_sent", "is_mixed")
 
 
 def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
@@ -156,8 +158,7 @@ def bandwidths(collectives: pl.DataFrame) -> pl.DataFrame:
         A row per `BY_SIZE`, most bytes first: collectives; how many have a bandwidth; total input bytes of a rank;
         algbw and busbw in bytes a second: of the total, which is total size / total time, and the median and maximum.
     """
-    each = collectives.select("op", "group_description", "num_ranks", "between_hosts", "algbw", "busbw",
-                              bytes="mean_bytes")
+    each = collectives.lazy().with_columns(bytes="mean_bytes")
     bucket = pl.when(pl.col("bytes") >= 1).then(2 ** pl.col("bytes").clip(1).log(2).floor().cast(pl.Int64)).otherwise(0)
     known = pl.col("algbw").is_not_null()
     # of one kind sizes are proportional to input bytes, so that these weigh the harmonic mean
@@ -171,7 +172,7 @@ def bandwidths(collectives: pl.DataFrame) -> pl.DataFrame:
         pl.when(time > 0).then(total / time * factor).alias("busbw"),
         pl.col("busbw").median().alias("busbw_median"), pl.col("busbw").max().alias("busbw_max"),
     ).sort("total_bytes", "op", "num_ranks", pl.col("group_description").cast(pl.String), "between_hosts",
-           descending=[True, *(4 * (False,))])
+           descending=[True, *(4 * (False,))]).collect()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,20 +227,19 @@ def coverage(collectives: pl.DataFrame) -> Coverage:
         num_disagreeing=count(pl.col("disagrees")))
 
 
-def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
+def group_coverage(collectives: pl.DataFrame) -> pl.DataFrame:
     """Counts collectives by how far they were found on all ranks.
 
     Args:
-        rows: As `match` or `per_collective` gives them.
+        collectives: As `per_collective` gives them.
 
     Returns:
         A row per `BY_GROUP` (members sorted first by their number, most first): `num_collectives`; of these `matched`
         are whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how
         many have a `mismatch`.
     """
-    each = rows.select("collective", *BY_GROUP, "complete", "num_ranks", "mismatch").unique("collective", keep="first")
     is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
-    found = each.group_by(BY_GROUP).agg(
+    found = collectives.group_by(BY_GROUP).agg(
         pl.len().cast(pl.Int64).alias("num_collectives"),
         *(flag.sum().cast(pl.Int64).alias(name) for name, flag in (
             ("matched", is_whole), ("partial", ~is_whole & ~is_lonely), ("unmatched", ~is_whole & is_lonely),

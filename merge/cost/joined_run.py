@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from distprof.merge.cost.collective_sums import per_collective
 from distprof.merge.cost.measured_meetings import MeasuredMeetings, measured_meetings
 from distprof.merge.cost.measures import measured_collectives
 from distprof.merge.match.matched_run import match_meetings, unlike_meetings
-from distprof.merge.run.joined_calls import JoinedCalls, Meeting, joined_calls
+from distprof.merge.run.joined_calls import JoinedCalls, joined_calls
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
@@ -57,7 +57,21 @@ class JoinedRun:
     @cached_property
     def measured(self) -> MeasuredMeetings:
         """Of the steps that are seen. Numbers of meetings and texts are those of `calls`."""
-        return measured_meetings(self.calls, self.clock, hosts_of(self.run), self.seen, self.unlike)
+        found = measured_meetings(self.calls, self.clock, hosts_of(self.run), self.seen, self.unlike)
+        give_back()  # polars cannot use what arrays took
+        return found
+
+    @cached_property
+    def meetings(self) -> pl.DataFrame:
+        """What calls of each meeting have in common, in columns of `per_collective`; `ranks` are texts."""
+        of = self.calls.meetings
+        found = pl.DataFrame({
+            "group": [one.group.name for one in of], "group_description": [one.group.description for one in of],
+            "group_ranks": [text_of(one.group.ranks) or None for one in of],
+            "ranks": [text_of(one.ranks) for one in of],
+            "matched_by": ["peer" if one.is_message else "sequence" for one in of]}, schema=dict.fromkeys(
+                ("group", "group_description", "group_ranks", "ranks", "matched_by"), pl.String))
+        return found.with_columns(group_key().alias("group_key")).cast(pl.Categorical)
 
     @cached_property
     def unlike_rows(self) -> pl.DataFrame:
@@ -102,8 +116,9 @@ def _settled(steps: list[int]) -> list[int]:
 def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
     """Holds a clock against causality, by calls that no rank leaves before all have entered."""
     allowed = (clock.pair_uncertainty_ns(clock.known_ranks) or 0) + 2
-    each = measured.calls.filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
-        spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")))
+    each = measured.calls.lazy().filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
+        spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")),
+    ).collect()
     broken = each.filter(pl.col("late") > 2)["late"].to_list()
     spread = {name: each["spread"].quantile(share, interpolation="higher")
               for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
@@ -113,24 +128,25 @@ def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
 
 
 def meeting_rows(many: JoinedRun) -> pl.DataFrame:
-    """A row per call of the steps that are seen, `coded`: texts and `group_ranks` are categories.
+    """A row per call of the steps that are seen, `coded`: texts, `group_ranks` and `ranks` are categories.
 
     Returns:
-        The columns of `per_collective` without `ranks`; `group_ranks` are texts.
+        The columns of `per_collective`.
     """
-    calls, texts = many.calls, many.calls.texts
-    rows = many.measured.calls.drop("bounds", "by_call")
-    named = [_category(rows, number_of, name, texts[of]) for number_of, name, of in (
-        ("op", "op", "op"), ("dtype", "dtype", "dtype"), ("module", "module_path", "module_path"),
-        ("phase", "phase", "phase"))]
-    is_message = pl.Series([one.is_message for one in calls.meetings], dtype=pl.Boolean)
-    matched_by = pl.Series(["sequence", "peer"], dtype=pl.Categorical)
-    numbers = rows["meeting"].to_numpy()
-    return rows.with_columns(
-        *named, *_of_meetings(calls.meetings, numbers), pl.int_range(pl.len()).alias("collective"),
-        complete=pl.lit(True), mismatch=pl.lit(None, pl.Categorical), number=pl.col("place"),
-        matched_by=matched_by.gather(is_message.gather(pl.Series(numbers)).cast(pl.Int64)),
-    ).with_columns(group_key().alias("group_key")).drop("place", "module", "meeting")
+    calls, first = many.measured.calls, 0
+    found = list[pl.DataFrame]()
+    for length in calls["step"].chunk_lengths():  # what is joined to several pieces would copy them all
+        found.append(_meeting_rows(many, calls.slice(first, length), first))
+        first += length
+    return pl.concat(found)
+
+
+def _meeting_rows(many: JoinedRun, rows: pl.DataFrame, first: int) -> pl.DataFrame:
+    named = [_category(rows, number, name, many.calls.texts[name]) for number, name in (
+        ("op", "op"), ("dtype", "dtype"), ("module", "module_path"), ("phase", "phase"))]
+    return rows.drop("bounds", "by_call", "place", "module", "meeting").with_columns(
+        *named, *many.meetings[rows["meeting"]], pl.int_range(first, first + len(rows)).alias("collective"),
+        rows["place"].alias("number"), complete=pl.lit(True), mismatch=pl.lit(None, pl.Categorical))
 
 
 def unlike_calls(many: JoinedRun) -> pl.DataFrame:
@@ -145,26 +161,33 @@ def rows_of_ranks(many: JoinedRun, ranks: Collection[int]) -> pl.DataFrame:
     """Columns `OF_ROWS` of `MERGED_COLLECTIVES` of some ranks, of the steps that are seen; collectives are numbered as
     `meeting_rows` does, and behind these as `unlike_calls`.
     """
-    calls, each = many.calls, many.measured.calls.select(
-        pl.int_range(pl.len()).alias("collective"), pl.all())
+    calls = many.calls
     cells = np.flatnonzero(np.isin(calls.cell_rank, np.flatnonzero(np.isin(calls.ranks, list(ranks))))
                            & np.isin(calls.cell_step, many.seen) & ~np.isin(calls.cell_meeting, many.unlike))
     number, clocks = calls.sequence_calls[calls.cell_sequence[cells]], RankClocks(many.clock, calls.ranks)
     found = [_placed_rows(calls, clocks, cells[number == count], int(count)) for count in np.unique(number)]
-    rows = pl.concat([pl.DataFrame(schema=_PLACED), *found]).join(each, on=("step", "meeting", "place"), how="inner")
-    waits = pl.col("op").is_in([at for at, name in enumerate(calls.texts["op"]) if name in WAITING_FOR_ALL])
+    rows = pl.concat([pl.DataFrame(schema=_PLACED), *found])
+    each = many.measured.calls.lazy().with_columns(collective=pl.int_range(pl.len())).filter(
+        pl.col("meeting").is_in(rows["meeting"].unique().implode()))
+    waits = [number for number, name in enumerate(calls.texts["op"]) if name in WAITING_FOR_ALL]
+    mine = _waiting(rows.lazy().join(each, on=("step", "meeting", "place"), how="inner"), waits).select(OF_ROWS)
+    unlike = many.unlike_rows.filter(pl.col("rank").is_in(list(ranks))).select(OF_ROWS).with_columns(
+        pl.col("collective") + len(many.measured.calls))
+    return pl.concat([mine.collect(), unlike]).sort("collective", "rank")
+
+
+def _waiting(rows: pl.LazyFrame, waits: Sequence[int]) -> pl.LazyFrame:
+    """With the arrival of each rank, and how long it waited for the last one, as merge/cost/measures.py says."""
     arrival = pl.when("by_call").then("enqueue_ns").otherwise(pl.coalesce("start_ns", "enqueue_ns"))
     held = pl.col("end_ns") - pl.col("arrival_ns")
-    is_known = waits & pl.col("arrival_spread_ns").is_not_null() & (held >= 0)
-    wait = pl.when(is_known).then(pl.min_horizontal(pl.col("last_arrival_ns") - pl.col("arrival_ns"), held))
-    mine = rows.with_columns(arrival_ns=arrival).with_columns(wait_ns=wait).select(OF_ROWS)
-    unlike = many.unlike_rows.filter(pl.col("rank").is_in(list(ranks))).with_columns(pl.col("collective") + len(each))
-    return pl.concat([mine, unlike.select(OF_ROWS)]).sort("collective", "rank")
+    is_known = pl.col("op").is_in(waits) & pl.col("arrival_spread_ns").is_not_null() & (held >= 0)
+    return rows.with_columns(arrival_ns=arrival).with_columns(
+        wait_ns=pl.when(is_known).then(pl.min_horizontal(pl.col("last_arrival_ns") - pl.col("arrival_ns"), held)))
 
 
 OF_ROWS = ("collective", "step", "rank", "arrival_ns", "end_ns", "wait_ns")
 _TIMES = ("enqueue_ns", "start_ns", "end_ns")
-_PLACED = dict.fromkeys(("step", "meeting", "place", "rank", *_TIMES), pl.Int64)
+_PLACED: dict[str, Any] = {**dict.fromkeys(("step", "place", "rank", *_TIMES), pl.Int64), "meeting": pl.Int32}
 
 
 def _placed_rows(calls: JoinedCalls, clocks: RankClocks, cells: Integers, count: int) -> pl.DataFrame:
@@ -176,7 +199,8 @@ def _placed_rows(calls: JoinedCalls, clocks: RankClocks, cells: Integers, count:
     times = {name: clocks.common_ns(index[:, None], values) for name, values in calls.own_ns(cells, 0, count).items()}
     columns |= {name: times[name] for name in _TIMES}
     found = pl.DataFrame({name: columns[name].reshape(-1).astype(np.int64) for name in _PLACED})
-    return found.with_columns(pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in _TIMES)
+    known = [pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in _TIMES]
+    return found.with_columns(*known).cast({"meeting": pl.Int32})
 
 
 def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) -> pl.Series:
@@ -184,13 +208,3 @@ def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) 
     named = pl.Series(name, texts, dtype=pl.String).cast(pl.Categorical)
     return named.gather(index).alias(name) if len(named) else pl.repeat(
         None, len(rows), dtype=pl.Categorical(), eager=True).alias(name)
-
-
-def _of_meetings(meetings: Sequence[Meeting], number: Integers) -> list[pl.Series]:
-    """Group, description and ranks of each row, by its meeting."""
-    index = pl.Series(np.asarray(number, np.int64))
-    columns: dict[str, list[str | None]] = {
-        "group": [one.group.name for one in meetings], "group_description": [one.group.description for one in meetings],
-        "group_ranks": [text_of(one.group.ranks) or None for one in meetings]}
-    return [pl.Series(name, values, dtype=pl.String).cast(pl.Categorical).gather(index).alias(name)
-            for name, values in columns.items()]

@@ -86,6 +86,7 @@ class _Measuring:
         self._parts: list[dict[str, Any]] = []
         self._blocked, self._waiting, self._for_messages = np.zeros((3, len(joined.ranks)))
         self._shares: list[pl.DataFrame] = []
+        self._calls: list[pl.DataFrame] = []
 
     def blocks(self, step: int) -> Iterator[Block]:
         """Whole meetings of a step."""
@@ -187,7 +188,7 @@ class _Measuring:
             held += np.bincount(index.reshape(-1), ns.sum(axis=2).reshape(-1), minlength=len(held))
 
     def end(self, step: int) -> None:
-        """Keeps the shares of a step."""
+        """Takes in the calls and the shares of a step."""
         there = np.flatnonzero(self._blocked > 0)
         ratios = {name: held[there] / self._blocked[there] for name, held in (
             ("waiting_ratio", self._waiting), ("message_ratio", self._for_messages))}
@@ -195,33 +196,39 @@ class _Measuring:
                                           **ratios}, schema=SHARES))
         for held in (self._blocked, self._waiting, self._for_messages):
             held[:] = 0
+        parts, self._parts = self._parts, []
+        if parts:
+            self._calls.append(_frame({name: np.concatenate([part.pop(name).reshape(-1) for part in parts])
+                                       for name in SCHEMA}))
 
     def measured(self) -> MeasuredMeetings:
-        parts = self._parts or [{name: np.empty(0, np.int64) for name in SCHEMA}]
-        found = pl.DataFrame({name: pl.Series(name, np.concatenate([part.pop(name).reshape(-1) for part in parts]),
-                                              dtype=kind) for name, kind in SCHEMA.items()})
-        unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
-        unknown += [pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in TIMES]
-        found = found.with_columns(
-            *unknown, pl.col("algbw", "busbw").fill_nan(None), pl.col("asynchronous").cast(pl.Boolean),
-            *(pl.when(pl.col(name) >= 0).then(pl.col(name) == 1).alias(name) for name in (
-                "disagrees", "between_hosts")))
-        found = found.with_columns(pl.when(pl.col("arrival_spread_ns").is_not_null()).then("unsure").alias("unsure"))
-        return MeasuredMeetings(calls=found,
+        """Of the steps that were ended."""
+        return MeasuredMeetings(calls=pl.concat([pl.DataFrame(schema=SCHEMA), *self._calls]),
                                 shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
+
+
+def _frame(columns: Mapping[str, Array]) -> pl.DataFrame:
+    """With null for what is not known."""
+    found = pl.DataFrame({name: pl.Series(name, values, dtype=RAW.get(name, SCHEMA[name]))
+                          for name, values in columns.items()})
+    unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
+    unknown += [pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in TIMES]
+    unknown += [pl.when(pl.col(name) >= 0).then(pl.col(name) == 1).alias(name) for name in RAW]
+    found = found.with_columns(*unknown, pl.col("algbw", "busbw").fill_nan(None))
+    return found.with_columns(pl.when(pl.col("arrival_spread_ns").is_not_null()).then("unsure").alias("unsure"))
 
 
 TIMES = ("first_arrival_ns", "last_arrival_ns", "last_end_ns")
 BELOW_0 = ("arrival_spread_ns", "end_spread_ns", "late_rank", "wait_ns", "transfer_ns", "longest_ns", "shortest_ns",
            "peer")
 SHARES: dict[str, Any] = {"rank": pl.Int64, "step": pl.Int64, "waiting_ratio": pl.Float64, "message_ratio": pl.Float64}
+RAW: dict[str, Any] = dict.fromkeys(("asynchronous", "disagrees", "between_hosts"), pl.Int8)
+"""Flags that may be unknown, while they are numbers."""
 SCHEMA: dict[str, Any] = {
-    "step": pl.Int64, "meeting": pl.Int64, "place": pl.Int64, "op": pl.Int64, "dtype": pl.Int64, "module": pl.Int64,
-    "phase": pl.Int64, "peer": pl.Int64, "asynchronous": pl.UInt8, "num_ranks": pl.Int64, "size_bytes": pl.Int64,
-    **dict.fromkeys(TIMES, pl.Int64), **dict.fromkeys(BELOW_0[:-1], pl.Int64), "num_without_end": pl.Int64,
-    **dict.fromkeys(("unsure", "bounds", "by_call"), pl.Boolean),
-    **dict.fromkeys(("mean_bytes", "algbw", "busbw"), pl.Float64),
-    **dict.fromkeys(("disagrees", "between_hosts"), pl.Int64)}
+    "step": pl.Int64, "place": pl.Int64, **dict.fromkeys(("meeting", "op", "dtype", "module", "phase"), pl.Int32),
+    **dict.fromkeys(("num_ranks", "size_bytes", *TIMES, *BELOW_0, "num_without_end"), pl.Int64),
+    **dict.fromkeys(("unsure", "bounds", "by_call", *RAW), pl.Boolean),
+    **dict.fromkeys(("mean_bytes", "algbw", "busbw"), pl.Float64)}
 
 
 def _arrival(start: Integers, enqueue: Integers) -> tuple[Integers, Flags]:

@@ -14,6 +14,7 @@ from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.collective_sums import bandwidths as by_size
 from distprof.merge.report.section import AbsentError, Sample, columns_of, columns_of_rows, numbered
 from distprof.merge.report.sources import Sources
+from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.text.communication.comms_tables import culprit_data
 from distprof.merge.text.communication.culprits import at_step_time, culprit_lines, lines_of, unseen
 from distprof.merge.text.communication.hang import hang_lines
@@ -98,8 +99,8 @@ def _longest_waits(part: pl.DataFrame, most: int, step: int | None, sample: Samp
 def _groups(calls: pl.DataFrame) -> tuple[list[dict[str, Any]], list[int | None]]:
     """Process groups by label, and the number of that of each call."""
     keys, place = numbered(calls["group_key"])
-    first = {row["group_key"]: row for row in calls.unique("group_key", keep="first").select(
-        "group_key", "group", "group_description", "group_ranks").iter_rows(named=True)}
+    first = {row["group_key"]: row for row in with_lists(calls.unique("group_key", keep="first").select(
+        "group_key", "group", "group_description", "group_ranks")).iter_rows(named=True)}
     named = [first[key] for key in keys]
     return [{"description": group_label(one["group"], one["group_description"], one["group_ranks"]),
              "ranks": one["group_ranks"]} for one in named], place

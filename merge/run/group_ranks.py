@@ -6,6 +6,9 @@ where rows are shown.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import polars as pl
 
 from distprof.contract.collective_ops import ranks_of, text_of
@@ -31,13 +34,17 @@ def coded(rows: pl.DataFrame) -> pl.DataFrame:
     return as_written_now(rows).with_columns(pl.col(pl.String).cast(pl.Categorical))
 
 
-def with_lists(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with lists of ranks, where the table has a text."""
-    if rows.schema.get(COLUMN) == pl.List:
-        return rows
-    groups = rows.select(pl.col(COLUMN).unique())
-    lists = pl.Series("ranks", [list(ranks_of(text)) if text else None for text in groups[COLUMN].cast(
-        pl.String).to_list()], dtype=pl.List(pl.Int64))
-    found = rows.select(COLUMN).join(groups.with_columns(lists), on=COLUMN, how="left", nulls_equal=True,
-                                     maintain_order="left")
-    return rows.with_columns(found["ranks"].alias(COLUMN))
+def with_lists(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """The rows with lists of ranks, where these columns have texts; `COLUMN` without any."""
+    texts = [name for name in columns or (COLUMN,) if rows.schema.get(name) != pl.List]
+    return rows.with_columns(told_of(rows[name], list, pl.List(pl.Int64)) for name in texts)
+
+
+def told_of(texts: pl.Series, what: Callable[[Sequence[int]], Any], kind: Any) -> pl.Series:
+    """What is told of the ranks that texts stand for; asked once for each group, null where it is not known."""
+    rows = texts.to_frame()
+    groups = rows.select(pl.col(texts.name).unique())
+    told = pl.Series("told", [what(ranks_of(text)) if text else None for text in groups[texts.name].cast(
+        pl.String).to_list()], dtype=kind)
+    found = rows.join(groups.with_columns(told), on=texts.name, how="left", nulls_equal=True, maintain_order="left")
+    return found["told"].alias(texts.name)

@@ -44,7 +44,14 @@ class Meeting:
 
     @property
     def num_ranks(self) -> int:
-        return self.group.num_ranks if self.sender is None else len({self.sender, self.receiver})
+        return self.group.num_ranks if self.sender is None else len(self.ranks)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Of the group; of messages the two sides, or one that sends to itself."""
+        if self.sender is None or self.receiver is None:
+            return self.group.ranks
+        return sorted({self.sender, self.receiver})
 
     @property
     def is_message(self) -> bool:

@@ -43,7 +43,7 @@ def job_lines(state: WatchState) -> list[str]:
                                                     -(one.cost_ns or 0.0)))
     lines = [f"  {sentence(one)}" for one in order]
     if not any(one.kind != "pauses" for one in order) and state.num_steps:
-        lines.insert(0, "  no rank became slow, and step times did not grow")
+        lines.insert(0, "  no rank was found to slow the job down, and step times did not grow")
     return [job_line(state), *lines, *(f"  {note}" for note in state.notes)]
 
 

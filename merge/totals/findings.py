@@ -28,7 +28,6 @@ from distprof.merge.cost.joined_run import meeting_rows, unlike_calls
 from distprof.merge.cost.measured_run import MeasuredRun, differing, measured_run
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
-from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
@@ -153,8 +152,8 @@ def found_about(run: Run, clock: Clock, rows: pl.DataFrame, collectives: pl.Data
     steps = collectives["step"].unique().drop_nulls().sort().to_list()
     if analysis is not None and choice.step is None:
         steps = [step for step in steps if step in analysis.steps]
-    counted = collectives.select("step", *NEEDED)  # of a million calls, a copy of the rest takes much
-    counted = counted.filter(pl.col("step").is_in(steps)) if steps else counted
+    counted = collectives.select(NEEDED)  # of a million calls, a copy of the rest takes much
+    counted = counted[collectives["step"].is_in(steps).arg_true()] if steps else counted  # copied once, in one piece
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,
@@ -184,18 +183,17 @@ def findings_of_many(many: ManyRanks, choice: Choice) -> Findings:
         UsageError: There is no such op, group or step.
     """
     analysis = None if choice.is_of_some else many.analysis  # needs more memory than what follows
-    unlike = unlike_calls(many.calls)
-    whole = meeting_rows(many.calls)
-    rows = pl.concat([whole, unlike.with_columns(
-        pl.col("collective") + len(whole), group_ranks=_texts(unlike)).drop("ranks")], how="diagonal_relaxed")
+    usual, unlike, rows = step_time(many.calls.steps), unlike_calls(many.calls), meeting_rows(many.calls)
+    if len(unlike):  # else columns would come in different pieces, and later be copied
+        rows = pl.concat([rows, unlike.with_columns(
+            pl.col("collective") + len(rows), _texts(unlike["ranks"]))], how="diagonal_relaxed", rechunk=True)
     disagreeing = unlike.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
     run = many.run.noting(differing(len(disagreeing)))
-    rows = chosen(rows, choice)
-    collectives = with_lists(rows).with_columns(ranks=pl.col("group_ranks"))
+    collectives = chosen(rows, choice)
     stuck, problems = hangs_of(_that_may_hang(run))
     return found_about(
         run.noting(problems), many.calls.checked_clock, empty(MERGED_COLLECTIVES), collectives, choice,
-        None if rows.is_empty() else analysis, step_time(many.calls.steps), stuck)
+        None if collectives.is_empty() else analysis, usual, stuck)
 
 
 def _that_may_hang(run: Run) -> Run:
@@ -207,9 +205,8 @@ def _that_may_hang(run: Run) -> Run:
     return run.of_tables({rank.number for rank in run.in_folders_alone} if ended_well else None)
 
 
-def _texts(rows: pl.DataFrame) -> pl.Series:
-    return pl.Series("group_ranks", [None if ranks is None else text_of(ranks)
-                                     for ranks in rows["group_ranks"].to_list()], dtype=pl.Categorical)
+def _texts(lists: pl.Series) -> pl.Series:
+    return pl.Series(lists.name, map(text_of, lists.to_list()), dtype=pl.Categorical)
 
 
 def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES,

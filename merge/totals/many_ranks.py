@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from distprof.contract.tables import MODULES, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_many import analysis_of_many
@@ -24,6 +22,9 @@ from distprof.merge.totals.summary import reduce
 
 OF_CALLS = (STEPS.file, MODULES.file)
 """Tables that are read with calls to tell who delays a job."""
+OF_STEPS = ("rank", "step", "pass", "start_ns", "end_ns", "duration_ns", "device_ns", "before_forward_ns", "fwd_ns",
+            "bwd_ns", "optimizer_ns", "samples", "elements", "forward_calls", "cpu_ns", "run_queue_ns")
+"""Columns that are looked at then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class ManyRanks:
     @cached_property
     def calls(self) -> JoinedRun:
         """Its calls. Tables are read before, as that takes more memory for a while."""
-        steps: pl.DataFrame = self.tables.steps if self.has_totals else read_table(self.run, STEPS).rows
+        steps = self.tables.steps if self.has_totals else read_table(self.run, STEPS.only(*OF_STEPS)).rows
         return joined_run(self.run, steps)
 
     @cached_property

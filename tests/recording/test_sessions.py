@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distprof
 from distprof.launch import worker
+from distprof.recording.tracing import timeline
 from distprof.recording.tracing.profiler_sessions import close_open_slices
 from support import forked
 from support.freed_memory import environ_that_ends_it
@@ -177,3 +178,12 @@ def test_what_is_open_when_the_timeline_of_memory_stops_ends_with_the_last_step(
     ends = [text["baseTimeNanoseconds"] + round(1000 * event["ts"]) + round(1000 * event["dur"]) for event in own]
     assert max(ends) == last_ns
     assert sum(event["name"].startswith("Optimizer.step") for event in own) == 3
+
+
+@pytest.mark.parametrize(("cuda", "asked", "found"), [
+    (None, None, None), ("12.4", None, None), ("12.6", None, "1"), ("13.0", None, "1"), ("13.0", "0", "0")])
+def test_cupti_is_detached_where_that_is_safe_unless_the_user_decided(monkeypatch, cuda, asked, found):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(timeline.os, "environ", {} if asked is None else {"TEARDOWN_CUPTI": asked})
+    timeline.detach_at_end()
+    assert timeline.os.environ.get("TEARDOWN_CUPTI") == found

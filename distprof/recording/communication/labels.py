@@ -54,6 +54,8 @@ class CollectiveRecorder:
     def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]], works: RunningWorks,
                  guard: Guard) -> None:
         self.calls: list[CollectiveCall] = []
+        self.device_clock_ns = 0
+        """By how much times of the device may be wrong, at most."""
         self._scopes = scopes
         self._where = where
         self._works = works
@@ -126,6 +128,7 @@ class CollectiveRecorder:
         with suppress(RuntimeError):  # the device hangs or has failed: what is known by then stays
             if streams is not None and marked:
                 streams.settle(every_stream=False)
+                self.device_clock_ns = max(self.device_clock_ns, streams.uncertainty_ns)
                 for call in marked:
                     resolve(call, streams)
         for call in marked:

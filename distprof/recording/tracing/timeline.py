@@ -32,6 +32,9 @@ from distprof.system import end_forked_children_at_exit
 ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU, "mtia": ProfilerActivity.MTIA,
               "hpu": ProfilerActivity.HPU}
 END_BYTES = 64
+DETACHES = "TEARDOWN_CUPTI"
+SURVIVES_FROM = (12, 6)
+"""Before this version of CUDA, a process that replays graphs may not survive that CUPTI is detached."""
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 """Of torch 2.10, which says it of a session of one cycle as well."""
 
@@ -70,6 +73,7 @@ class Timeline:
         self._profile = torch.profiler.profile(
             activities=_activities(), record_shapes=True, profile_memory=self._memory,
             experimental_config=_with_synchronisation())
+        detach_at_end()
         with kineto_begins():
             self._sessions.begin(self._profile)
         self._stopped = False
@@ -249,6 +253,17 @@ def _slice(name: str) -> Any:
     scope = torch.autograd.profiler.record_function(name)
     scope.__enter__()
     return scope
+
+
+def detach_at_end() -> None:
+    """Has Kineto detach CUPTI from the driver when a session ends, as its versions from 2026 on do by themselves.
+
+    Otherwise launches take a third longer until the process ends (https://github.com/pytorch/pytorch/issues/144455).
+    Kineto reads the variable when sessions end and begin, and on a thread of its own in between: so it stays.
+    """
+    version = torch.version.cuda
+    if version is not None and tuple(map(int, version.split(".")[:2])) >= SURVIVES_FROM:
+        os.environ.setdefault(DETACHES, "1")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What rows take on the device, by events at their ends on the current stream: read later, never waited for."""
+"""What rows and their phases take on the device, by events on the current stream: read later, never waited for."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 import torch
 
+from distprof.contract.watch import UNKNOWN
 from distprof.process.accelerators import CPU, device_type, is_capturing
+from distprof.recording.watch.phase_marks import Marks, PhaseMarks, marked_steps
 from distprof.recording.watch.rows import Row
 from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_event
 
 PATIENCE_NS = 2_000_000_000
 """A row waits so long for its time on the device, then it goes without."""
+PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 
 
 class _Held(NamedTuple):
@@ -24,6 +27,8 @@ class _Held(NamedTuple):
     since_ns: int
     began: torch.Event | None
     ended: torch.Event | None
+    marks: Marks
+    is_inference: bool
 
 
 class DeviceMarks:
@@ -33,16 +38,27 @@ class DeviceMarks:
         self._held: deque[_Held] = deque()
         self._lock = threading.Lock()
         self._last: torch.Event | None = None
+        self._tells_phases = False
+        self.phases = PhaseMarks()
 
     def begin(self) -> None:
         """The first row begins."""
-        self._last = recorded_event()
+        self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
-    def end(self, row: Row) -> None:
-        """A row ended, and the next one begins."""
+    def end(self, row: Row, *, is_inference: bool) -> None:
+        """A row ended, and the next one begins.
+
+        Args:
+            row: Its phases are those of the host; where there is a device they become those of its stream.
+            is_inference: There is no backward: between forward calls the script looks for data.
+        """
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
-        self._held.append(_Held(row, time.perf_counter_ns(), began if known else None, self._last if known else None))
+        if self._tells_phases:
+            row.update(dict.fromkeys(PHASES, UNKNOWN))
+        self._held.append(_Held(row, time.perf_counter_ns(), began if known else None, self._last if known else None,
+                                self.phases.taken(), is_inference))
+        self._tells_phases = self.phases.begin_row()
 
     def settled(self) -> list[Row]:
         """Rows to which the device has come; on the thread of the steps."""
@@ -85,9 +101,27 @@ def _is_over(held: _Held) -> bool:
         if not held.ended.query():
             return False
         held.row["device_ns"] = max(0, round(held.began.elapsed_time(held.ended) * 1e6))
+        held.row.update(_phases(held))
     except RuntimeError:
         return True  # the script's error, which torch repeats
     return True
+
+
+def _phases(held: _Held) -> Row:
+    """The span of a row, divided as its marked steps were on the device; nothing where no marked step has a forward.
+
+    Raises:
+        RuntimeError: A mark is of another device, or of a stream that has not come to it.
+    """
+    total, data, forward, optimizer = (sum(times) for times in zip(*marked_steps(held.marks), (0.0,) * 4, strict=True))
+    if not total:
+        return {}
+    if held.is_inference:
+        data = total - forward - optimizer
+    span = held.row["span_ns"]
+    found = {"data_ns": round(span * data / total), "forward_ns": round(span * forward / total),
+             "optimizer_ns": round(span * optimizer / total)}
+    return found | {"backward_ns": max(0, span - sum(found.values()))}
 
 
 class StepMarks(StreamStopwatch):

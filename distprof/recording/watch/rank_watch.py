@@ -70,12 +70,12 @@ class RankWatch:
         self._file: WatchFile | None = None
         self._log: RunLog | None = None
         self._thread = 0
-        self._phases = RootPhases(passes.phases, finder, self._guarded(self._on_root), self._fail)
+        self._marks = DeviceMarks()
+        self._phases = RootPhases(passes.phases, finder, self._marks.phases, self._guarded(self._on_root), self._fail)
         self.before_optimizer = self._phases.before_optimizer
         """An optimizer is about to step: as of `Later`."""
         self._garbage = GarbageTime()
         self._row = RowInProgress(self._garbage)
-        self._marks = DeviceMarks()
         self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
         self._said = self._guarded(lambda: self._step_ended())
         self._due_ns = self._next = 0
@@ -231,7 +231,7 @@ class RankWatch:
         if not self._row.num_steps:
             return
         samples = self._samples.row_ended(self._row.span_ns, self._row.num_steps)
-        self._marks.end(self._row.end())
+        self._marks.end(self._row.end(), is_inference=self._finder.rule == "forward")
         self._file.add(self._marks.settled(), samples)
 
     def _add_steps(self) -> None:

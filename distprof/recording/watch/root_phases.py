@@ -30,6 +30,7 @@ from distprof.model.quiet import QuietAbout, is_traced, unnoticed
 from distprof.model.scopes import NO_GRAPH_TASK, graph_task, in_backward
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.phases import Phases, new_running
+from distprof.recording.watch.phase_marks import BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END, PhaseMarks
 
 now_ns = time.perf_counter_ns
 global_hooks = nn_module._global_forward_pre_hooks
@@ -61,17 +62,18 @@ class _Leave:
 class RootPhases:
     """The phases of the running step, on the thread that called `start`."""
 
-    def __init__(self, nesting: Phases, finder: StepFinder, root_begins: Callable[[nn.Module], None],
+    def __init__(self, nesting: Phases, finder: StepFinder, marks: PhaseMarks, root_begins: Callable[[nn.Module], None],
                  failed: Callable[[Exception], None]) -> None:
         """Begins switched off.
 
         Args:
             nesting: Which optimizers run in which.
             finder: Its rule tells whether calls of roots end steps.
+            marks: Told of the same borders, for their times on a device.
             root_begins: Called with a root whose call begins, before that is noted, where it may end a step.
             failed: Called with what went wrong here, which must not reach the script.
         """
-        self._finder, self._root_begins, self._failed = finder, root_begins, failed
+        self._finder, self._marks, self._root_begins, self._failed = finder, marks, root_begins, failed
         self._is_on = False
         self._thread = 0
         with unnoticed():
@@ -117,6 +119,8 @@ class RootPhases:
         """A step begins."""
         self._first_ns = self._forward_ns = self._optimizer_ns = 0
         self.is_evaluated = False
+        if self._marks.is_on:
+            self._marks.add(BEGIN)
         self._began_ns = now_ns()
 
     def end_step(self) -> int:
@@ -126,6 +130,8 @@ class RootPhases:
             self._on_leave(self._inside(), now)
         self._ended.append((self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now))
         self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns = now, 0, 0, 0
+        if self._marks.is_on:
+            self._marks.add(END)
         return now
 
     def taken(self) -> list[StepPhases]:
@@ -184,6 +190,8 @@ class RootPhases:
         self._entered_ns = entered = now_ns()
         if not self._in_backward:  # else it is checkpointed, and is part of backward
             self._first_ns = self._first_ns or entered
+            if self._marks.is_on:
+                self._marks.add(ENTER)
             if not is_grad_enabled() or self._nesting.num_evaluations:
                 self.is_evaluated = True
 
@@ -194,6 +202,8 @@ class RootPhases:
         self._inside = None
         if not self._in_backward:
             self._forward_ns += (now or now_ns()) - max(self._entered_ns, self._began_ns)
+            if self._marks.is_on:
+                self._marks.add(LEAVE)
         hooks = None if module is None else module.__dict__.get("_forward_hooks")
         # torch goes through the hooks themselves after an error: then only the last one can go
         if module is not None and hooks and (exc_info()[0] is None or next(reversed(hooks)) == self._number):
@@ -225,6 +235,8 @@ class RootPhases:
         elif not self._nesting.optimizer_begins(optimizer):
             return None
         self._optimizer_at_ns = now_ns()
+        if self._marks.is_on:
+            self._marks.add(OPTIMIZER)
         if not kwargs and len(args) == 1:
             return None
         if callable(kwargs.get("closure")):
@@ -240,15 +252,21 @@ class RootPhases:
         if self._optimizer_at_ns:
             self._optimizer_ns += now_ns() - max(self._optimizer_at_ns, self._began_ns)
             self._optimizer_at_ns = 0
+            if self._marks.is_on:
+                self._marks.add(OPTIMIZER_END)
         return True
 
     def _around(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         def around(*args: Any, **kwargs: Any) -> Any:
             began = now_ns()
             self._nesting.closure_begins()
+            if self._marks.is_on:
+                self._marks.add(OPTIMIZER_END)
             try:
                 return closure(*args, **kwargs)
             finally:
+                if self._marks.is_on:
+                    self._marks.add(OPTIMIZER)
                 self._nesting.closure_ends()
                 self._optimizer_at_ns += now_ns() - began
 

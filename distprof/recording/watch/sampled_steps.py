@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -143,32 +144,52 @@ def _sample(one: _Running) -> FoundSample:
     for call in one.calls:
         call.mark = call.reached = call.waited = call.passed = None
     step = SampledStep(step=one.step, start_ns=one.start_ns, span_ns=one.span_ns, num_calls=one.num_calls, group=[],
-                       op=[], arrived_ns=[time[0] for time in times], took_ns=[time[1] for time in times],
-                       blocked_ns=[time[2] for time in times])
+                       op=[], arrived_ns=[time.arrived for time in times], took_ns=[time.took for time in times],
+                       blocked_ns=_apart(times))
     return FoundSample(step=step, groups=[(call.group, call.group_ranks) for call in one.calls],
                        ops=[call.op for call in one.calls])
 
 
-def _of_host(one: _Running, call: CollectiveCall) -> tuple[int, int, int]:
+class _Times(NamedTuple):
+    """Of a call, in ns from the start of the step."""
+
+    arrived: int
+    took: int
+    waits: tuple[int, int] | None
+    """From when to when the thread, or the stream, stood still for it; None where that is unknown."""
+
+
+def _apart(times: list[_Times]) -> list[int]:
+    """How long each call stood still; what several calls were waited for at once counts for one of them."""
+    blocked, until = [UNKNOWN] * len(times), 0
+    for place, one in sorted(enumerate(times), key=lambda each: each[1].waits or (0, 0)):
+        if one.waits is not None:
+            begin, end = one.waits
+            blocked[place], until = max(0, end - max(begin, until)), max(until, end)
+    return blocked
+
+
+def _of_host(one: _Running, call: CollectiveCall) -> _Times:
     ends = [end for end in (call.end_ns, None if call.waits_for_several else call.wait_end_ns, call.over_by_ns)
             if end is not None]
-    waited = UNKNOWN if call.wait_start_ns is None or call.wait_end_ns is None else (
-        call.wait_end_ns - call.wait_start_ns)
-    return (max(0, call.enqueue_ns - one.start_ns), max(0, min(ends) - call.enqueue_ns) if ends else UNKNOWN,
-            max(0, waited) if waited != UNKNOWN else UNKNOWN)
+    waits = None
+    if call.wait_start_ns is not None and call.wait_end_ns is not None:
+        over_ns = min(call.wait_end_ns, *ends) if ends else call.wait_end_ns
+        waits = call.wait_start_ns - one.start_ns, max(call.wait_start_ns, over_ns) - one.start_ns
+    return _Times(max(0, call.enqueue_ns - one.start_ns), max(0, min(ends) - call.enqueue_ns) if ends else UNKNOWN,
+                  waits)
 
 
-def _of_stream(one: _Running, call: CollectiveCall) -> tuple[int, int, int]:
+def _of_stream(one: _Running, call: CollectiveCall) -> _Times:
     """The stream is not asked for marks to which it has not come."""
-    marks, known = one.marks, [UNKNOWN, UNKNOWN, UNKNOWN]
+    marks, arrived, took, waits = one.marks, UNKNOWN, UNKNOWN, None
     assert marks is not None
     with suppress(RuntimeError):
         if not marks.are_over():
-            return UNKNOWN, UNKNOWN, UNKNOWN
+            return _Times(UNKNOWN, UNKNOWN, None)
         reached = marks.resolve(call.reached)
-        known[0] = max(0, reached)
-        waited, passed = marks.resolve(call.waited), marks.resolve(call.passed)
-        known[2] = max(0, passed - waited)
+        arrived = max(0, reached)
+        waited, passed = waits = marks.resolve(call.waited), marks.resolve(call.passed)
         if passed - waited > STOOD_STILL_NS:  # else it was over at some time before
-            known[1] = max(0, passed - reached)
-    return known[0], known[1], known[2]
+            took = max(0, passed - reached)
+    return _Times(arrived, took, waits)

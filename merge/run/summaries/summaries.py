@@ -218,7 +218,14 @@ class _Gathering:
             frames=dict(sorted(self.frames.items())), abouts=self.abouts, folders=self.folders,
             parameters=self.parameters, exchanges=self.exchanges,
             problems=[*problems, *self.problems],
-            tables={file: table.joined() for file, table in self.tables.items()})
+            tables={file: _with_values(table.joined()) for file, table in self.tables.items()})
+
+
+def _with_values(joined: Joined) -> Joined:
+    """Without columns that are known of no row."""
+    unknown = [name for name, values in joined.columns.items()
+               if values.dtype == np.int64 and (values == NO_INTEGER).all()]
+    return replace(joined, columns={name: values for name, values in joined.columns.items() if name not in unknown})
 
 
 class ColumnJoin:

@@ -15,6 +15,7 @@ from distprof.merge.clock.choose import hosts_of
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.collective_sums import CollectiveKind, Coverage
 from distprof.merge.cost.matrix import uneven_exchanges
+from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.text.communication.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.communication.device_steps import outside_lines, show_device_steps
 from distprof.merge.text.communication.hang import hang_lines
@@ -100,7 +101,7 @@ def dead_lines(problems: Iterable[Problem]) -> Iterator[str]:
 def mismatch_lines(found: Findings) -> Iterator[str]:
     """Ranks that disagree in what they call: jobs hang or compute nonsense because of it."""
     bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
-    for one in bad.head(SHOWN_MISMATCHES).iter_rows(named=True):
+    for one in with_lists(bad.head(SHOWN_MISMATCHES)).iter_rows(named=True):
         step = "" if one["step"] is None else f" in step {one['step']}"
         what = collective_line({**one, "arrival_spread_ns": None, "busbw": None}, None)
         yield f"mismatch{step}: {what}: {one['mismatch']}"

@@ -17,6 +17,7 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.collective_sums import bandwidths, group_coverage
 from distprof.merge.cost.matrix import EXACT, bytes_between, matrix_of, uneven_exchanges
+from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.text.communication.culprits import at_step_time
 from distprof.merge.text.communication.device_steps import devices_data
 from distprof.merge.text.communication.timeline import gigabytes, issued_in
@@ -55,11 +56,11 @@ def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Pag
     if collectives.is_empty():
         page.line("no collective was recorded")
         return
-    slowest = collectives.sort("longest_ns", "collective", descending=[True, False], nulls_last=True).head(number)
+    slowest = _longest(collectives, number)
     page.table(
         ("step", "op", "group", "#", "ranks", "bytes", "dtype", "spread", "wait", "transfer", "shortest", "longest",
          "busbw GB/s", "late rank", "issued in"),
-        [_row(one, clock) for one in slowest.iter_rows(named=True)], left=3)
+        [_row(one, clock) for one in with_lists(slowest, "group_ranks", "ranks").iter_rows(named=True)], left=3)
     if len(collectives) > number:
         page.line(f"... {len(collectives) - number} more of {len(collectives)}: --slowest {len(collectives)}")
     page.line("wait and transfer: mean over ranks; shortest and longest: time of a rank from arrival to end, "
@@ -147,7 +148,8 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "matrix": bytes_between(found.rows).to_dicts() if has_rows else None,
         "uneven_exchanges": uneven_exchanges(found.counted_rows).to_dicts() if has_rows else None,
         "bandwidths": bandwidths(found.collectives).to_dicts(),
-        "collectives": _collectives(found) if has_rows else _longest(found),
+        "collectives": _collectives(found) if has_rows else with_lists(
+            _longest(found.collectives, MOST_KEPT).select(OF_COLLECTIVE)).to_dicts(),
     }
 
 
@@ -157,13 +159,14 @@ def culprit_data(one: Culprit) -> dict[str, Any]:
     return {**asdict(one), "share": one.share, "certain": one.certain, "causes": causes}
 
 
-def _longest(found: Findings) -> list[dict[str, Any]]:
-    """Calls in which a rank was longest."""
-    longest = found.collectives.sort("longest_ns", "collective", descending=[True, False], nulls_last=True)
-    return longest.head(MOST_KEPT).select(OF_COLLECTIVE).to_dicts()
+def _longest(collectives: pl.DataFrame, number: int) -> pl.DataFrame:
+    """Calls in which a rank was longest; a million are not copied for it."""
+    order = pl.arg_sort_by("longest_ns", "collective", descending=[True, False], nulls_last=True)
+    return collectives[collectives.select(order).to_series().head(number)]
 
 
 def _collectives(found: Findings) -> list[dict[str, Any]]:
     of_ranks = found.rows.sort("collective", "rank").group_by("collective", maintain_order=True).agg(
         pl.struct(OF_RANK).alias("of_ranks"))
-    return found.collectives.select(OF_COLLECTIVE).join(of_ranks, on="collective", maintain_order="left").to_dicts()
+    each = with_lists(found.collectives.select(OF_COLLECTIVE))
+    return each.join(of_ranks, on="collective", maintain_order="left").to_dicts()

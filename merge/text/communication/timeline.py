@@ -16,6 +16,7 @@ from distprof.contract.collective_ops import ROWS
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.collective_sums import per_collective
+from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import known_to, some
 from distprof.reporters.page import Page
@@ -74,7 +75,7 @@ def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> No
 
 
 def _draw_collective(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
-    one = per_collective(rows).row(0, named=True)
+    one = with_lists(per_collective(rows)).row(0, named=True)
     there = rows["rank"].to_list()
     ranks = sorted(set(one["group_ranks"] or ()) | set(there))
     shown, left_out = _shown(rows, ranks)

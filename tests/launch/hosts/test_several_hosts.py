@@ -62,7 +62,7 @@ def test_the_answer_for_two_hosts_is_said_by_the_first_one(tmp_path):
     assert same_files(tmp_path, hosts)
     about = distprof("stats", "--json", tmp_path / "host-a")
     assert about.returncode == 0 and "missing" not in about.stderr
-    assert not list(tmp_path.glob("host-b/merged")) and not list(tmp_path.glob("host-a/**/*.brought"))
+    assert not list(tmp_path.glob("host-b/merged")) and not list(tmp_path.glob("host-a/**/*.copied"))
 
 
 
@@ -79,7 +79,7 @@ def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path
     assert (out / "merged" / "trace.json.gz").is_file()
 
 
-def test_hosts_that_are_to_bring_nothing_keep_it(tmp_path):
+def test_hosts_that_are_to_copy_nothing_keep_it(tmp_path):
     with hosts_on_a_switch(0.0, 0.0) as hosts:
         jobs = begun(hosts, tmp_path, 29534, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "off", *SHORT), real=False)
         first, second = told(jobs)

@@ -230,7 +230,8 @@ def test_rows_whose_group_nothing_tells_stay_alone():
 def test_coverage_is_counted_by_group():
     pairs = [one for rank in (0, 1) for one in numbered(*[call(rank, group="pair")] * (3 - rank))]
     rows = [one for rank in range(4) for one in numbered(*[call(rank, of=(0, 1, 2, 3))] * (2 if rank < 2 else 1))]
-    found = group_coverage(matched(*rows, *pairs, call(0, "send", peer=1), ended=(0, 1, 2, 3), world_size=4))
+    each = matched(*rows, *pairs, call(0, "send", peer=1), ended=(0, 1, 2, 3), world_size=4)
+    found = group_coverage(each.unique("collective", keep="first"))
     assert found.select("group", "matched_by", "num_collectives", "matched", "partial", "unmatched", "mismatched").rows(
     ) == [("0", "sequence", 2, 1, 1, 0, 1), ("0", "peer", 1, 0, 0, 1, 0), ("pair", "sequence", 3, 2, 0, 1, 1)]
     assert found["group_ranks"].to_list() == [[0, 1, 2, 3], [0, 1], [0, 1]]

@@ -84,4 +84,5 @@ def test_the_dearest_comes_first_and_pauses_last() -> None:
 
 
 def test_that_nothing_was_noticed_is_said() -> None:
-    assert job_lines(state(finding("pauses")))[1] == "  no rank became slow, and step times did not grow"
+    nothing = "  no rank was found to slow the job down, and step times did not grow"
+    assert job_lines(state(finding("pauses")))[1] == nothing

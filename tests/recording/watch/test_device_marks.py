@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import distprof
 from distprof.contract.watch import UNKNOWN
-from distprof.recording.watch import device_marks
-from distprof.recording.watch.device_marks import DeviceMarks, StepMarks
+from distprof.recording.watch import device_marks, phase_marks, rows
+from distprof.recording.watch.device_marks import PHASES, DeviceMarks, StepMarks
 from distprof.timing import stopwatch
+from support.watched import noted
 
 
 class MadeUpEvent:
@@ -44,7 +49,7 @@ class MadeUpEvent:
 
 @pytest.fixture
 def device(monkeypatch):
-    for module in device_marks, stopwatch:
+    for module in device_marks, phase_marks, stopwatch:
         monkeypatch.setattr(module, "device_type", lambda: "cuda")
     monkeypatch.setattr(torch, "Event", MadeUpEvent)
     MadeUpEvent.clock_ms = MadeUpEvent.queue_ms = 0.0
@@ -52,45 +57,51 @@ def device(monkeypatch):
 
 
 def row(first: int) -> dict[str, int]:
-    return {"first_step": first, "device_ns": UNKNOWN}
+    return {"first_step": first, "span_ns": 40_000_000, "device_ns": UNKNOWN}
+
+
+def timed(first: int, device_ms: int = -1) -> dict[str, int]:
+    """The same with what is known of a device; no step of it is marked."""
+    unknown = dict.fromkeys(PHASES, UNKNOWN)
+    return row(first) | unknown | ({"device_ns": device_ms * 1_000_000} if device_ms >= 0 else {})
 
 
 def test_a_row_waits_for_its_time_on_the_device(device):
     marks = DeviceMarks()
     marks.begin()
     device.queue_ms = 30.0
-    marks.end(row(0))
+    marks.end(row(0), is_inference=False)
     assert marks.settled() == []
     device.queue_ms = 50.0
-    marks.end(row(1))
+    marks.end(row(1), is_inference=False)
     device.clock_ms = 40.0
-    assert marks.settled() == [{"first_step": 0, "device_ns": 30_000_000}]
+    assert marks.settled() == [timed(0, 30)]
     device.clock_ms = 60.0
-    assert marks.settled() == [{"first_step": 1, "device_ns": 20_000_000}]
+    assert marks.settled() == [timed(1, 20)]
 
 
 def test_a_row_that_waits_too_long_goes_without(device, monkeypatch):
     marks = DeviceMarks()
     marks.begin()
     device.queue_ms = 30.0
-    marks.end(row(0))
+    marks.end(row(0), is_inference=False)
     assert marks.overdue() == []
-    assert marks.overdue(all_of_them=True) == [row(0)]
-    marks.end(row(1))
+    assert marks.overdue(all_of_them=True) == [timed(0)]
+    marks.end(row(1), is_inference=False)
     monkeypatch.setattr(device_marks, "PATIENCE_NS", -1)
-    assert marks.settled() == [row(1)]
+    assert marks.settled() == [timed(1)]
 
 
 def test_while_a_graph_is_captured_nothing_is_asked(device, monkeypatch):
     marks = DeviceMarks()
     marks.begin()
-    marks.end(row(0))
-    for module in device_marks, stopwatch:
+    marks.end(row(0), is_inference=False)
+    for module in device_marks, phase_marks, stopwatch:
         monkeypatch.setattr(module, "is_capturing", lambda: True)
     monkeypatch.setattr(device, "query", lambda _: pytest.fail("it was asked"))
     assert marks.settled() == []
-    marks.end(row(1))  # without an event
-    assert marks.overdue(all_of_them=True) == [row(0), row(1)]
+    marks.end(row(1), is_inference=False)  # without an event
+    assert marks.overdue(all_of_them=True) == [timed(0), timed(1)]
 
 
 def test_an_error_of_the_device_costs_the_time_and_no_more(device, monkeypatch):
@@ -99,15 +110,15 @@ def test_an_error_of_the_device_costs_the_time_and_no_more(device, monkeypatch):
 
     marks = DeviceMarks()
     marks.begin()
-    marks.end(row(0))
+    marks.end(row(0), is_inference=False)
     monkeypatch.setattr(device, "query", raises)
-    assert marks.settled() == [row(0)]
+    assert marks.settled() == [timed(0)]
 
 
 def test_without_a_device_rows_are_complete_at_once():
     marks = DeviceMarks()
     marks.begin()
-    marks.end(row(0))
+    marks.end(row(0), is_inference=False)
     assert marks.settled() == [row(0)]
 
 
@@ -121,3 +132,39 @@ def test_marks_of_a_step_count_from_its_begin_on_the_stream(device):
     assert marks.are_over() and marks.resolve(reached) == 7_000_000
     with pytest.raises(RuntimeError, match="no mark"):
         marks.resolve(None)
+
+
+class OnDevice(nn.Linear):
+    """Its work takes 3 ms of the device, of which the host, which runs ahead, sees nothing."""
+
+    def forward(self, data):
+        MadeUpEvent.queue_ms += 3.0
+        return super().forward(data)
+
+
+class StepOnDevice(torch.optim.SGD):
+    def step(self, closure=None):
+        MadeUpEvent.queue_ms += 1.0
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("data_ms", [0.0, 4.0])
+def test_phases_are_those_of_the_device_whatever_the_host_waits_for(device, monkeypatch, tmp_path, data_ms):
+    """The host waits for the device behind the optimizer, as `loss.item()` does; backward takes 6 ms there."""
+    monkeypatch.setattr(rows, "ROW_NS", 20_000_000)
+    model = OnDevice(4, 4)
+    optimizer = StepOnDevice(model.parameters(), lr=0.01)
+    with distprof.record(tmp_path / "run", steps="off"):
+        for _ in range(60):
+            MadeUpEvent.queue_ms += data_ms
+            model(torch.ones(2, 4)).sum().backward()
+            MadeUpEvent.queue_ms += 6.0
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep((10.0 + data_ms) / 1e3)
+            MadeUpEvent.clock_ms = MadeUpEvent.queue_ms
+    columns = noted(tmp_path / "run").columns
+    spans = columns["span_ns"][1:-1]
+    assert len(spans) >= 10
+    for name, ms in zip(PHASES, (data_ms, 3.0, 6.0, 1.0), strict=True):
+        assert columns[name][1:-1] / spans == pytest.approx(np.full(len(spans), ms / (10 + data_ms)), abs=0.01), name

@@ -1,5 +1,5 @@
-"""Copies the files of one host to the first host, in a thread: it connects, looks for changes, and starts again where
-the connection breaks."""
+"""Sends the files of one host to the first host: a thread connects, looks for changes, and connects again if the
+connection breaks."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ HINT = ("hint: can this host connect to that port? `--hosts PORT` sets it, `--ho
         "shared --out")
 
 
-class Bringing:
-    """One host as the first one sees it.
+class Sender:
+    """Sends the files of this host.
 
     Args:
         run: The run directory.
         host, stem, boot_id: Of this machine.
         say: Called with a line for the user.
-        uploaded: Folders of ranks are uploaded elsewhere: of them only what a watch reads is brought.
+        uploaded: Folders of ranks are uploaded elsewhere: of them only what a watch reads is copied.
     """
 
     def __init__(self, run: Path, *, host: str, stem: str, boot_id: str, say: Callable[[str], object],
                  uploaded: bool) -> None:
-        self.state: Literal["brought", "shared", "kept"] = "kept"
+        self.state: Literal["copied", "shared", "kept"] = "kept"
         self.place = ""
         self._run, self._host, self._stem, self._say, self._uploaded = run, host, stem, say, uploaded
         self._changes = Changes(run, stem, host, boot_id)
@@ -68,17 +68,17 @@ class Bringing:
         self._thread: threading.Thread | None = None
 
     def meet(self, to: Announcement, node: int) -> None:
-        """Takes a host for the first one, from now on."""
+        """From now on, files go to this host."""
         if self._to is not None and self._to.token != to.token:
             self._changes.forget()
         self._to, self._node = to, node
         self._changed.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="distprof bringing", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="distprof sender", daemon=True)
             self._thread.start()
 
     def finish(self, end: End) -> None:
-        """Brings the rest; returns once it is there, or nothing goes on any more."""
+        """Sends the remaining files; returns once they are there, or nothing happens any more."""
         self._end = end
         self._changed.set()
         if self._thread is not None:
@@ -128,10 +128,10 @@ class Bringing:
         self.place, is_shared = f"{to.host}:{answer.place}", answer.is_shared
         while self._to is to:
             end = self._end
-            refused = [] if is_shared else self._bring(connection, at_end=end is not None)
+            refused = [] if is_shared else self._send(connection, at_end=end is not None)
             if end is not None:
                 connection.ask(Done(exit_code=end.exit_code, failed=end.failed))
-                self.state = "shared" if is_shared else "kept" if refused else "brought"
+                self.state = "shared" if is_shared else "kept" if refused else "copied"
                 if refused:
                     self._why, self._has_said = refused[0], False
                 return
@@ -140,8 +140,8 @@ class Bringing:
                 self._changed.clear()
         raise DataError("another host is now the first one")
 
-    def _bring(self, connection: Connection, *, at_end: bool) -> list[str]:
-        """Brings all changes; why some were refused."""
+    def _send(self, connection: Connection, *, at_end: bool) -> list[str]:
+        """Sends all changes; gives the reasons why some were refused."""
         refused = []
         for change in self._changes.look(at_end=at_end):
             path, now_s = change.said.path, time.monotonic()
@@ -154,17 +154,17 @@ class Bringing:
                 self._due_s[path] = now_s + REFUSED_S
                 refused += [answer.refused] if change.is_of_rank else []
             else:
-                self._changes.brought(change)
+                self._changes.copied(change)
             self._rest(change)
         return refused
 
     def _rest(self, change: Change) -> None:
-        """Leaves the network to the job; where that ended meanwhile, there is no need to."""
+        """Leaves the network to the job for a while, unless that has ended."""
         if change.is_bulk and isinstance(change.said, Put) and self._end is None:
             self._changed.wait(len(change.said.content) / BULK_BYTES_S)
 
     def _hear(self, connection: Connection, *, is_shared: bool) -> None:
-        """Tells what was asked of ranks here, and takes over what the first host's watch knows."""
+        """Sends what is requested of ranks here, and writes down what the watch of the first host knows."""
         with suppress(OSError):
             asked = read_small(self._run / WATCH / REQUEST_JSON)
             if asked != self._asked and not is_shared:

@@ -18,15 +18,15 @@ import msgspec
 
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DistprofError
-from distprof.launch.hosts.bringing import Bringing, directory_id_of, is_common
 from distprof.launch.hosts.first_host import FirstHost, OtherHost
 from distprof.launch.hosts.protocol import End, FromHosts, Gathered, HostsOrder, Meet, ToHosts
+from distprof.launch.hosts.sender import Sender, directory_id_of, is_common
 from distprof.launch.hosts.wire import PROTOCOL, Announcement, server_context
 from distprof.process.identity import boot_id
 from distprof.summaries.host_file import file_stem
 
 QUIET_S, LONGEST_S = 20.0, 300.0
-"""How long the end of the job waits for hosts from which nothing comes, and for those from which something does."""
+"""How long the end of the job waits for hosts that send nothing, and for those that send something."""
 GONE_S = 3.0
 """And for one that was silent for long before."""
 LOOK_S = 0.1
@@ -34,18 +34,18 @@ LOW_PRIORITY = 10
 
 
 def main() -> None:
-    """Does what the orders on standard input say, until that ends."""
+    """Carries out the orders on standard input until that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(LOW_PRIORITY)
     with open(0, "rb", closefd=False) as orders:
-        bringer = Bringer(msgspec.json.decode(orders.readline(), type=HostsOrder))
+        process = CopyProcess(msgspec.json.decode(orders.readline(), type=HostsOrder))
         for line in orders:
             order = msgspec.json.decode(line, type=ToHosts)
             if order.meet is not None:
-                bringer.meet(order.meet)
+                process.meet(order.meet)
             elif order.end is not None:
-                tell(FromHosts(gathered=bringer.finish(order.end)))
+                tell(FromHosts(gathered=process.finish(order.end)))
                 break
     os._exit(0)  # threads may wait for other hosts
 
@@ -61,7 +61,7 @@ def tell(message: FromHosts) -> None:
 _TELLING = threading.Lock()
 
 
-class Bringer:
+class CopyProcess:
     """One host of the job: the first one, or another; after a restart it may be the other way round."""
 
     def __init__(self, order: HostsOrder) -> None:
@@ -70,14 +70,14 @@ class Bringer:
         self._host, self._boot_id = socket.gethostname(), boot_id()
         self._first: FirstHost | None = None
         self._announced: Announcement | None = None
-        self._bringing: Bringing | None = None
+        self._sender: Sender | None = None
         self._met: Meet | None = None
 
     def meet(self, meet: Meet) -> None:
-        """Hosts have met: this one serves the others, or brings what it has to the one that does."""
+        """Hosts have met: this one receives the files of the others, or sends its own to the one that does."""
         self._met = meet
         if meet.announcement is not None:
-            self._bring(meet.announcement, meet.node)
+            self._send_to(meet.announcement, meet.node)
             return
         if self._first is None:
             self._serve()
@@ -85,17 +85,17 @@ class Bringer:
             tell(FromHosts(serving=msgspec.structs.replace(self._announced, addresses=meet.addresses)))
 
     def finish(self, end: End) -> Gathered:
-        """Waits until all is where it belongs, or nothing goes on any more."""
+        """Waits until all files are copied, or nothing happens any more."""
         is_first = self._met is not None and self._met.announcement is None
         if is_first and self._first is not None and self._met is not None:
             places = self._first.places if self._order.uploaded else []
             if not self._first.hosts and is_common(self._run):  # nobody could connect, and nobody has to
                 return Gathered(role="shared")
             return msgspec.structs.replace(_gathered(self._first, self._met.num_nodes), places=places)
-        if self._bringing is None:
+        if self._sender is None:
             return Gathered(role="kept")
-        self._bringing.finish(end)
-        return Gathered(role=self._bringing.state, place=self._bringing.place)
+        self._sender.finish(end)
+        return Gathered(role=self._sender.state, place=self._sender.place)
 
     def _serve(self) -> None:
         host, port = self._order.listen
@@ -117,21 +117,21 @@ class Bringer:
         return server_context(Path(self._order.certificate),
                               Path(self._order.key) if self._order.key is not None else None)
 
-    def _bring(self, to: Announcement, node: int) -> None:
+    def _send_to(self, to: Announcement, node: int) -> None:
         if to.protocol != PROTOCOL or (self._order.certificate is not None and not to.certificate):
             has = "another version of distprof" if to.protocol != PROTOCOL else "no certificate (see --hosts-cert)"
             tell(FromHosts(say=f"{to.host} has {has}: the files of this host stay in {self._run}"))
             return
-        if self._bringing is None:
+        if self._sender is None:
             stem = file_stem(RankJson(run_id="", status="recording", rank=0, world_size=1, host=self._host,
                                       boot_id=self._boot_id))
-            self._bringing = Bringing(self._run, host=self._host, stem=stem, boot_id=self._boot_id,
+            self._sender = Sender(self._run, host=self._host, stem=stem, boot_id=self._boot_id,
                                       say=lambda line: tell(FromHosts(say=line)), uploaded=self._order.uploaded)
-        self._bringing.meet(to, node)
+        self._sender.meet(to, node)
 
 
 def _gathered(first: FirstHost, num_nodes: int) -> Gathered:
-    """Waits for the others; who does not come, or is silent, is missing."""
+    """Waits for the other hosts; one that does not come, or is silent, is missing."""
     began_s = time.monotonic()
     others = range(1, num_nodes)
     while any(_is_waited_for(first.hosts.get(node), began_s) for node in others):
@@ -142,14 +142,14 @@ def _gathered(first: FirstHost, num_nodes: int) -> Gathered:
     ends = [End(exit_code=one.done.exit_code, failed=one.done.failed) for one in done if one.done is not None]
     is_shared = bool(done) and all(one.is_shared for one in done) and not missing
     return Gathered(role="shared" if is_shared else "first", missing=missing, ends=ends,
-                    num_brought=sum(not one.is_shared for one in done))
+                    num_copied=sum(not one.is_shared for one in done))
 
 
 def _is_waited_for(one: OtherHost | None, began_s: float) -> bool:
-    """Whether a host may still bring something, so long after the end of the job."""
+    """Whether a host may still send something, so long after the end of the job."""
     now_s = time.monotonic()
     if now_s - began_s > LONGEST_S or (one is not None and one.done is not None):
         return False
     if one is not None and not one.connected and now_s - one.seen_s > QUIET_S:
         return now_s - began_s < GONE_S  # it had gone before
-    return now_s - max(began_s, one.brought_s if one is not None else 0.0) < QUIET_S
+    return now_s - max(began_s, one.received_s if one is not None else 0.0) < QUIET_S

@@ -17,14 +17,14 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest
 from distprof.errors import DataError, UsageError
-from distprof.launch.hosts import bringing
-from distprof.launch.hosts.bringing import Bringing
+from distprof.launch.hosts import sender as sending
 from distprof.launch.hosts.changes import Changes
 from distprof.launch.hosts.connection import connected
 from distprof.launch.hosts.first_host import FirstHost
 from distprof.launch.hosts.hosts_process import asked
 from distprof.launch.hosts.protocol import End
 from distprof.launch.hosts.received_files import ReceivedFiles, take_request
+from distprof.launch.hosts.sender import Sender
 from distprof.launch.hosts.wire import CHUNK_BYTES, PROTOCOL, Announcement, Drop, Hello, Move, Put, server_context
 from support.jobs import PATIENCE_S
 
@@ -60,8 +60,8 @@ def received(tmp_path: Path) -> ReceivedFiles:
     return ReceivedFiles(a_run(tmp_path / "run", HERE), STEM, THERE, {})
 
 
-def brought(changes: Changes, to: ReceivedFiles, *, at_end: bool = True) -> list[str]:
-    """As `Bringing` does; why some were refused."""
+def copied(changes: Changes, to: ReceivedFiles, *, at_end: bool = True) -> list[str]:
+    """Copies changes as `Sender` does; gives the reasons why some were refused."""
     refused = []
     for change in changes.look(at_end=at_end):
         does = {Put: to.put, Move: to.move, Drop: to.drop}[type(change.said)]
@@ -71,7 +71,7 @@ def brought(changes: Changes, to: ReceivedFiles, *, at_end: bool = True) -> list
         elif answer.refused:
             refused.append(answer.refused)
         else:
-            changes.brought(change)
+            changes.copied(change)
     return refused
 
 
@@ -80,7 +80,7 @@ def brought(changes: Changes, to: ReceivedFiles, *, at_end: bool = True) -> list
     "rank1/x", "rank00001\n/x", "rank00001/x\n", "rank9999999/x", "watch/state.json", "merged/x", ".claim/x",
     "windows/0001/run.json", "windows/1/rank00001/x", "attempt0000/x", "hosts/host-a-1/conditions-000.bin",
     "hosts/../x", "columns/host-a-1.bin", "columns/../rank00001/x", "rank00001.partial.partial/x", ""])
-def test_files_that_no_host_brings_are_refused(received: ReceivedFiles, tmp_path: Path, path: str) -> None:
+def test_files_that_no_host_sends_are_refused(received: ReceivedFiles, tmp_path: Path, path: str) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert received.put(a_file(path)).refused
     assert received.drop(Drop(path=path)).refused
@@ -171,8 +171,8 @@ def test_whatever_happens_in_a_folder_of_a_rank_arrives(tmp_path: Path, seed: in
             folder = folder.rename(there / "attempt0000" / "rank00001")
             a_rank(there / "rank00001.partial", x=b"of the next attempt")
         if random_.random() < 0.5:
-            assert not brought(changes, received, at_end=random_.random() < 0.5)
-    assert not brought(changes, received)
+            assert not copied(changes, received, at_end=random_.random() < 0.5)
+    assert not copied(changes, received)
     assert content_of(tmp_path / "here") == content_of(there)
 
 
@@ -187,9 +187,9 @@ def test_a_folder_is_whole_only_once_all_of_it_is_there(tmp_path: Path) -> None:
     a_rank(there / "rank00001", trace=b"large")
     here = a_run(tmp_path / "here", HERE)
     received, changes = ReceivedFiles(here, STEM, THERE, {}), Changes(there, STEM, "host-b", "12345678")
-    assert not brought(changes, received, at_end=False)  # the trace may still be written
+    assert not copied(changes, received, at_end=False)  # the trace may still be written
     assert (here / "rank00001.partial").is_dir() and not (here / "rank00001").exists()
-    assert not brought(changes, received)
+    assert not copied(changes, received)
     assert content_of(here) == content_of(there)
 
 
@@ -227,23 +227,23 @@ def announced(run: Path, certificate: Path | None = None) -> tuple[FirstHost, An
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_a_host_brings_its_ranks_and_hears_what_the_watch_knows(tmp_path: Path, certificate: Path,
-                                                                encrypted: bool) -> None:
+def test_a_host_sends_its_ranks_and_hears_what_the_watch_knows(tmp_path: Path, certificate: Path,
+                                                               encrypted: bool) -> None:
     here, there = a_run(tmp_path / "here", HERE), a_run(tmp_path / "there", THERE)
     (here / "watch").mkdir()
     (here / "watch" / "state.json").write_bytes(b"state")
     folder = a_rank(there / "rank00001.partial", trace=random.Random(0).randbytes(3 * CHUNK_BYTES + 1))
     first, to = announced(here, certificate if encrypted else None)
     said = list[str]()
-    bringer = Bringing(there, host="host-b", stem=STEM, boot_id="12345678", say=said.append, uploaded=False)
-    bringer.meet(to, 1)
+    sender = Sender(there, host="host-b", stem=STEM, boot_id="12345678", say=said.append, uploaded=False)
+    sender.meet(to, 1)
     until = time.monotonic() + PATIENCE_S
     while not (there / "watch" / "state.json").exists() or not (here / "rank00001.partial").exists():
         assert time.monotonic() < until, said
         time.sleep(0.02)
     folder.rename(there / "rank00001")
-    bringer.finish(End(exit_code=3, failed={"failed_rank": 1}))
-    assert bringer.state == "brought" and bringer.place == f"host-a:{here}" and not said
+    sender.finish(End(exit_code=3, failed={"failed_rank": 1}))
+    assert sender.state == "copied" and sender.place == f"host-a:{here}" and not said
     assert content_of(here) == content_of(there)
     done = first.hosts[1].done
     assert done is not None and done.exit_code == 3 and done.failed == {"failed_rank": 1}
@@ -254,10 +254,10 @@ def test_one_directory_that_both_record_into_is_left_alone(tmp_path: Path) -> No
     run = a_run(tmp_path / "run", HERE)
     a_rank(run / "rank00001", x=b"x")
     first, to = announced(run)
-    bringer = Bringing(run, host="host-b", stem=STEM, boot_id="12345678", say=print, uploaded=False)
-    bringer.meet(to, 1)
-    bringer.finish(End(exit_code=0))
-    assert bringer.state == "shared" and not first.places
+    sender = Sender(run, host="host-b", stem=STEM, boot_id="12345678", say=print, uploaded=False)
+    sender.meet(to, 1)
+    sender.finish(End(exit_code=0))
+    assert sender.state == "shared" and not first.places
 
 
 @pytest.mark.parametrize("wrong", ["token", "certificate"])
@@ -339,17 +339,17 @@ def test_a_host_that_is_silent_is_not_waited_for(tmp_path: Path, monkeypatch: py
 
 def test_a_first_host_that_is_not_there_is_said_once_and_the_files_stay(tmp_path: Path,
                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bringing, "GIVEN_UP_S", 0.5)
+    monkeypatch.setattr(sending, "GIVEN_UP_S", 0.5)
     there = a_run(tmp_path / "there", THERE)
     a_rank(there / "rank00001", x=b"x")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     to = Announcement(protocol=PROTOCOL, addresses=["127.0.0.1"], port=port, token="t", certificate="", host="host-a")
     said = list[str]()
-    bringer = Bringing(there, host="host-b", stem=STEM, boot_id="12345678", say=said.append, uploaded=False)
-    bringer.meet(to, 1)
-    bringer.finish(End(exit_code=0))
-    assert bringer.state == "kept"
+    sender = Sender(there, host="host-b", stem=STEM, boot_id="12345678", say=said.append, uploaded=False)
+    sender.meet(to, 1)
+    sender.finish(End(exit_code=0))
+    assert sender.state == "kept"
     line, = said
     assert "cannot copy files to host-a" in line and "Connection refused" in line and "hint:" in line
 
