@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,10 @@ from distprof.merge.run.timelines import steps_of_timeline, with_timelines
 
 if TYPE_CHECKING:
     from distprof.merge.operators.read_operators import Beside
+
+LEAST_COVERED = 0.5
+"""Of the counted FLOPs, for which calls of the same operators must have been timed: else they were others, as those of
+compiled code are, and shapes tell more of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +119,22 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         raise DataError(f"no timeline in {run.path}",
                         hint="record one with --steps trace=6 or memory=3" if ops is not None else None)
     problems += [problem for share in found.shares for problem in share.problems]
-    return RunOperators(shares=found.shares, sums=found.sums, parts=found.parts, problems=problems,
-                        coverage=_coverage(found.shares, ops))
+    coverage = _coverage(found.shares, ops)
+    if coverage is not None and coverage.ratio is not None and coverage.ratio < LEAST_COVERED:
+        found = _by_shapes(makers, num_frames, asked) or found
+    return RunOperators(shares=found.shares, sums=found.sums, parts=found.parts, problems=problems, coverage=coverage)
+
+
+def _by_shapes(makers: Sequence[ShareMaker], num_frames: int, asked: Asked | None) -> _Gathering | None:
+    """The operators with FLOPs by the shapes in their timelines; None where that tells of nothing."""
+    from distprof.merge.operators.read_operators import read_operators
+
+    found = _Gathering(asked)
+    for one in read_operators([replace(maker, is_counted=False) for maker in makers], by_shapes=True,
+                              num_frames=num_frames):
+        if not isinstance(one, Unreadable):
+            found.take(*one)
+    return found if any(one.by_shapes is not None and one.by_shapes.ratio for one in found.shares) else None
 
 
 class _Gathering:

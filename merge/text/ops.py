@@ -12,6 +12,7 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
+from distprof.merge.operators.counted_work import Coverage
 from distprof.merge.operators.grouping import NUMBERS
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.operators.shapes import ShapeCoverage
@@ -90,7 +91,7 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     page.line(f"sums over {of}{of_steps}: self time {duration(on_host)} on hosts{on_devices}")
     covered, by_shapes = shown.found.coverage, shown.found.by_shapes
     if by_shapes is not None:
-        _by_shapes(by_shapes, page)
+        _by_shapes(by_shapes, covered, page)
     elif covered is None:
         page.line("FLOPs and bytes are unknown: there is no count pass, and the trace has no shapes")
     elif covered.ratio is not None:
@@ -103,9 +104,12 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     page.line()
 
 
-def _by_shapes(covered: ShapeCoverage, page: Page) -> None:
+def _by_shapes(covered: ShapeCoverage, counts: Coverage | None, page: Page) -> None:
     told = "" if covered.ratio is None else f", which give FLOPs for {percent(covered.ratio)} of operator time"
     page.line(f"FLOPs and bytes come from the shapes in the trace{told}")
+    if counts is not None and counts.ratio is not None:
+        page.line(f"not from the count pass: timed calls cover {percent(counts.ratio)} of its FLOPs, as compiled code "
+                  "calls other operators")
     if covered.unknown_calls:
         without = f", {covered.calls_without_shapes} without shapes" if covered.calls_without_shapes else ""
         page.line(f"FLOPs of {counted(covered.unknown_calls, 'call')} are unknown{without}")

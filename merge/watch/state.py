@@ -165,9 +165,8 @@ class LastRows:
 
 
 def _mean(rows: list[dict[str, int]], name: str) -> float | None:
-    if any(row[name] == UNKNOWN for row in rows):
-        return None
-    return sum(row[name] for row in rows) / max(sum(row["num_steps"] for row in rows), 1)
+    known = [row for row in rows if row[name] != UNKNOWN]
+    return sum(row[name] for row in known) / max(sum(row["num_steps"] for row in known), 1) if known else None
 
 
 def _known(value: int) -> int | None:
