@@ -116,8 +116,9 @@ def _settled(steps: list[int]) -> list[int]:
 def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
     """Holds a clock against causality, by calls that no rank leaves before all have entered."""
     allowed = (clock.pair_uncertainty_ns(clock.known_ranks) or 0) + 2
-    each = measured.calls.filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
-        spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")))
+    each = measured.calls.lazy().filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
+        spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")),
+    ).collect()
     broken = each.filter(pl.col("late") > 2)["late"].to_list()
     spread = {name: each["spread"].quantile(share, interpolation="higher")
               for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}

@@ -51,6 +51,57 @@ class Replayable:
         return [int(rank) for rank in self.job.ranks[self.job.misses_waits > MOST_MISSED]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A run that is read so far that it can be seen whether it can be replayed."""
+
+    measured: MeasuredRun
+    program: RunProgram
+    steps: pl.DataFrame | None
+    """`STEPS` of the run; None for traces of other programs."""
+
+    @property
+    def recorded(self) -> pl.DataFrame:
+        """Steps of all passes."""
+        return self.program.windows if self.steps is None else self.steps
+
+    @property
+    def is_alone(self) -> bool:
+        """True where no rank waits for another, as far as the run shows."""
+        return len(self.measured.run.ranks) == 1 or self.program.rows.drop_nulls(("arrival_ns", "end_ns")).is_empty()
+
+    def replayable(self) -> Replayable:
+        """The graph of all ranks.
+
+        Raises:
+            DataError: It cannot be replayed.
+        """
+        return checked(self.measured, self.program, self.program.job(), self.steps)
+
+
+def opened(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Opened:
+    """Reads a run; see `open_replayable`.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    paths = (path, *more) if more else origin_of(path)
+    if paths == (path,) and is_merge(path):
+        raise DataError(f"{path} holds only a merge, not a run with its ranks",
+                        hint="pass the run directory that it was made from")
+    measured, steps = measured_run(open_run(*paths, sizes=sizes)), None
+    if measured.run.kind == "distprof":
+        recorded = read_table(measured.run, STEPS)
+        measured, steps = measured.noting(recorded.problems), recorded.rows
+    return _opened(measured, steps)
+
+
+def _opened(measured: MeasuredRun, steps: pl.DataFrame | None) -> Opened:
+    assert measured.collectives is not None
+    return Opened(measured=measured, steps=steps,
+                  program=run_program(measured.run, measured.clock, measured.collectives, steps))
+
+
 def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Replayable:
     """Reads a run.
 
@@ -62,15 +113,7 @@ def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES
     Raises:
         DataError: It cannot be read, or its ranks cannot be put into one graph.
     """
-    paths = (path, *more) if more else origin_of(path)
-    if paths == (path,) and is_merge(path):
-        raise DataError(f"{path} holds only a merge, not a run with its ranks",
-                        hint="pass the run directory that it was made from")
-    measured = measured_run(open_run(*paths, sizes=sizes))
-    if measured.run.kind != "distprof":
-        return replayable(measured, None)
-    recorded = read_table(measured.run, STEPS)
-    return replayable(measured.noting(recorded.problems), recorded.rows)
+    return opened(path, *more, sizes=sizes).replayable()
 
 
 def replayable(measured: MeasuredRun, steps: pl.DataFrame | None) -> Replayable:
@@ -83,9 +126,7 @@ def replayable(measured: MeasuredRun, steps: pl.DataFrame | None) -> Replayable:
     Raises:
         DataError: That is not possible.
     """
-    assert measured.collectives is not None
-    program = run_program(measured.run, measured.clock, measured.collectives, steps)
-    return checked(measured, program, program.job(), steps)
+    return _opened(measured, steps).replayable()
 
 
 def checked(measured: MeasuredRun, program: RunProgram, job: Job, steps: pl.DataFrame | None) -> Replayable:

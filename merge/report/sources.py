@@ -130,7 +130,8 @@ class Sources:
         """Start and end of the steps whose collectives are recorded, of each rank, on the common clock."""
         if self._many is None:
             return self.program[0].windows
-        return step_windows(self._many.calls.clock, self._many.calls.steps, ())
+        steps = self._many.calls.steps.select("rank", "step", "pass", "start_ns", "end_ns")
+        return step_windows(self._many.calls.clock, steps, ())
 
     @cached_property
     def counted_steps(self) -> list[int]:

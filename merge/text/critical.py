@@ -65,8 +65,8 @@ def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
                f"{'it' if len(missing) == 1 else 'them'} counts as moving")
     if shown.on_device:
         yield ("a device and its host count as one chain of work: a kernel that runs while the host is late is on the "
-               "path, though with a shorter kernel the step may take as long; `distprof comms` shows how long devices "
-               "wait for their hosts")
+               "path, though with a shorter kernel the step may take as long; `distprof critical-path --rank N` tells "
+               "them apart on one rank")
     if shown.guessed:
         yield (f"many waits of {rank_list(shown.guessed)} are inferred from other ranks: some of the work there may be "
                f"waiting{so}")
@@ -134,9 +134,9 @@ def _ranks(shown: CriticalShown, page: Page) -> None:
     table, rows = by_rank(shown.path), shown.top or TOP
     page.table(("rank", "on the path", "of it", "in steps", "work", "moving", "starting", "waking"), [
         (f"rank {row['rank']}", duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]),
-         *(_time(row[f"{kind}_ns"]) for kind in ("work", "moving", "starting", "waking")))
+         *(time_or_none(row[f"{kind}_ns"]) for kind in ("work", "moving", "starting", "waking")))
         for row in table.head(rows).iter_rows(named=True)])
-    _more(table, rows, page)
+    more_rows(table, rows, page)
     page.line("mean per step; moving: a collective, once all the ranks it needs have arrived; starting: from its "
               "call, or from when its queue was")
     page.line("free, until it started; waking: from its end until the thread continued")
@@ -146,9 +146,9 @@ def _ranks(shown: CriticalShown, page: Page) -> None:
 def _modules(shown: CriticalShown, page: Page) -> None:
     table, rows = by_module(shown.path), shown.top or TOP
     page.table(("module", "phase", "on the path", "of it", "in steps", "mostly on", "least slack", "most slack"), [
-        (_place(row), row["phase"], duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row),
+        (place(row), row["phase"], duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), mostly_on(row),
          _slack(row, "slack"), _slack(row, "most_slack")) for row in table.head(rows).iter_rows(named=True)], left=2)
-    _more(table, rows, page)
+    more_rows(table, rows, page)
     page.line("slack: how much longer each call on that rank could take without making any step longer")
     page.line()
 
@@ -158,9 +158,9 @@ def _operators(shown: CriticalShown, page: Page) -> None:
     if table["op"].null_count() == len(table):
         return
     page.table(("operator", "on the path", "of it", "in steps", "mostly on"), [
-        (cut(row["op"] or "(none)"), duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row))
+        (cut(row["op"] or "(none)"), duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), mostly_on(row))
         for row in table.head(rows).iter_rows(named=True)])
-    _more(table, rows, page)
+    more_rows(table, rows, page)
     page.line()
 
 
@@ -172,9 +172,9 @@ def _collectives(shown: CriticalShown, page: Page) -> None:
         return
     page.table(("collective", "group", "calls/step", "on the path", "of it", "moving", "starting", "waking"), [
         (row["collective_op"] or UNKNOWN, row["group"] or UNKNOWN, f"{row['calls']:.3g}", duration(row["time_ns"]),
-         percent(row["ratio"]), *(_time(row[f"{kind}_ns"]) for kind in ("moving", "starting", "waking")))
+         percent(row["ratio"]), *(time_or_none(row[f"{kind}_ns"]) for kind in ("moving", "starting", "waking")))
         for row in table.head(rows).iter_rows(named=True)], left=2)
-    _more(table, rows, page)
+    more_rows(table, rows, page)
     page.line()
 
 
@@ -192,17 +192,17 @@ def _doubts(shown: CriticalShown) -> list[str]:
     return found
 
 
-def _more(table: pl.DataFrame, rows: int, page: Page) -> None:
+def more_rows(table: pl.DataFrame, rows: int, page: Page) -> None:
     if len(table) > rows:
         page.line(f"{counted(len(table) - rows, 'more row')}: --top {len(table)} shows all")
 
 
-def _place(row: Mapping[str, Any]) -> str:
+def place(row: Mapping[str, Any]) -> str:
     where = row["module_path"]
     return UNKNOWN if where is None else "(root)" if where == "" else cut(where)
 
 
-def _main(row: Mapping[str, Any]) -> str:
+def mostly_on(row: Mapping[str, Any]) -> str:
     return f"rank {row['rank']} ({percent(row['rank_ratio'])})"
 
 
@@ -211,7 +211,7 @@ def _slack(row: Mapping[str, Any], which: str) -> str:
     return UNKNOWN if ns is None else f"{duration(ns)} (rank {row[f'{which}_rank']})"
 
 
-def _time(ns: float) -> str:
+def time_or_none(ns: float | None) -> str:
     return duration(ns) if ns else UNKNOWN
 
 

@@ -183,17 +183,17 @@ def findings_of_many(many: ManyRanks, choice: Choice) -> Findings:
         UsageError: There is no such op, group or step.
     """
     analysis = None if choice.is_of_some else many.analysis  # needs more memory than what follows
-    unlike = unlike_calls(many.calls)
-    whole = meeting_rows(many.calls)
-    rows = pl.concat([whole, unlike.with_columns(
-        pl.col("collective") + len(whole), _texts(unlike["ranks"]))], how="diagonal_relaxed")
+    usual, unlike, rows = step_time(many.calls.steps), unlike_calls(many.calls), meeting_rows(many.calls)
+    if len(unlike):  # else columns would come in different pieces, and later be copied
+        rows = pl.concat([rows, unlike.with_columns(
+            pl.col("collective") + len(rows), _texts(unlike["ranks"]))], how="diagonal_relaxed", rechunk=True)
     disagreeing = unlike.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
     run = many.run.noting(differing(len(disagreeing)))
     collectives = chosen(rows, choice)
     stuck, problems = hangs_of(_that_may_hang(run))
     return found_about(
         run.noting(problems), many.calls.checked_clock, empty(MERGED_COLLECTIVES), collectives, choice,
-        None if collectives.is_empty() else analysis, step_time(many.calls.steps), stuck)
+        None if collectives.is_empty() else analysis, usual, stuck)
 
 
 def _that_may_hang(run: Run) -> Run:

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 KINDS = {"kernel": "gemm_kernel", "communication": "ncclDevKernel_AllReduce_Sum_bf16", "copy": "Memcpy HtoD (Pinned)"}
+COPIED_BACK = "Memcpy DtoH (Device -> Pageable)"
 US = 1000
 HELD_NS = 200 * US
 """Commands that the profiler does not note take at least so long."""
@@ -145,9 +146,9 @@ class Simulation:
                     for number, (start, end) in enumerate(self.marks))
         yield from ((name, "cuda_runtime", start, end - start, correlation, "host", "main")
                     for name, start, end, correlation in self.calls)
-        yield from ((KINDS[one.kind], "gpu_memcpy" if one.kind == "copy" else "kernel", one.start_ns,
-                     one.end_ns - one.start_ns, one.correlation, "0", str(one.stream))
-                    for one in self.commands if one.noted)
+        yield from ((KINDS[one.kind] if one.issued_ns is None else COPIED_BACK,
+                     "gpu_memcpy" if one.kind == "copy" else "kernel", one.start_ns, one.end_ns - one.start_ns,
+                     one.correlation, "0", str(one.stream)) for one in self.commands if one.noted)
 
     def spans(self):
         """Start and end of each step on the device that a next one follows."""

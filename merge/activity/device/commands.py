@@ -94,6 +94,8 @@ class Commands:
     start_ns: Integers
     end_ns: Integers
     kind: Integers
+    name: Integers
+    """A number of `names`."""
     device: Integers
     """A number for each device of `devices`."""
     stream: Integers
@@ -101,6 +103,7 @@ class Commands:
     call: Integers
     """The row of `calls` that sent it; -1 where the timeline has no such call."""
     calls: Calls
+    names: list[str]
     devices: list[str]
     streams: list[str]
     """Their names, as the profiler gives them."""
@@ -110,7 +113,7 @@ class Commands:
 
     def where(self, held: Array) -> Commands:
         """Those for which `held` is true."""
-        arrays = ("start_ns", "end_ns", "kind", "device", "stream", "call")
+        arrays = ("start_ns", "end_ns", "kind", "name", "device", "stream", "call")
         return Commands(**{one.name: getattr(self, one.name)[held] if one.name in arrays else getattr(self, one.name)
                            for one in fields(self)})
 
@@ -148,6 +151,7 @@ def commands_of(events: pl.DataFrame) -> Commands | None:
         pl.col("correlation") > 0).unique("correlation", keep="last", maintain_order=True)
     joined = on_device.select("correlation").join(sent, on="correlation", how="left", maintain_order="left")
     device, devices = numbered(on_device["process"])
+    name, names = numbered(on_device["name"])
     stream, streams = numbered(on_device.select(pl.concat_str("process", "thread", separator="\n"))["process"])
     starts = on_device["start_ns"].to_numpy()
     call = of_single_kernels(joined["call"].fill_null(-1).to_numpy(), np.append(calls.sends_kernel, False))
@@ -155,7 +159,8 @@ def commands_of(events: pl.DataFrame) -> Commands | None:
     return in_order(Commands(
         start_ns=starts, end_ns=starts + on_device["duration_ns"].to_numpy(),
         kind=kinds_of(on_device["name"], on_device.select(category.eq(KERNEL))["category"].to_numpy()),
-        device=device, stream=stream, call=call, lost=lost, launches=launches, calls=calls, devices=devices,
+        name=name, device=device, stream=stream, call=call, lost=lost, launches=launches, calls=calls, names=names,
+        devices=devices,
         streams=[re.split(r"\s", name)[-1] for name in streams]))
 
 

@@ -67,7 +67,7 @@ def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict
     sent = np.where(mine.end_ns[pauses.behind] <= asked, mine.sent_ns[pauses.behind], asked)
     late, since = (np.where(known, np.clip(times, pauses.starts, pauses.ends), pauses.starts)
                    for times in (asked, sent))
-    awaited = np.where(known & _was_ordered(mine, pauses), _awaited(every, since, pauses.ends), -1)
+    awaited = np.where(known & _was_ordered(mine, pauses), last_ended(every, since, pauses.ends), -1)
     late = np.where(awaited >= 0, since, late)
     done = np.where(awaited >= 0, every.end_ns[awaited], late)
     held = np.select([~known, (awaited >= 0) | (pauses.ends - late <= LATENCY_NS)], ["unsent", "latency"], "unshown")
@@ -82,7 +82,7 @@ def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict
     return sets
 
 
-def _awaited(every: Commands, since: Integers, until: Integers) -> Integers:
+def last_ended(every: Commands, since: Integers, until: Integers) -> Integers:
     """The command that ended last in each of these times, just before their end; -1 for none."""
     order = np.argsort(every.end_ns, kind="stable")
     place = np.searchsorted(every.end_ns[order], until, "right") - 1

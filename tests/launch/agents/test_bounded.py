@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from distprof.launch.agents.bounded import MOST_BYTES, answer
 
+# long ones repeat: to draw each letter takes most of the time
+TEXTS = st.text(max_size=8) | st.builds(str.__mul__, st.text(min_size=1, max_size=4), st.integers(0, 500))
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2000),
-    lambda inner: st.lists(inner, max_size=40) | st.dictionaries(st.text(max_size=400), inner, max_size=40),
-    max_leaves=200)
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=40) | st.dictionaries(TEXTS, inner, max_size=40), max_leaves=60)
 
 
 @settings(suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])

@@ -16,6 +16,7 @@ from distprof.contract.stuck import Stuck, StuckCollective, StuckGroup
 from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
+from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
 from distprof.merge.totals.findings import findings_of
 from distprof.summaries.host_file import append
@@ -254,6 +255,17 @@ def test_calls_as_json(runs):
                       if one["op"] == "all_reduce" and one["step"] in found["steps"] and one["num_ranks"] > 1)
                for some in (found, exact)]
     assert spreads[0] == spreads[1] and spreads[0]
+
+
+@pytest.mark.parametrize("shape", ["pp", "dp"])
+@pytest.mark.usefixtures("few")
+def test_which_ranks_made_a_call(runs, shape):
+    """Of a message these are its two sides, not the group that it is sent in."""
+    found = [findings_of(runs / shape, choice=Choice(), of_rows=one) for one in (False, True)]
+    calls = [with_lists(one.collectives.filter(pl.col("step").is_in(found[1].steps)), "group_ranks", "ranks").select(
+        pl.col("op").cast(pl.String), "group_ranks", "ranks", "longest_ns", "size_bytes", "mean_bytes").rows()
+        for one in found]
+    assert sorted(calls[0]) == sorted(calls[1]) and len(calls[0]) > 20
 
 
 @pytest.mark.usefixtures("few")

@@ -202,7 +202,10 @@ class DeviceJob:
         one.compute_ns = max(one.compute_ns, one.nccl_ns)
         one.launch("multi_tensor_apply", 300_000 + self._extra(one.number, "optimizer"))
         one.around("Optimizer.step#SGD.step", "user_annotation", began)
-        one.host_ns = max(one.host_ns, one.compute_ns) + 20_000  # loss.item()
+        began = one.host_ns  # loss.item()
+        one.host_ns = max(one.host_ns, one.compute_ns) + 2_000
+        one.around("cudaStreamSynchronize", "cuda_runtime", began)
+        one.host_ns += 18_000
         one.step_ends.append(one.host_ns)
 
     def write(self, folder: Path) -> Path:

@@ -1,0 +1,1 @@
+"""The longest chain of a step of one device: through streams, launches, synchronisations and the host."""

@@ -1,0 +1,124 @@
+"""Walks back along the longest chain of a step of a device, through streams, launches and its host.
+
+A step of a device ends where the first command of the next one begins. From there the chain goes back to what was
+waited for last: another command, or the launch; from a launch along the thread that made it, back to where that had
+waited for a command. Each instant of the step is in one link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from distprof.merge.activity.device.commands import COMMUNICATION, COMPUTE, COPY, Commands
+from distprof.merge.activity.device.steps import HANDOVER_NS, LATENCY_NS, Span
+from distprof.merge.critical.device.dependencies import EVENT, LAUNCH, NOTHING, Dependencies
+
+HOST, KERNELS, EXCHANGE, COPIES, LATENCY, GAPS, WAKING, UNSHOWN = (
+    "host", "kernels", "communication", "copies", "latency", "gaps", "waking", "unshown")
+KINDS = (HOST, KERNELS, EXCHANGE, COPIES, LATENCY, GAPS, WAKING, UNSHOWN)
+"""What lies on a chain. latency: from a launch until its command begins. gaps: from a command until the one that waited
+for it begins. waking: from a command until the call that waited for it returns. unshown: longer than any of these
+should take, for no reason that the timeline shows."""
+RUNNING = (KERNELS, EXCHANGE, COPIES)
+"""Kinds of commands that run."""
+OF_COMMANDS = {COMPUTE: KERNELS, COMMUNICATION: EXCHANGE, COPY: COPIES}
+
+
+class Link(NamedTuple):
+    """A piece of a chain."""
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    command: int
+    """The one that runs, begins or was waited for; -1 for the host."""
+
+
+class Walk:
+    """Walks back along the chain of a rank."""
+
+    def __init__(self, commands: Commands, found: Dependencies) -> None:
+        self._commands, self._found = commands, found
+        waits = found.waits
+        self._returns = {thread: np.flatnonzero((waits.thread == thread) & waits.blocked)
+                         for thread in np.unique(waits.thread).tolist()}
+
+    def back(self, command: int, start_ns: int) -> list[Link]:
+        """The chain from where a command begins back to a time, latest first; cut there."""
+        links, commands, found = list[Link](), self._commands, self._found
+        while int(commands.start_ns[command]) > start_ns:
+            begins, bound = int(commands.start_ns[command]), found.bound[command]
+            if bound == NOTHING:
+                links.append(Link(UNSHOWN, start_ns, begins, command))
+                break
+            if bound == LAUNCH:
+                issued = int(found.issued_ns[command])
+                late = begins - issued > LATENCY_NS + max(found.usual_ns[LAUNCH], 0)
+                links.append(Link(UNSHOWN if late else LATENCY, issued, begins, command))
+                thread = int(commands.calls.thread[commands.call[command]])
+                ahead = self._host(links, thread, issued, start_ns)
+            else:
+                ahead = found.ahead(command)
+                over = int(commands.end_ns[ahead])
+                late = begins - over > (HANDOVER_NS if bound == EVENT else LATENCY_NS)
+                links.append(Link(UNSHOWN if late else GAPS, over, begins, command))
+            if ahead < 0:
+                break
+            links.append(Link(OF_COMMANDS[int(commands.kind[ahead])], int(commands.start_ns[ahead]),
+                              int(commands.end_ns[ahead]), ahead))
+            command = ahead
+        return self._cut(links, start_ns)
+
+    def of_host(self, at_ns: int, start_ns: int) -> list[Link]:
+        """The chain from a time of the thread that sends most, back to another."""
+        calls, links = self._commands.calls, list[Link]()
+        threads = calls.thread[self._commands.call[self._commands.call >= 0]]
+        ahead = self._host(links, int(np.bincount(threads).argmax()), at_ns, start_ns)
+        return self._cut(links, start_ns) + self._command(ahead, start_ns)
+
+    def of_end(self, command: int, start_ns: int) -> list[Link]:
+        """The chain from the end of a command back to a time."""
+        return self._command(command, start_ns)
+
+    def _command(self, command: int, start_ns: int) -> list[Link]:
+        if command < 0 or int(self._commands.end_ns[command]) <= start_ns:
+            return []
+        ran = Link(OF_COMMANDS[int(self._commands.kind[command])], int(self._commands.start_ns[command]),
+                   int(self._commands.end_ns[command]), command)
+        return [*self._cut([ran], start_ns), *self.back(command, start_ns)]
+
+    def _host(self, links: list[Link], thread: int, at_ns: int, start_ns: int) -> int:
+        """Adds what a thread did until a time, and its wait before; returns the command that this was for, or -1."""
+        waits, rows = self._found.waits, self._returns.get(thread)
+        place = -1 if rows is None else int(np.searchsorted(waits.ended_ns[rows], at_ns, "right")) - 1
+        wait = -1 if rows is None or place < 0 else int(rows[place])
+        since = start_ns if wait < 0 else max(int(waits.ended_ns[wait]), start_ns)
+        links.append(Link(HOST, since, at_ns, -1))
+        if wait < 0 or since == start_ns:
+            return -1
+        command = int(waits.command[wait])
+        links.append(Link(WAKING, int(self._commands.end_ns[command]), since, command))
+        return command
+
+    def _cut(self, links: Sequence[Link], start_ns: int) -> list[Link]:
+        return [one._replace(start_ns=max(one.start_ns, start_ns)) for one in links
+                if one.end_ns > max(one.start_ns, start_ns)]
+
+
+def chain_of(walk: Walk, commands: Commands, span: Span, last: int) -> list[Link]:
+    """The chain of a step, in order of time.
+
+    Args:
+        walk: Of all commands of the rank.
+        commands: The same.
+        span: The step.
+        last: The command with whose begin it ends; of a step without a known end, the last one that it launched.
+    """
+    _, start, end, is_whole = span
+    if is_whole:
+        return walk.back(last, start)[::-1]
+    ended = walk.of_end(last, start) if int(commands.end_ns[last]) >= end else walk.of_host(end, start)
+    return ended[::-1]
