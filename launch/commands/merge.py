@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 @click.option("--tensors", is_flag=False, flag_value="1MB", default=None, metavar="[SIZE]",
               help="Draw the lifetime of each tensor of at least this size, if the profiler recorded memory. Traces "
                    "are read a second time for this. Put it after RUN.  [SIZE: 1MB]")
+@click.option("--queues", is_flag=True,
+              help="Draw how many commands wait in the queue of each stream of a GPU, as counters. Traces are read a "
+                   "second time for this.")
 @click.option("--operators", is_flag=True,
               help="Also write a table of each rank's operators, which makes `distprof ops` more than twice as fast.")
 @click.option("--anonymise", is_flag=True,
@@ -113,8 +116,8 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
                    without_python: bool, min_duration: str | None, keep: tuple[str, ...], drop: tuple[str, ...],
                    max_size: str | None,
-                   format_: Any, align: Any, collectives: bool | None, tensors: str | None, operators: bool,
-                   critical_path: bool, anonymise: bool) -> MergeOptions:
+                   format_: Any, align: Any, collectives: bool | None, tensors: str | None, queues: bool,
+                   operators: bool, critical_path: bool, anonymise: bool) -> MergeOptions:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, window_ns
 
     return MergeOptions(
@@ -126,5 +129,5 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
         keep=keep, drop=drop,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
-        align=align, collectives=collectives, operators=operators, critical_path=critical_path,
+        align=align, collectives=collectives, queues=queues, operators=operators, critical_path=critical_path,
         anonymise=anonymise, tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)

@@ -104,6 +104,10 @@ class ChromeRank:
         if self._memory is not None:
             yield from counters_of(self._memory.values(plan), lanes.first_pid, plan.origin_ns)
         yield from tensor_events(plan.tensors, lanes.first_pid, plan.origin_ns)
+        if plan.draws_queues:
+            from distprof.merge.chrome.drawing.queues import queue_values  # reads timelines, which few merges do
+
+            yield from counters_of(queue_values(plan), lanes.first_pid, plan.origin_ns)
         yield from lanes.describe()
 
     def close(self) -> None:

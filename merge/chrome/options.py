@@ -65,9 +65,10 @@ class MergeOptions:
     """Whether collectives are drawn and tabled; None: where distprof recorded the run."""
     tensor_bytes: int | None = None
     """Tensors of so many bytes are drawn; None: none."""
+    queues: bool = False
+    """Whether the queues of devices are drawn."""
     operators: bool = False
     """Whether operators are tabled, for `distprof ops`."""
-
     anonymise: bool = False
     """Whether folders and hosts are taken out of the trace."""
     critical_path: bool = False

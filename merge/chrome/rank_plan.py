@@ -40,6 +40,8 @@ class RankPlan:
     tensors: list[DrawnTensor] = field(default_factory=list)
     draws_memory: bool = False
     """True where counters of the allocators are drawn."""
+    draws_queues: bool = False
+    """True where counters of the queues of devices are drawn."""
     traced_steps: Sequence[tuple[int, int, int]] | None = None
     """Start, end and number of those in the timeline, likewise; None where the timeline itself marks its steps."""
 

@@ -68,12 +68,13 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=metadata,
                  selection=selections[one.rank.number],
                  tensors=tensors.get(one.rank.number, []), draws_memory=draws and one.survey.num_allocations > 0,
+                 draws_queues=draws and options.queues,
                  traced_steps=_traced_steps(one.rank, recorded))
         for one in chosen])
 
 
 def _check(options: MergeOptions) -> None:
-    if (options.choose_events or options.max_bytes or options.tensor_bytes) and not FORMATS[
+    if (options.choose_events or options.max_bytes or options.tensor_bytes or options.queues) and not FORMATS[
             options.format].chooses_events:
         raise UsageError(f"--format {options.format} cannot be combined with options that select or add events",
                          hint="only --ranks can be used: the files are packed unchanged")

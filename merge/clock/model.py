@@ -134,6 +134,11 @@ class Clock:
         return len({rank.clock for rank in self.ranks.values()})
 
     @property
+    def compares_exactly(self) -> bool:
+        """True where times of ranks are all by one clock."""
+        return self.num_clocks == 1 and not any(one.device_ns for one in self.ranks.values())
+
+    @property
     def uncertainty_ns(self) -> int | None:
         """That of the worst rank; None where one is not aligned."""
         known = [rank.uncertainty_ns for rank in self.ranks.values() if rank.uncertainty_ns is not None]
@@ -153,7 +158,7 @@ class Clock:
             ns; 0 where all read one clock, None where clocks were never compared.
         """
         known = [self.ranks[rank] for rank in (self.ranks if ranks is None else ranks) if rank in self.ranks]
-        of_devices = sum(sorted(one.device_ns for one in known)[-2:])
+        of_devices = sum(sorted(one.device_ns for one in known)[-2:]) if len(known) > 1 else 0
         if len({one.clock for one in known}) < 2:
             return of_devices
         worst: dict[int, int] = {}

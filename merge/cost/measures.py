@@ -80,7 +80,7 @@ def _per_collective(rows: pl.DataFrame) -> pl.DataFrame:
 def _uncertainty(rows: pl.DataFrame, clock: Clock) -> pl.Series:
     """By how much two times of a collective's ranks may be wrong against each other; null: not known."""
     name = "uncertainty_ns"
-    if clock.num_clocks == 1:
+    if clock.compares_exactly:
         return pl.repeat(0, rows["collective"].n_unique(), dtype=pl.Int64, eager=True).alias(name)
     each = rows.group_by("collective", maintain_order=True).agg("rank").select(
         "rank", pl.col("rank").hash().alias("members"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
@@ -61,6 +61,23 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
     return pl.DataFrame(rows, schema=QUEUE, orient="row")
 
 
+def queue_depths(timeline: RankTimeline) -> Iterator[tuple[str, Integers, Integers]]:
+    """How many commands each stream had in its queue: from when their calls returned until the first of them began.
+
+    Yields:
+        The stream; times of changes in ns since the epoch, in order; and the number of commands from then on.
+    """
+    device, calls = np.flatnonzero(timeline.type >= NUM_HOST), np.flatnonzero(timeline.type == RUNTIME)
+    call = launches(timeline, device, calls)
+    _, sent_ns, begin_ns, _, stream = _commands(timeline, device[call >= 0], call[call >= 0])
+    waits = begin_ns > sent_ns
+    for number in np.unique(stream[waits]):
+        mine = waits & (stream == number)
+        at, depth = _depths(sent_ns[mine], begin_ns[mine])
+        last = np.append(at[1:] != at[:-1], True)  # of several changes at once the last one counts
+        yield timeline.threads[number], at[last], depth[last]
+
+
 def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
     """A row per rank, over the steps that are left, with `mean_delay_ns` and `mean_depth`."""
     return queues.group_by("rank").agg(
@@ -93,18 +110,21 @@ def _full(start: Integers, end: Integers, stream: Array, low: int, high: int, fu
     for number in np.unique(stream):
         first, last = _clipped(start[stream == number], end[stream == number], low, high)
         if len(first) >= full:
-            at = np.concatenate((last, first))
-            order = np.argsort(at, kind="stable")
-            depth = np.cumsum(np.repeat([-1, 1], len(first))[order])
-            total += int((np.diff(at[order]) * (depth[:-1] >= full)).sum())
+            at, depth = _depths(first, last)
+            total += int((np.diff(at) * (depth[:-1] >= full)).sum())
     return total
 
 
 def _deepest(start: Integers, end: Integers) -> int:
-    """Most intervals at once; one that ends where another begins is over."""
-    change = np.concatenate((np.full(len(end), -1), np.full(len(start), 1)))
-    order = np.argsort(np.concatenate((end, start)), kind="stable")
-    return int(np.cumsum(change[order]).max(initial=0))
+    """Most intervals at once."""
+    return int(_depths(start, end)[1].max(initial=0))
+
+
+def _depths(start: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """All borders of intervals in order, and how many there are at once from each on; ends come before begins."""
+    at = np.concatenate((end, start))
+    order = np.argsort(at, kind="stable")
+    return at[order], np.cumsum(np.repeat([-1, 1], [len(end), len(start)])[order])
 
 
 def devices_of_timeline(rank: int, timeline: RankTimeline,

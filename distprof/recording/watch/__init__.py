@@ -1,1 +1,1 @@
-"""What a rank notes of every step outside of the passes, and what is recorded later in a job."""
+"""Logs every step of a rank outside of the passes, and records passes later in a job."""

@@ -18,7 +18,7 @@ from distprof.recording.watch.rows import Row
 from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_event
 
 PATIENCE_NS = 2_000_000_000
-"""A row waits so long for its time on the device, then it goes without."""
+"""How long a row waits for its time on the device; then it is written without it."""
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 
 
@@ -61,7 +61,7 @@ class DeviceMarks:
         self._tells_phases = self.phases.begin_row()
 
     def settled(self) -> list[Row]:
-        """Rows to which the device has come; on the thread of the steps."""
+        """Rows that the device has finished; call it on the thread of the steps."""
         rows: list[Row] = []
         with self._held_now() as held:
             while held and (held[0].ended is None or _is_over(held[0]) or _is_overdue(held[0])):
@@ -69,7 +69,7 @@ class DeviceMarks:
         return rows
 
     def overdue(self, *, all_of_them: bool = False) -> list[Row]:
-        """Rows that have waited too long, or all; on any thread, as no device is asked."""
+        """Rows that have waited too long, or all rows. It may be called on any thread, as it asks no device."""
         rows: list[Row] = []
         with self._held_now() as held:
             while held and (all_of_them or _is_overdue(held[0])):
@@ -78,7 +78,7 @@ class DeviceMarks:
 
     @contextmanager
     def _held_now(self) -> Iterator[deque[_Held]]:
-        """What is held; nothing while another thread, or what a signal interrupted, is at it."""
+        """The rows that are held; none while another thread, or code that a signal interrupted, uses them."""
         if not self._lock.acquire(blocking=False):
             yield deque()
             return

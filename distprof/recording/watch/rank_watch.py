@@ -34,7 +34,7 @@ from distprof.sizes import watch_bytes
 RARE = 0.5
 """Calls without gradient in a larger part of the steps are their work, not evaluation."""
 AHEAD = 16
-"""So many steps ahead it is worked out which one is sampled."""
+"""How many steps ahead the next sampled one is looked for."""
 
 
 class Looks(Protocol):
@@ -79,7 +79,7 @@ class RankWatch:
         self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
         self._said = self._guarded(lambda: self._step_ended())
         self._due_ns = self._next = 0
-        """When a row ends, and the next step in front of which it is to be looked whether that is sampled."""
+        """When the row ends, and the step at which `_between` is called next at the latest."""
         self._evaluated = self._seen = 0
         never_compile(type(self).after_optimizer)
 
@@ -191,7 +191,7 @@ class RankWatch:
                 self._between(is_due=now >= self._due_ns)
 
     def _between(self, *, is_due: bool) -> None:
-        """Does what is not to be done in every step; the next one begins only behind it."""
+        """Does the work that few steps need. Its time belongs to no step: the next one begins at its end."""
         if self._phases.is_evaluated:
             self._on_evaluation()
         if self._samples.is_running:

@@ -124,7 +124,7 @@ class RootPhases:
         self._began_ns = now_ns()
 
     def end_step(self) -> int:
-        """A step ends, and the next one begins: now, by `perf_counter_ns`."""
+        """Ends a step and begins the next one; returns the time by `perf_counter_ns`."""
         now = now_ns()
         if self._inside is not None:  # an error that torch does not catch left it, or it holds the loop of the script
             self._on_leave(self._inside(), now)
@@ -135,19 +135,19 @@ class RootPhases:
         return now
 
     def taken(self) -> list[StepPhases]:
-        """The steps that ended since the last time: what can be worked out later is not in each step."""
+        """The phases of the steps that ended since the last call, computed here rather than in each step."""
         ended, self._ended = self._ended, []
         is_inference = self._finder.rule == "forward"
         return [_phases(*one, is_inference=is_inference) for one in ended]
 
     @property
     def num_ended(self) -> int:
-        """Steps that were not taken yet."""
+        """Number of steps that `taken` has not returned yet."""
         return len(self._ended)
 
     @property
     def last_span_ns(self) -> int:
-        """Of the step that ended last."""
+        """Duration of the step that ended last; only behind `end_step`."""
         began, *_, now = self._ended[-1]
         return now - began
 
@@ -160,7 +160,7 @@ class RootPhases:
     def _disarm(self) -> None:
         global_hooks.pop(self._number, None)
 
-    # these two run in each step, mostly after the processor forgot them: so they call as little as possible
+    # the next two run in each step, mostly with cold caches: so they call few functions
 
     def _on_enter(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if (is_compiling() or self._inside is not None or get_ident() != self._thread or is_traced() is not None

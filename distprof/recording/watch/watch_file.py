@@ -1,4 +1,4 @@
-"""Appends what is noted to the pieces of a rank, every few seconds, on a thread of its own: disks may hang."""
+"""Appends rows, samples and notes to the files of a rank, every few seconds, on its own thread: disks may hang."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EVERY_S = 3.0
 PATIENCE_S = 2.0
 """How long the end of the script waits for the disk."""
 PIECES = 8
-"""A piece is closed when it has the so-manieth part of what all may take."""
+"""Number of files; each is closed once it has its part of the bytes that all may have."""
 MOST_HELD = 100_000
-"""Rows that a disk which hangs may make us keep."""
+"""Most rows in memory while a disk hangs."""
 
 
 class WatchFile:

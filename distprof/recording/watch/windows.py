@@ -1,7 +1,7 @@
-"""Recordings later in a job, each a run directory of its own: all ranks begin one in the step that a request names.
+"""Recordings later in a job, each in its own run directory: all ranks begin one in the step that a request names.
 
-A request is a file that the launcher or `distprof trigger` writes. Between two steps a rank looks whether it changed,
-at most every `EVERY_NS`, and until the step has come before every step. Nothing else is there meanwhile.
+The launcher or `distprof trigger` writes a request to a file. A rank checks this file between two steps, at most once
+in `EVERY_NS`. While a request waits for its step, the rank checks before every step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from distprof.recording.termination import Flush
 EVERY_NS = 200_000_000
 """Between two looks."""
 SHARE = 1000
-"""Where looking takes long, as on a busy file server, it is done so seldom that it takes this part of the time."""
+"""On a slow file server, checks are so rare that they take one part in `SHARE` of the time."""
 LONGEST_NS = 2_000_000_000
-"""But no more seldom than that."""
+"""Longest time between two checks."""
 AT_THE_END_S = 60.0
 """How long the end of the script waits for files that are being written."""
 

@@ -60,9 +60,9 @@ class CounterValue(NamedTuple):
     """A counter from an instant on."""
 
     what: str
-    """ranks, bytes, or the memory of a device."""
+    """ranks, bytes, the memory of a device, or the queue of a stream."""
     state: str
-    """waiting, in flight, allocated or reserved; Perfetto calls the counter by both."""
+    """waiting, in flight, allocated, reserved or commands; Perfetto calls the counter by both."""
     at_ns: int
     value: int
 
