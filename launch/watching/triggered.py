@@ -119,16 +119,18 @@ def _name(user: int) -> str:
 
 
 def _wait_for_first_steps(run: Path, tell: Callable[[str], None]) -> None:
-    """Ranks that still record their first steps read no requests.
+    """Ranks that still record their first steps read no requests; behind them they soon write where they are.
 
     Raises:
         DataError: The job ended meanwhile.
     """
-    give_up, is_told = time.monotonic() + FIRST_STEPS_S, False
-    while latest_step(run) is None and _records_first_steps(run) and time.monotonic() < give_up:
-        if not is_told:
-            tell(f"the ranks of {run} are still recording their first steps: waiting for their end")
-            is_told = True
+    if latest_step(run) is not None or not _records_first_steps(run):
+        return
+    tell(f"the ranks of {run} are still recording their first steps: waiting for their end")
+    began = ended = time.monotonic()
+    while latest_step(run) is None and ended - began < FIRST_STEPS_S and time.monotonic() - ended < READ_S:
+        if _records_first_steps(run):
+            ended = time.monotonic()
         time.sleep(LOOK_AGAIN_S)
         _check_running(run)
 
