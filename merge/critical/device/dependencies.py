@@ -49,8 +49,13 @@ class HostWaits:
     began_ns: Integers
     ended_ns: Integers
     command: Integers
-    blocked: Flags
-    """Whether it was over later than the call began."""
+    over_ns: Integers
+    """When the last command was over that the same call waited for."""
+
+    @property
+    def blocked(self) -> Flags:
+        """Whether that was later than the call began."""
+        return np.asarray(self.over_ns > self.began_ns, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,7 @@ def dependencies(commands: Commands) -> Dependencies:
     issued = np.where(~known, 0, np.where(bound == LAUNCH, np.minimum(asked, starts), np.minimum(issued, starts)))
     return Dependencies(previous=previous, awaited=awaited, issued_ns=issued, bound=bound, usual_ns=usual,
                         ordered=_ordered(commands, np.flatnonzero(ordered & (awaited < 0)), awaited),
-                        waits=_host_waits(commands, blocks))
+                        waits=_host_waits(commands, blocks, issued))
 
 
 def _previous(commands: Commands) -> Integers:
@@ -181,7 +186,7 @@ def _usual(starts: Integers, asked: Integers, sent: Integers, before: Integers, 
             for kind, (took, held, most) in alone.items()}
 
 
-def _host_waits(commands: Commands, blocks: Flags) -> HostWaits:
+def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWaits:
     """Calls of threads that send commands which returned because a command was over."""
     calls = commands.calls
     sending = np.unique(calls.thread[commands.call[commands.call >= 0]])
@@ -196,12 +201,16 @@ def _host_waits(commands: Commands, blocks: Flags) -> HostWaits:
         call, command = np.concatenate((call, rows[of_all])), np.concatenate((command, last))
     began, ended = calls.start_ns[call], calls.end_ns[call]
     first = len(rows) + len(full)
-    began[first:first + len(copies)] = commands.start_ns[copies]  # until then it only asks for the copy
+    began[first:first + len(copies)] = issued[copies]  # until then it only asks for the copy
     over = np.append(commands.end_ns, 0)[command]
-    held = np.flatnonzero((command >= 0) & (over <= ended) & ((over <= began) | (ended - over <= WAKES_NS)))
+    held = np.flatnonzero((command >= 0) & (over <= ended))
+    last = np.zeros(len(calls.start_ns), np.int64)
+    np.maximum.at(last, call[held], over[held])
+    # behind everything that it could have waited for, it waited for something else
+    held = held[(last[call[held]] <= began[held]) | (ended[held] - last[call[held]] <= WAKES_NS)]
     order = held[np.lexsort((over[held], ended[held], calls.thread[call[held]]))]
     return HostWaits(thread=calls.thread[call[order]], began_ns=began[order], ended_ns=ended[order],
-                     command=command[order], blocked=(over > began)[order])
+                     command=command[order], over_ns=last[call[order]])
 
 
 def _on_full_queue(commands: Commands) -> Integers:

@@ -117,7 +117,7 @@ def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame) -> Devic
     walk, of_step = Walk(commands, found), step_of_commands(commands, windows)
     chains = [one for device in range(len(commands.devices))
               for one in _chains(walk, commands, np.where(commands.device == device, of_step, -1), device, windows)]
-    graph = device_graph(commands, found)
+    graph = device_graph(commands, found, cautious=True)
     late = graph.latest(one.deadline for one in chains if one.deadline is not None)
     slack = np.where(late < NEVER, np.maximum(late - graph.at_ns, 0), NEVER)
     blocked = found.waits.blocked
