@@ -27,9 +27,7 @@ APART_NS = 20_000
 """So far apart, the later one of two was waited for."""
 USUAL_NS = {LAUNCH: 4_000, STREAM: 1_500, EVENT: 5_000}
 """How long commands take to begin behind each of them, where the timeline does not show it."""
-WAKES_NS = 100_000
-"""A call that returns later than this behind a command waited for something else as well."""
-LONG, DEEP, SOME = 3, 16, 3
+LONG, DEEP, SOME = 8, 16, 3
 """A call that takes so many times as long as usual is long. A queue is full with so many commands at least, where at
 least so many long calls show it."""
 LOOKED_BACK = 1_000
@@ -195,7 +193,7 @@ def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWait
     copies = np.flatnonzero(blocks & ~np.append(calls.synchronises, False)[commands.call])
     call = np.concatenate((rows, full, commands.call[copies]))
     command = np.concatenate((_ended_for(commands, rows),
-                              last_ended(commands, calls.start_ns[full], calls.end_ns[full]), copies))
+                              _ended_within(commands, calls.start_ns[full], calls.end_ns[full]), copies))
     of_all = np.array([WAITS_FOR_ALL in name for name in calls.names] + [False], bool)[calls.name[rows]]
     for last in _last_of_streams(commands, calls.start_ns[rows[of_all]]):
         call, command = np.concatenate((call, rows[of_all])), np.concatenate((command, last))
@@ -206,8 +204,6 @@ def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWait
     held = np.flatnonzero((command >= 0) & (over <= ended))
     last = np.zeros(len(calls.start_ns), np.int64)
     np.maximum.at(last, call[held], over[held])
-    # behind everything that it could have waited for, it waited for something else
-    held = held[(last[call[held]] <= began[held]) | (ended[held] - last[call[held]] <= WAKES_NS)]
     order = held[np.lexsort((over[held], ended[held], calls.thread[call[held]]))]
     return HostWaits(thread=calls.thread[call[order]], began_ns=began[order], ended_ns=ended[order],
                      command=command[order], over_ns=last[call[order]])
@@ -216,7 +212,8 @@ def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWait
 def _on_full_queue(commands: Commands) -> Integers:
     """Calls that took long because the queue was full: devices take some thousand commands at most.
 
-    How many is not known. Where most calls that find at least so many take far longer than usual, that is why.
+    How many is not known. Where calls that find at least so many spend most of their time in some that take far longer
+    than usual, that is why.
     """
     calls, known = commands.calls, commands.call >= 0
     row = np.unique(commands.call[known])
@@ -228,12 +225,19 @@ def _on_full_queue(commands: Commands) -> Integers:
     took = calls.end_ns[row] - calls.start_ns[row]
     is_long = took > LONG * np.median(took)
     order = np.argsort(-queued, kind="stable")
-    many = np.cumsum(is_long[order])
-    holds = (queued[order] >= DEEP) & (many >= SOME) & (2 * many > np.arange(1, len(row) + 1))
+    longs, spent = (np.cumsum(values[order]) for values in (is_long, np.where(is_long, took, 0)))
+    holds = (queued[order] >= DEEP) & (longs >= SOME) & (2 * spent > np.cumsum(took[order]))
     if not holds.any():
         return row[:0]
     least = queued[order][np.flatnonzero(holds)[-1]]
     return np.asarray(row[is_long & (queued >= least)], np.int64)
+
+
+def _ended_within(commands: Commands, since: Integers, until: Integers) -> Integers:
+    """The command that ended last in each of these times; -1 for none."""
+    order = np.argsort(commands.end_ns, kind="stable")
+    last = np.append(order, -1)[np.searchsorted(commands.end_ns[order], until, "right") - 1]
+    return np.where((last >= 0) & (commands.end_ns[last] > since), last, -1)
 
 
 def _ended_for(commands: Commands, rows: Integers) -> Integers:
