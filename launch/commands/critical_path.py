@@ -86,11 +86,11 @@ def _of_devices(opened: Opened, runs: Sequence[Path], *, steps: Sequence[int], r
     from distprof.merge.totals.step_time import step_time
     from distprof.reporters.page import Page
 
-    run, clock = opened.measured.run, opened.measured.clock
+    run, clock = opened.run, opened.clock
     for rank in ranks:
         if rank not in {one.number for one in run.ranks}:
             raise UsageError(f"no rank {rank}; --rank can be {spans(one.number for one in run.ranks)}")
-    found = device_paths(run.noting(opened.program.problems), clock, opened.program, ranks=ranks, wanted=steps)
+    found = device_paths(run, clock, opened.program, ranks=ranks, wanted=steps)
     if found is None:
         if ranks:
             raise DataError(f"no commands of devices with launches of {numbered('rank', ranks)} in {run.path}",

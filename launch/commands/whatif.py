@@ -14,8 +14,9 @@ from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, STRICT, give
 from distprof.terminal import show
 
 if TYPE_CHECKING:
-    from distprof.merge.critical.replayable import Replayable
+    from distprof.merge.critical.replayable import Opened, Replayable
     from distprof.merge.whatif.changes import Changes
+    from distprof.merge.whatif.prediction import Prediction
 
 
 @click.command()
@@ -83,7 +84,7 @@ def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], 
         UsageError: What is to be changed, or a step, is not there.
         IncompleteError: Something is missing and `strict` is set.
     """
-    from distprof.merge.critical.replayable import chosen_steps, open_replayable
+    from distprof.merge.critical.replayable import chosen_steps, opened
     from distprof.merge.execution.dependencies.first_uses import uses_of
     from distprof.merge.text.problems import fail_if_incomplete
     from distprof.merge.text.whatif import WhatIfShown, render, whatif_data
@@ -92,20 +93,35 @@ def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], 
     from distprof.merge.whatif.prediction import predict
     from distprof.reporters.page import Page
 
-    found = open_replayable(*runs, sizes=sizes)
-    problems = problems_of(found.run, found.clock)
+    read = opened(*runs, sizes=sizes)
+    prediction = _on_device(read, changes, steps)
+    found: Opened | Replayable = read
+    if prediction is None:
+        whole = read.replayable()
+        prediction, found = predict(
+            whole.program, whole.job, changes, chosen_steps(whole, steps) if steps else _all_steps(whole, changes),
+            coordinates={rank.number: rank.coordinates for rank in whole.run.ranks if rank.coordinates is not None},
+            clock_ns=whole.clock.pair_uncertainty_ns() or 0,
+            uses=uses_of(whole.run) if changes.defer_waits else {}), whole
+    problems, usual = problems_of(found.run, found.clock), None if steps else step_time(found.recorded)
     fail_if_incomplete(problems, strict=strict)
-    coordinates = {rank.number: rank.coordinates for rank in found.run.ranks if rank.coordinates is not None}
-    prediction = predict(found.program, found.job, changes,
-                         chosen_steps(found, steps) if steps else _all_steps(found, changes), coordinates=coordinates,
-                         clock_ns=found.clock.pair_uncertainty_ns() or 0,
-                         uses=uses_of(found.run) if changes.defer_waits else {})
+    if found is read and usual is not None and not usual.is_light:
+        usual = None  # steps of the device with the profiler are not parts of steps of the host with it
     if as_json:
         return json.dumps(whatif_data(found, changes, prediction), indent=1)
     return render(WhatIfShown(run=found.run, clock=found.clock, changes=changes, prediction=prediction, top=top,
                               guessed=found.guessed, on_device=found.on_device, problems=problems, paths=runs,
-                              step_time=None if steps else step_time(found.recorded),
+                              step_time=usual, through_device=found is read,
                               untraced=changes.needs_timeline and not steps and bool(found.program.arrivals)), Page())
+
+
+def _on_device(read: Opened, changes: Changes, steps: Sequence[int]) -> Prediction | None:
+    """What a replay of devices predicts where no rank waits for another; None where that tells nothing."""
+    from distprof.merge.whatif.on_device import predict_on_devices
+
+    if not read.is_alone or changes.needs_ranks:
+        return None
+    return predict_on_devices(read.program, changes, steps)
 
 
 def _all_steps(found: Replayable, changes: Changes) -> list[int]:

@@ -26,6 +26,8 @@ LOOK_AGAIN_S = 0.1
 WITHOUT_STEP_S = 15.0
 """Without a step for longer, and longer than `WITHOUT_STEPS` of them, a job stands still."""
 WITHOUT_STEPS = 20
+FIRST_STEPS_S = 600.0
+"""In which ranks are done with their passes, which take longer where steps do."""
 READ_S = 15.0
 """In which ranks read a request, however slow their file server is."""
 WRITE_S = 60.0
@@ -68,6 +70,8 @@ def trigger(run: Path, steps: str, *, waits: bool, tell: Callable[[str], None]) 
     if steps:
         StepPlan.only(steps)
     _check_running(run)
+    if waits:
+        _wait_for_first_steps(run, tell)
     latest = _latest(run)
     request = ask(run, steps or usual_steps(latest.step_s), "asked", latest_step=latest.step, step_s=latest.step_s,
                   age_s=latest.age_s)
@@ -114,6 +118,27 @@ def _name(user: int) -> str:
         return f"user {user}"
 
 
+def _wait_for_first_steps(run: Path, tell: Callable[[str], None]) -> None:
+    """Ranks that still record their first steps read no requests; behind them they soon write where they are.
+
+    Raises:
+        DataError: The job ended meanwhile.
+    """
+    if latest_step(run) is not None or not _records_first_steps(run):
+        return
+    tell(f"the ranks of {run} are still recording their first steps: waiting for their end")
+    began = ended = time.monotonic()
+    while latest_step(run) is None and ended - began < FIRST_STEPS_S and time.monotonic() - ended < READ_S:
+        if _records_first_steps(run):
+            ended = time.monotonic()
+        time.sleep(LOOK_AGAIN_S)
+        _check_running(run)
+
+
+def _records_first_steps(run: Path) -> bool:
+    return any(folder.name.endswith(PARTIAL_SUFFIX) for folder in rank_folders(run))
+
+
 def _latest(run: Path) -> LatestStep:
     """Where the job is.
 
@@ -122,7 +147,7 @@ def _latest(run: Path) -> LatestStep:
     """
     latest = latest_step(run)
     if latest is None:
-        if any(folder.name.endswith(PARTIAL_SUFFIX) for folder in rank_folders(run)):
+        if _records_first_steps(run):
             raise DataError(f"the ranks of {run} are still recording their first steps",
                             hint="try again in a moment: requests are accepted after that")
         raise DataError(f"no rank of {run} is watched, so none would read a request",

@@ -118,11 +118,11 @@ def _device(rank: Rank, events: pl.DataFrame, windows: pl.DataFrame, host: OnHos
 def _on_host(rank: Rank, line: RankClock, calls: RankCollectives | None, did: RankActivity | None,
              activities: Activities) -> OnHost:
     """What its host did; without a lane, where that is not known yet."""
-    host = OnHost(lane=None if did is None else did.host_lane, known=activities.known, samples=_samples(rank, line))
+    host = OnHost(lane=None if did is None else did.host_lane, known=activities.known, samples=samples_of(rank, line))
     return host if calls is None else replace(host, waits=calls.waiting, messages=calls.messages.waiting)
 
 
-def _samples(rank: Rank, line: RankClock) -> pl.DataFrame | None:
+def samples_of(rank: Rank, line: RankClock) -> pl.DataFrame | None:
     """Samples of its thread, on the common clock."""
     found = rank_table(rank, LINES) if rank.recorded is not None and rank.has(LINES) else None
     if found is None:

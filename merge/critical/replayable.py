@@ -66,6 +66,26 @@ class Opened:
         return self.program.windows if self.steps is None else self.steps
 
     @property
+    def run(self) -> Run:
+        """With what was found to be incomplete."""
+        return self.measured.run.noting(self.program.problems)
+
+    @property
+    def clock(self) -> Clock:
+        """Of the run."""
+        return self.measured.clock
+
+    @property
+    def guessed(self) -> list[int]:
+        """As in `Replayable`: only a replay of all ranks rests on that."""
+        return []
+
+    @property
+    def on_device(self) -> bool:
+        """Likewise."""
+        return False
+
+    @property
     def is_alone(self) -> bool:
         """True where no rank waits for another, as far as the run shows."""
         return len(self.measured.run.ranks) == 1 or self.program.rows.drop_nulls(("arrival_ns", "end_ns")).is_empty()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -61,7 +61,7 @@ def check_words(selection: Selection) -> None:
     """Looks at what can be told without any rows, as `check` does."""
     _of_types(selection.types)
     if selection.op is not None:
-        _matching(selection.op, ())
+        matching(selection.op, ())
 
 
 def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
@@ -71,10 +71,9 @@ def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
         if wanted:
             conditions.append(pl.col(column).is_in(wanted))
     if selection.op is not None:
-        conditions.append(pl.col("op").is_in(_matching(selection.op, rows["op"].unique().to_list())))
+        conditions.append(pl.col("op").is_in(matching(selection.op, rows["op"].unique().to_list())))
     if selection.module is not None:
-        paths = [path for path in rows["module_path"].drop_nulls().unique() if
-                 fnmatch.fnmatchcase(path, selection.module)]
+        paths = in_modules(selection.module, rows["module_path"].drop_nulls().unique())
         conditions.append(pl.col("module_path").is_in(paths))
     if selection.dtype is not None:
         conditions.append(pl.col("dtypes").cast(pl.String).str.contains(selection.dtype, literal=True))
@@ -103,7 +102,17 @@ def _check(option: str, wanted: Sequence[int] | Sequence[str], known: Sequence[i
                              + (f"choose from {shown}" if shown else "it has none"))
 
 
-def _matching(pattern: str, names: Collection[str]) -> list[str]:
+def in_modules(pattern: str, paths: Iterable[str]) -> list[str]:
+    """The paths of modules that fit a pattern."""
+    return [path for path in paths if fnmatch.fnmatchcase(path, pattern)]
+
+
+def matching(pattern: str, names: Collection[str]) -> list[str]:
+    """The names in which an expression is found.
+
+    Raises:
+        UsageError: It is none.
+    """
     try:
         expression = re.compile(pattern)
     except re.error as error:

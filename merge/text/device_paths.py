@@ -12,10 +12,18 @@ import polars as pl
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.critical.device.run_paths import DevicePaths
-from distprof.merge.critical.device.sums import by_device, by_kind, by_module, by_op, calls_on_path, off_path
+from distprof.merge.critical.device.sums import (
+    by_device,
+    by_kind,
+    by_module,
+    by_op,
+    calls_on_path,
+    lines_on_path,
+    off_path,
+)
 from distprof.merge.critical.device.walk import KINDS
 from distprof.merge.text.critical import DESCRIBED, SLOWED, TOP, more_rows, mostly_on, place, time_or_none
-from distprof.merge.text.phrases import cut, step_time_words
+from distprof.merge.text.phrases import cut, short_names, step_time_words
 from distprof.merge.text.problems import sentence, show_problems
 from distprof.merge.totals.description import described
 from distprof.merge.totals.step_time import StepTime, step_time_data
@@ -26,7 +34,9 @@ TITLES = {**{kind: kind for kind in KINDS}, "unshown": "not shown"}
 """Of columns."""
 LEAST = 0.005
 """Smallest part of the path with which a call of the runtime, or a kind in the second line, is named."""
-NAMED_CALLS = 3
+NAMED_CALLS, NAMED_LINES = 3, 3
+ENOUGH_SAMPLES = 3
+"""From so many samples on, lines are named."""
 OFF_ROWS = 5
 """Commands off the path that are listed."""
 DOUBTFUL = 0.05
@@ -135,6 +145,12 @@ def _operators(shown: DevicePathsShown, page: Page) -> None:
         named=True) if row["time_ns"] >= LEAST * whole]
     if calls:
         page.line(f"of the host on the path, calls of the runtime: {', '.join(calls)}")
+    seen = lines_on_path(path)
+    if (total := int(seen["samples"].sum())) >= ENOUGH_SAMPLES:
+        files = short_names(seen["file"].unique().to_list())
+        page.line(f"of {counted(total, 'sample')} of the script then, most were in " + ", ".join(
+            cut(f"{files[row['file']]}:{row['line']} {row['function']} ({row['samples']})")
+            for row in seen.head(NAMED_LINES).iter_rows(named=True)))
     page.line()
 
 
@@ -182,7 +198,7 @@ def device_paths_data(found: DevicePaths, *, top: int | None, with_chain: bool, 
     about, path = described(found.run, found.clock), found.path
     tables: Mapping[str, pl.DataFrame] = {
         "by_rank": by_device(path), "by_module": by_module(path), "by_op": by_op(path), "off_path": off_path(path),
-        "calls": calls_on_path(path)}
+        "calls": calls_on_path(path), "lines": lines_on_path(path)}
     steps = path.steps.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
     return {**{key: about[key] for key in DESCRIBED}, "kind": "critical_path", "through": "device",
             "step_time": step_time_data(step_time), "duration_ns": steps["duration_ns"].mean(),

@@ -63,7 +63,12 @@ def mfu(step: Mapping[str, Any], *, at_least: bool = False) -> str:
     if step["mfu"] is None:
         return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)
     least = "at least " if at_least else ""
-    return f"MFU {least}{percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(peak_words, basis.peaks))})"
+    return f"MFU {least}{of_peak(step['mfu'])} = {WORK} / (step time x {'; '.join(map(peak_words, basis.peaks))})"
+
+
+def of_peak(ratio: float) -> str:
+    """`41.3 %`, `0.027 %`: small models use so little of a large device."""
+    return percent(ratio) if ratio >= 0.01 else f"{100 * ratio:.2g} %"
 
 
 def peak_words(one: PeakUsed) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.clock.choose import runs_as_told
-from distprof.merge.critical.replayable import Replayable
+from distprof.merge.critical.replayable import Opened, Replayable
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.critical import DESCRIBED, ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.text.phrases import brief, work_name
@@ -34,6 +34,8 @@ class WhatIfShown(ReplayedShown):
     prediction: Prediction
     untraced: bool
     """True where steps without a timeline were left out."""
+    through_device: bool = False
+    """True where commands of a device were replayed."""
 
 
 def render(shown: WhatIfShown, page: Page) -> str:
@@ -65,7 +67,8 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
     if changes.no_stragglers:
         yield from _stragglers(found, shown.run)
     if changes.free_communication:
-        yield "what if collectives took no time (ranks still wait for each other)"
+        yield ("what if kernels that communicate took no time, with what they wait for other ranks"
+               if shown.through_device else "what if collectives took no time (ranks still wait for each other)")
     if changes.no_overlap:
         yield "what if ranks waited for each collective as soon as they had called it"
     if found.deferral is not None:
@@ -136,7 +139,8 @@ def _table(shown: WhatIfShown, page: Page) -> None:
     page.table(("as recorded", "measured", "replayed", "predicted", "change", ""), [
         _row(f"step {step}", *times) for step, *times in found.of_steps.head(rows).iter_rows()])
     _more("step", len(found.of_steps), rows, page)
-    page.line("job and steps: mean over ranks; replayed: without changes")
+    page.line("job and steps: mean over ranks; replayed: without changes" + (
+        "; steps are those of the device, through its launches" if shown.through_device else ""))
     page.line()
 
 
@@ -183,7 +187,7 @@ def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
         yield f"if all transfer time grew with bytes: {brief(scale * found.at_best_ns)}"
 
 
-def whatif_data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[str, Any]:
+def whatif_data(found: Opened | Replayable, changes: Changes, prediction: Prediction) -> dict[str, Any]:
     """All that is known of the steps that a change would bring.
 
     Args:

@@ -56,6 +56,11 @@ class Changes:
         """True where steps without a timeline cannot be changed."""
         return self.defer_waits or any(scale.needs_timeline for scale in self.scales)
 
+    @property
+    def needs_ranks(self) -> bool:
+        """True where something is changed that a rank alone does not have: peers, bytes and waits of collectives."""
+        return self.no_stragglers or self.defer_waits or self.no_overlap or self.bandwidth is not None
+
 
 def scale_of(text: str) -> Scale:
     """Reads `rank=2,module=layers.1: 0.5`.

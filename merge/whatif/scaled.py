@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ import polars as pl
 
 from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.errors import DataError, UsageError
+from distprof.merge.activity.activities import Activity
 from distprof.merge.activity.intervals import NOTHING, Intervals
 from distprof.merge.program.job import Job, work_of
 from distprof.merge.program.run_program import RunProgram
@@ -48,9 +49,9 @@ def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequen
         starts = np.concatenate((at[:1], at[:-1]))
         taken, step = NOTHING, job.step[first:stop]
         for number, scale in enumerate(scales):
-            if not _within(scale.rank, rank):
+            if not within(scale.rank, rank):
                 continue
-            inside = np.isin(step, steps) & _all_within(scale.step, step)
+            inside = np.isin(step, steps) & all_within(scale.step, step)
             ends = np.where(inside, starts + work[first:stop], starts)
             mine = Intervals.of(starts, ends)
             if scale.needs_timeline:
@@ -69,17 +70,20 @@ def _meant(program: RunProgram, rank: int, scale: Scale) -> Intervals:
     did = program.did.get(rank)
     if did is None:
         return NOTHING
-    known = program.activities.known
-    labels = [label for label, one in enumerate(known) if (scale.phase is None or one.kind == scale.phase) and (
-        scale.module is None or (one.where is not None and one.kind != "host" and is_in(one.where, scale.module)))]
-    found = did.lane.intervals(labels)
+    found = did.lane.intervals(labels_of(scale, program.activities.known))
     if scale.op is None:
         return found
     events = _operators(program, rank)
-    named = events.filter(pl.col("name").is_in(_fitting(scale.op, events["name"].unique().to_list())))
+    named = events.filter(pl.col("name").is_in(fitting(scale.op, events["name"].unique().to_list())))
     starts = named["start_ns"].to_numpy()
     inside = Intervals.of(starts, starts + named["duration_ns"].to_numpy())
     return inside if scale.phase is None and scale.module is None else found & inside
+
+
+def labels_of(scale: Scale, known: Sequence[Activity]) -> list[int]:
+    """Places of the activities whose phase and module are meant."""
+    return [label for label, one in enumerate(known) if (scale.phase is None or one.kind == scale.phase) and (
+        scale.module is None or (one.where is not None and one.kind != "host" and is_in(one.where, scale.module)))]
 
 
 def _operators(program: RunProgram, rank: int) -> pl.DataFrame:
@@ -94,27 +98,50 @@ def is_in(path: str, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(".".join(parts[:number]), pattern) for number in range(1, len(parts) + 1))
 
 
-def _fitting(pattern: str, names: Iterable[str]) -> list[str]:
+def fitting(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that fit a pattern."""
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
-def _within(span: tuple[int, int] | None, number: int) -> bool:
+def within(span: tuple[int, int] | None, number: int) -> bool:
+    """Whether a number lies from the first to the last; None has all."""
     return span is None or span[0] <= number <= span[1]
 
 
-def _all_within(span: tuple[int, int] | None, numbers: Integers) -> Flags:
+def all_within(span: tuple[int, int] | None, numbers: Integers) -> Flags:
+    """The same of many."""
     return np.ones(len(numbers), bool) if span is None else (numbers >= span[0]) & (numbers <= span[1])
 
 
 def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) -> None:
-    for key, span, there in (("rank", scale.rank, job.ranks.tolist()), ("step", scale.step, sorted(steps))):
+    if scale.needs_timeline and not any(within(scale.rank, rank) for rank in program.did):
+        check_scale(scale, job.ranks.tolist(), steps, (), list)
+        raise UsageError(f"--scale {scale.text!r} needs ranks with a timeline, and no such rank has one",
+                         hint="--steps trace=6 records one on all ranks; rank and step can be scaled without")
+    check_scale(scale, job.ranks.tolist(), steps, program.activities.known,
+                lambda: [name for rank in program.did for name in _operators(program, rank)["name"].unique().to_list()])
+
+
+def check_scale(scale: Scale, ranks: Sequence[int], steps: Sequence[int], known: Sequence[Activity],
+                names: Callable[[], Sequence[str]]) -> None:
+    """Fails where what a scale means is not there.
+
+    Args:
+        scale: What is meant.
+        ranks: Those that there are.
+        steps: Those that are looked at.
+        known: What ranks did; nothing where that is not looked at.
+        names: Of operators.
+
+    Raises:
+        UsageError: There is no such rank, step, module, phase or operator.
+    """
+    for key, span, there in (("rank", scale.rank, ranks), ("step", scale.step, sorted(steps))):
         if span is not None and (span[0] not in there or span[1] not in there):
             asked = span[0] if span[0] == span[1] else f"{span[0]}-{span[1]}"
             raise UsageError(f"unknown {key} {asked} in --scale", hint=f"choose from {spans(there)}")
-    if scale.needs_timeline and not any(_within(scale.rank, rank) for rank in program.did):
-        raise UsageError(f"--scale {scale.text!r} needs ranks with a timeline, and no such rank has one",
-                         hint="--steps trace=6 records one on all ranks; rank and step can be scaled without")
-    known = program.activities.known
+    if not known:
+        return
     kinds = sorted({one.kind for one in known})
     if scale.phase is not None and scale.phase not in kinds:
         raise UsageError(f"unknown phase {scale.phase!r} in --scale", hint=f"choose from {', '.join(kinds)}")
@@ -122,9 +149,9 @@ def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) ->
     if scale.module is not None and not any(is_in(path, scale.module) for path in modules):
         raise _unknown("module", scale.module, modules)
     if scale.op is not None:
-        names = sorted({name for rank in program.did for name in _operators(program, rank)["name"].unique().to_list()})
-        if not _fitting(scale.op, names):
-            raise _unknown("op", scale.op, names)
+        named = sorted(set(names()))
+        if not fitting(scale.op, named):
+            raise _unknown("op", scale.op, named)
 
 
 def _unknown(key: str, value: str, there: Sequence[str]) -> UsageError:

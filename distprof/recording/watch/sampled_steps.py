@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -49,6 +49,9 @@ class _Running:
     cost_ns: int
     marks: StepMarks | None
     span_ns: int = 0
+    """By the host."""
+    ended: Any = None
+    """Mark at the end on the stream."""
     calls: list[CollectiveCall] = field(default_factory=list)
     num_calls: int = 0
     rows: int = 0
@@ -110,6 +113,7 @@ class SampledSteps:
         if running is None:
             return
         began = time.perf_counter_ns()
+        running.ended = None if running.marks is None else running.marks.mark()
         self._recorder.stop(settles=False)
         running.span_ns, running.num_calls = span_ns, len(self._recorder.calls)
         running.calls = self._recorder.calls[:MOST_CALLS]
@@ -141,13 +145,23 @@ def _is_over(one: _Running) -> bool:
 
 def _sample(one: _Running) -> FoundSample:
     times = [_of_stream(one, call) if call.mark is not None else _of_host(one, call) for call in one.calls]
+    span_ns = _span_ns(one)
     for call in one.calls:
         call.mark = call.reached = call.waited = call.passed = None
-    step = SampledStep(step=one.step, start_ns=one.start_ns, span_ns=one.span_ns, num_calls=one.num_calls, group=[],
+    step = SampledStep(step=one.step, start_ns=one.start_ns, span_ns=span_ns, num_calls=one.num_calls, group=[],
                        op=[], arrived_ns=[time.arrived for time in times], took_ns=[time.took for time in times],
                        blocked_ns=_apart(times))
     return FoundSample(step=step, groups=[(call.group, call.group_ranks) for call in one.calls],
                        ops=[call.op for call in one.calls])
+
+
+def _span_ns(one: _Running) -> int:
+    """Of the stream, where its times are those of all calls: a host that runs ahead has other ones."""
+    if one.marks is not None and all(call.mark is not None for call in one.calls):
+        with suppress(RuntimeError):
+            if one.marks.are_over():
+                return max(0, one.marks.resolve(one.ended))
+    return one.span_ns
 
 
 class _Times(NamedTuple):

@@ -27,9 +27,7 @@ APART_NS = 20_000
 """So far apart, the later one of two was waited for."""
 USUAL_NS = {LAUNCH: 4_000, STREAM: 1_500, EVENT: 5_000}
 """How long commands take to begin behind each of them, where the timeline does not show it."""
-WAKES_NS = 100_000
-"""A call that returns later than this behind a command waited for something else as well."""
-LONG, DEEP, SOME = 3, 16, 3
+LONG, DEEP, SOME = 8, 16, 3
 """A call that takes so many times as long as usual is long. A queue is full with so many commands at least, where at
 least so many long calls show it."""
 LOOKED_BACK = 1_000
@@ -49,8 +47,13 @@ class HostWaits:
     began_ns: Integers
     ended_ns: Integers
     command: Integers
-    blocked: Flags
-    """Whether it was over later than the call began."""
+    over_ns: Integers
+    """When the last command was over that the same call waited for."""
+
+    @property
+    def blocked(self) -> Flags:
+        """Whether that was later than the call began."""
+        return np.asarray(self.over_ns > self.began_ns, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ def dependencies(commands: Commands) -> Dependencies:
     issued = np.where(~known, 0, np.where(bound == LAUNCH, np.minimum(asked, starts), np.minimum(issued, starts)))
     return Dependencies(previous=previous, awaited=awaited, issued_ns=issued, bound=bound, usual_ns=usual,
                         ordered=_ordered(commands, np.flatnonzero(ordered & (awaited < 0)), awaited),
-                        waits=_host_waits(commands, blocks))
+                        waits=_host_waits(commands, blocks, issued))
 
 
 def _previous(commands: Commands) -> Integers:
@@ -181,7 +184,7 @@ def _usual(starts: Integers, asked: Integers, sent: Integers, before: Integers, 
             for kind, (took, held, most) in alone.items()}
 
 
-def _host_waits(commands: Commands, blocks: Flags) -> HostWaits:
+def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWaits:
     """Calls of threads that send commands which returned because a command was over."""
     calls = commands.calls
     sending = np.unique(calls.thread[commands.call[commands.call >= 0]])
@@ -190,24 +193,27 @@ def _host_waits(commands: Commands, blocks: Flags) -> HostWaits:
     copies = np.flatnonzero(blocks & ~np.append(calls.synchronises, False)[commands.call])
     call = np.concatenate((rows, full, commands.call[copies]))
     command = np.concatenate((_ended_for(commands, rows),
-                              last_ended(commands, calls.start_ns[full], calls.end_ns[full]), copies))
+                              _ended_within(commands, calls.start_ns[full], calls.end_ns[full]), copies))
     of_all = np.array([WAITS_FOR_ALL in name for name in calls.names] + [False], bool)[calls.name[rows]]
     for last in _last_of_streams(commands, calls.start_ns[rows[of_all]]):
         call, command = np.concatenate((call, rows[of_all])), np.concatenate((command, last))
     began, ended = calls.start_ns[call], calls.end_ns[call]
     first = len(rows) + len(full)
-    began[first:first + len(copies)] = commands.start_ns[copies]  # until then it only asks for the copy
+    began[first:first + len(copies)] = issued[copies]  # until then it only asks for the copy
     over = np.append(commands.end_ns, 0)[command]
-    held = np.flatnonzero((command >= 0) & (over <= ended) & ((over <= began) | (ended - over <= WAKES_NS)))
+    held = np.flatnonzero((command >= 0) & (over <= ended))
+    last = np.zeros(len(calls.start_ns), np.int64)
+    np.maximum.at(last, call[held], over[held])
     order = held[np.lexsort((over[held], ended[held], calls.thread[call[held]]))]
     return HostWaits(thread=calls.thread[call[order]], began_ns=began[order], ended_ns=ended[order],
-                     command=command[order], blocked=(over > began)[order])
+                     command=command[order], over_ns=last[call[order]])
 
 
 def _on_full_queue(commands: Commands) -> Integers:
     """Calls that took long because the queue was full: devices take some thousand commands at most.
 
-    How many is not known. Where most calls that find at least so many take far longer than usual, that is why.
+    How many is not known. Where calls that find at least so many spend most of their time in some that take far longer
+    than usual, that is why.
     """
     calls, known = commands.calls, commands.call >= 0
     row = np.unique(commands.call[known])
@@ -219,12 +225,19 @@ def _on_full_queue(commands: Commands) -> Integers:
     took = calls.end_ns[row] - calls.start_ns[row]
     is_long = took > LONG * np.median(took)
     order = np.argsort(-queued, kind="stable")
-    many = np.cumsum(is_long[order])
-    holds = (queued[order] >= DEEP) & (many >= SOME) & (2 * many > np.arange(1, len(row) + 1))
+    longs, spent = (np.cumsum(values[order]) for values in (is_long, np.where(is_long, took, 0)))
+    holds = (queued[order] >= DEEP) & (longs >= SOME) & (2 * spent > np.cumsum(took[order]))
     if not holds.any():
         return row[:0]
     least = queued[order][np.flatnonzero(holds)[-1]]
     return np.asarray(row[is_long & (queued >= least)], np.int64)
+
+
+def _ended_within(commands: Commands, since: Integers, until: Integers) -> Integers:
+    """The command that ended last in each of these times; -1 for none."""
+    order = np.argsort(commands.end_ns, kind="stable")
+    last = np.append(order, -1)[np.searchsorted(commands.end_ns[order], until, "right") - 1]
+    return np.where((last >= 0) & (commands.end_ns[last] > since), last, -1)
 
 
 def _ended_for(commands: Commands, rows: Integers) -> Integers:

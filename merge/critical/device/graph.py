@@ -38,10 +38,15 @@ class DeviceGraph:
     order: Integers
     """Nodes such that none comes in front of its sources."""
 
+    @property
+    def origin_ns(self) -> int:
+        """When the first node is."""
+        return int(self.at_ns.min())
+
     def times(self, took_ns: Array, after_ns: Array) -> Floats:
-        """When each node would have been with other times; a node without a source stays where it is."""
+        """When each node would have been with other times, ns since the first; one without a source stays there."""
         sources, after, took = self.sources.tolist(), after_ns.tolist(), took_ns.tolist()
-        found = self.at_ns.astype(float).tolist()
+        found = (self.at_ns - self.origin_ns).astype(float).tolist()  # times of clocks are too long for floats
         for node in self.order.tolist():
             ready = [found[one] + ns for one, ns in zip(sources[node], after[node], strict=True) if one >= 0]
             if ready:
@@ -67,13 +72,15 @@ class DeviceGraph:
         return np.array(late, np.int64)
 
 
-def device_graph(commands: Commands, found: Dependencies) -> DeviceGraph:
+def device_graph(commands: Commands, found: Dependencies, *, cautious: bool = False) -> DeviceGraph:
     """The graph of what was measured.
 
     Args:
         commands: Of a rank.
         found: What they waited for.
+        cautious: Streams also wait for what they were perhaps made to wait for: slack is then never too large.
     """
+    awaited = found.ordered if cautious else found.awaited
     number, waits = len(commands.start_ns), found.waits
     launches = number + np.arange(number)
     at = np.concatenate((commands.end_ns, found.issued_ns, waits.ended_ns))
@@ -82,14 +89,14 @@ def device_graph(commands: Commands, found: Dependencies) -> DeviceGraph:
     known = commands.call >= 0
     for place, kind, one, since in ((HOST, LAUNCH, np.where(known, launches, -1), found.issued_ns),
                                     (OTHER, STREAM, found.previous, commands.end_ns[found.previous]),
-                                    (THIRD, EVENT, found.ordered, commands.end_ns[found.ordered])):
+                                    (THIRD, EVENT, awaited, commands.end_ns[awaited])):
         gap = commands.start_ns - since
         sources[:number, place] = one
         after[:number, place] = np.where(found.bound == kind, gap, np.minimum(gap, found.usual_ns[kind]))
     before, did_ns = _on_hosts(commands, found)
     sources[number:, HOST], after[number:, HOST] = before, did_ns
     sources[2 * number:, OTHER], after[2 * number:, OTHER] = waits.command, waits.ended_ns - np.maximum(
-        commands.end_ns[waits.command], waits.began_ns)
+        waits.over_ns, waits.began_ns)
     order = _in_order(at, number)
     rank = np.empty(len(at), np.int64)
     rank[order] = np.arange(len(at))

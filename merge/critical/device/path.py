@@ -33,6 +33,9 @@ with least of it could take alone before a step of the device ends later, `media
 where nothing that follows in the timeline waits for them."""
 CALLS = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "name": pl.String(), "ns": pl.Int64()}
 """Calls of the runtime that the host is in while it is on the chain."""
+LINES = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "file": pl.String(), "line": pl.Int64(),
+         "function": pl.String(), "samples": pl.Int64()}
+"""Lines of the script in which samples found the host while it was on the chain."""
 STEPS = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64(),
          "is_whole": pl.Boolean(), "unsent_ratio": pl.Float64(), "working_ns": pl.Int64(), "handovers": pl.Int64(),
          "host_slack_ns": pl.Int64()}
@@ -42,7 +45,7 @@ its launches could have been; null where nothing that follows in the timeline wa
 
 
 
-FRAMES: dict[str, dict[str, Any]] = {"steps": STEPS, "links": SCHEMA, "off": OFF, "calls": CALLS}
+FRAMES: dict[str, dict[str, Any]] = {"steps": STEPS, "links": SCHEMA, "off": OFF, "calls": CALLS, "lines": LINES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,8 @@ class DevicePath:
     """`OFF`."""
     calls: pl.DataFrame
     """`CALLS`."""
+    lines: pl.DataFrame
+    """`LINES`."""
     lost: int = 0
     """Launches of which the timeline has no command, at least."""
     launches: int = 0
@@ -102,13 +107,15 @@ class DeviceSeen:
 
 
 
-def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame) -> DevicePath | None:
+def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame, samples: pl.DataFrame | None = None) -> (
+        DevicePath | None):
     """The chains of all steps of a rank; None where its timeline has no command with a launch.
 
     Args:
         rank: Its number.
         events: Its slices.
         windows: `WINDOWS`.
+        samples: `at_ns`, `file`, `line` and `function` of samples of its thread.
     """
     commands, windows = commands_of(as_one_thread(events)), windows.sort("start_ns")
     if commands is None or not (commands.call >= 0).any():
@@ -117,7 +124,7 @@ def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame) -> Devic
     walk, of_step = Walk(commands, found), step_of_commands(commands, windows)
     chains = [one for device in range(len(commands.devices))
               for one in _chains(walk, commands, np.where(commands.device == device, of_step, -1), device, windows)]
-    graph = device_graph(commands, found)
+    graph = device_graph(commands, found, cautious=True)
     late = graph.latest(one.deadline for one in chains if one.deadline is not None)
     slack = np.where(late < NEVER, np.maximum(late - graph.at_ns, 0), NEVER)
     blocked = found.waits.blocked
@@ -126,7 +133,8 @@ def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame) -> Devic
     for one in chains:
         names = {"rank": rank, "device": commands.devices[one.device], "step": one.span[0]}
         for name, frame in (("steps", _step(one, commands, slack, waiting)), ("links", _named(one, commands, seen)),
-                            ("off", _off(one, commands, slack, seen)), ("calls", _calls(one, commands))):
+                            ("off", _off(one, commands, slack, seen)), ("calls", _calls(one, commands)),
+                            ("lines", _lines(one, samples))):
             frames[name].append(frame.with_columns(**{key: pl.lit(value) for key, value in names.items()}).select(
                 pl.col(key).cast(kind) for key, kind in FRAMES[name].items()))
     return DevicePath(**{name: pl.concat(parts) for name, parts in frames.items()}, lost=commands.lost,
@@ -182,6 +190,15 @@ def _calls(chain: Chain, commands: Commands) -> pl.DataFrame:
     return pl.DataFrame({"name": [calls.names[name] for name in calls.name[held].tolist()], "ns": spent[held]},
                         schema={"name": pl.String, "ns": pl.Int64}).group_by("name").agg(pl.col("ns").sum()).sort(
                             "ns", "name", descending=[True, False])
+
+
+def _lines(chain: Chain, samples: pl.DataFrame | None) -> pl.DataFrame:
+    """Lines of the script in which the host is on the chain."""
+    if samples is None:
+        return pl.DataFrame(schema={key: LINES[key] for key in list(LINES)[3:]})
+    on_chain = Intervals.of(*([one[place] for one in chain.links if one.kind == HOST] for place in (1, 2)))
+    seen = samples.filter(pl.Series(on_chain.covers(samples["at_ns"].to_numpy()), dtype=pl.Boolean))
+    return seen.group_by("file", "line", "function").agg(samples=pl.len())
 
 
 def _named(chain: Chain, commands: Commands, seen: DeviceSeen) -> pl.DataFrame:

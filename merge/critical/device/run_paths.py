@@ -11,6 +11,7 @@ from distprof.contract.passes import ARRIVALS
 from distprof.errors import DataError, UsageError
 from distprof.merge.activity.device.mean_steps import counted_steps, settled_steps
 from distprof.merge.activity.markers import STEP
+from distprof.merge.activity.run_activity import samples_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.critical.device.path import DevicePath, device_path
 from distprof.merge.program.run_program import RunProgram
@@ -54,7 +55,7 @@ def device_paths(run: Run, clock: Clock, program: RunProgram, *, ranks: Sequence
         UsageError: There is no such step.
     """
     shown = [rank for rank in program.timelines if not ranks or rank in ranks]
-    found = [one for one in (_of_rank(rank, run, program) for rank in shown) if one is not None]
+    found = [one for one in (_of_rank(rank, run, clock, program) for rank in shown) if one is not None]
     if not found or not any(len(one.steps) for one in found):
         return None
     path = DevicePath.joined(found)
@@ -67,14 +68,15 @@ def device_paths(run: Run, clock: Clock, program: RunProgram, *, ranks: Sequence
     return DevicePaths(run=run, clock=clock, path=path, skipped=None if wanted or chosen == there else there[0])
 
 
-def _of_rank(rank: int, run: Run, program: RunProgram) -> DevicePath | None:
+def _of_rank(rank: int, run: Run, clock: Clock, program: RunProgram) -> DevicePath | None:
     events = program.timelines[rank]
     windows = program.windows.filter(pl.col("rank") == rank, pl.col("pass") != ARRIVALS)
     if events.is_empty() or windows.is_empty():
         return None
     # a trace that marks no steps counts as one
     is_marked = run.kind == "distprof" or bool(events["name"].str.starts_with(STEP).any())
-    return device_path(rank, events, windows.select("step", "start_ns", "end_ns", is_marked=pl.lit(is_marked)))
+    samples = next(samples_of(one, clock.line(rank)) for one in run.ranks if one.number == rank)
+    return device_path(rank, events, windows.select("step", "start_ns", "end_ns", is_marked=pl.lit(is_marked)), samples)
 
 
 def _sure(run: Run, path: DevicePath, *, wanted: bool) -> DevicePath:

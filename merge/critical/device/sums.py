@@ -61,6 +61,12 @@ def calls_on_path(path: DevicePath) -> pl.DataFrame:
         "time_ns", "name", descending=[True, False])
 
 
+def lines_on_path(path: DevicePath) -> pl.DataFrame:
+    """Lines of the script in which hosts were on the chain: `file`, `line`, `function`, `samples`, the most first."""
+    return path.lines.group_by("file", "line", "function").agg(pl.col("samples").sum()).sort(
+        "samples", "file", "line", descending=[True, False, False])
+
+
 def _of_step(path: DevicePath, links: pl.DataFrame, keys: list[str], parts: dict[str, pl.Expr]) -> pl.DataFrame:
     each = links.group_by(*keys, "rank").agg(ns=_NS.sum()).sort("ns", "rank", descending=[True, False])
     main = each.group_by(*keys, maintain_order=True).agg(

@@ -22,6 +22,8 @@ KINDS = (HOST, KERNELS, EXCHANGE, COPIES, LATENCY, GAPS, WAKING, UNSHOWN)
 """What lies on a chain. latency: from a launch until its command begins. gaps: from a command until the one that waited
 for it begins. waking: from a command until the call that waited for it returns. unshown: longer than any of these
 should take, for no reason that the timeline shows."""
+WAKES_NS = 100_000
+"""A call that returns later than this behind a command waited for something else as well."""
 RUNNING = (KERNELS, EXCHANGE, COPIES)
 """Kinds of commands that run."""
 OF_COMMANDS = {COMPUTE: KERNELS, COMMUNICATION: EXCHANGE, COPY: COPIES}
@@ -100,7 +102,8 @@ class Walk:
         if wait < 0 or since == start_ns:
             return -1
         command = int(waits.command[wait])
-        links.append(Link(WAKING, int(self._commands.end_ns[command]), since, command))
+        over = int(self._commands.end_ns[command])
+        links.append(Link(WAKING if since - over <= WAKES_NS else UNSHOWN, over, since, command))
         return command
 
     def _cut(self, links: Sequence[Link], start_ns: int) -> list[Link]:

@@ -66,7 +66,7 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
     places, launcher = places_of(timeline, nesting), launchers(timeline, nesting)
     alike = _alike(timeline)
     passed_on = _passed_on(timeline, nesting, alike)
-    keys = _keys(timeline, places, launcher, windows) | {"stack": _of_launcher(stack[held], launcher)}
+    keys = _keys(timeline, places, launcher, windows) | {"stack": of_launcher(stack[held], launcher)}
     times = _times(timeline, nesting, launcher, passed_on)
     memory = _memory(timeline, nesting, changes, passed_on)
     costs = shape_costs(timeline, nesting, alike, passed_on) if by_shapes else None
@@ -144,8 +144,8 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Integers,
     by_operator = _by_operator(timeline, launcher)
     return {
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
-        "module_path": _of_launcher(places.module, launcher), "phase": _of_launcher(places.phase, launcher),
-        "step": _steps(timeline, windows, launcher),
+        "module_path": of_launcher(places.module, launcher), "phase": of_launcher(places.phase, launcher),
+        "step": launch_steps(timeline, windows, launcher),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
         "launched_by": np.where(by_operator | _by_graph(timeline, launcher), timeline.name[launcher], -1)}
 
@@ -159,14 +159,15 @@ def _by_graph(timeline: RankTimeline, launcher: Integers) -> Flags:
     return (launcher >= 0) & of_names(GRAPHS, timeline.names)[timeline.name[launcher]]
 
 
-def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers) -> Integers:
+def launch_steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers) -> (
+        Integers):
     """Number of the step of each slice; -1 for commands without a launch: a device may run them in a later step."""
-    step = steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher))
+    step = steps_of(timeline, windows, of_launcher(timeline.start_ns, launcher))
     has_steps = bool(marked_steps(timeline)) if windows is None else True
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
 
-def _of_launcher(values: Array, launcher: Integers) -> Array:
+def of_launcher(values: Array, launcher: Integers) -> Array:
     """Each slice's value; of slices of a device that of what launched them, if that is known."""
     return np.where(launcher >= 0, values[launcher], values)
 

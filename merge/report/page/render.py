@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from distprof.merge.report.page.section_list import sections
 from distprof.merge.text.phrases import brief, capitalized, step_time_words, steps_words
+from distprof.merge.text.rates import of_peak
 from distprof.merge.totals.step_time import step_time_of
 from distprof.terminal import visible
 from distprof.units import counted, duration, percent, si, size, spans
@@ -155,7 +156,7 @@ def _figures(document: Document) -> Iterator[Figure]:
     found: list[tuple[str, Any, Kind]] = [
         (f"step time{'' if usual is None else step_time_words(usual).removeprefix(brief(usual.time_ns))}",
          None if usual is None else usual.time_ns, brief),
-        ("MFU", step.get("mfu"), percent),
+        ("MFU", step.get("mfu"), of_peak),
         ("whole job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
         ("samples per second", step.get("samples_per_second"), si),
         ("of a step waiting for other ranks", waiting, percent),

@@ -11,6 +11,7 @@ from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.facts import BATCH, PARAMETER_TYPES, PRODUCT_TYPES, RANKS, TOPOLOGY, Note
 from distprof.merge.difference.samples import Noise
 from distprof.merge.text.phrases import brief
+from distprof.merge.text.rates import of_peak
 from distprof.merge.totals.step_time import LIGHT
 from distprof.units import UNKNOWN, counted, duration, percent, si, spans
 
@@ -59,7 +60,7 @@ def headlines(found: Difference) -> Iterator[str]:
         yield f"CPU time of the thread that runs the steps: {from_to(found.cpu, duration)}: {said}"
     for name, title in RATES.items():
         if found.rates[name].difference is not None:
-            change, form = found.rates[name], percent if name == "mfu" else si
+            change, form = found.rates[name], of_peak if name == "mfu" else si
             yield f"{title} {from_to(change, form)}: {in_words(change, slower=('higher', 'lower'))}"
     if found.modules is not None and found.modules.rows:
         yield from _first_module(found, found.modules.rows[0])

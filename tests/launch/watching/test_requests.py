@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def test_what_is_no_running_job_is_refused(tmp_path, monkeypatch):
     run = running(tmp_path / "run")
     assert "is watched" in said(run, code=1)
     rank_of(run, 0, status="recording", partial=True)
-    assert "first steps" in said(run, code=1)
+    assert "first steps" in said(run, "--no-wait", code=1)
     watched(rank_of(run, 1), last_step=500, step_ns=20_000_000, age_s=40.0)
     assert "no step" in said(run, code=1) and "for 40 s" in said(run, code=1)
     assert "unknown pass" in said(run, "--steps", "tracy=3", code=2)
@@ -179,6 +180,18 @@ def test_what_is_no_running_job_is_refused(tmp_path, monkeypatch):
     later = running(tmp_path / "later", first_step=100)
     assert "later recording" in said(later, code=1)
     assert not (run / WATCH).exists()
+
+
+def test_it_is_waited_for_the_end_of_the_first_steps(tmp_path):
+    """Or for that of the job."""
+    run = running(tmp_path / "run")
+    rank_of(run, 0, status="recording", partial=True)
+    timer = threading.Timer(0.5, lambda: running(run, end_ns=5))
+    timer.start()
+    done = called("trigger", run)
+    timer.join()
+    assert done.returncode == 1 and "is over" in done.stderr
+    assert "recording their first steps: waiting" in done.stderr.splitlines()[0]
 
 
 def test_nobody_waits_for_a_job_that_has_ended(tmp_path):

@@ -12,7 +12,8 @@ from torch import nn
 
 import distprof
 from distprof.contract.watch import UNKNOWN
-from distprof.recording.watch import device_marks, phase_marks, rows
+from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.watch import device_marks, phase_marks, rows, sampled_steps
 from distprof.recording.watch.device_marks import PHASES, DeviceMarks, StepMarks
 from distprof.timing import stopwatch
 from support.watched import noted
@@ -168,3 +169,25 @@ def test_phases_are_those_of_the_device_whatever_the_host_waits_for(device, monk
     assert len(spans) >= 10
     for name, ms in zip(PHASES, (data_ms, 3.0, 6.0, 1.0), strict=True):
         assert columns[name][1:-1] / spans == pytest.approx(np.full(len(spans), ms / (10 + data_ms)), abs=0.01), name
+
+
+def test_a_sampled_step_lasts_as_long_as_on_the_device_from_which_its_calls_have_their_times(device):
+    """The host ran ahead: its step took 1 ms, that of the device 20, 6 of which it stood still for a call."""
+    marks = StepMarks("cuda")
+    device.queue_ms = 10.0
+    reached = marks.mark()
+    device.queue_ms = 13.0
+    waited = marks.mark()
+    device.queue_ms = 19.0
+    passed = marks.mark()
+    call = CollectiveCall(op="all_reduce", group="0", group_description="", group_ranks=[0, 1], sequence=0,
+                          group_sequence=0, num_elements=1, size_bytes=4, dtype="float32", peer=None, tag=None,
+                          split_bytes=None, asynchronous=True, module_path=None, phase=None, step=1, enqueue_ns=0,
+                          mark=marks.mark, reached=reached, waited=waited, passed=passed)
+    device.queue_ms = 20.0
+    running = sampled_steps._Running(step=1, start_ns=0, cost_ns=0, marks=marks, span_ns=1_000_000, calls=[call],
+                                     ended=marks.mark())
+    device.clock_ms = 30.0
+    found = sampled_steps._sample(running).step
+    assert (found.span_ns, found.arrived_ns, found.took_ns, found.blocked_ns) == (
+        20_000_000, [10_000_000], [9_000_000], [6_000_000])

@@ -110,6 +110,15 @@ def test_parts_add_up_to_the_device_steps_of_plain_arithmetic(name):
 
 
 @needs_gpu_traces
+def test_a_host_that_waits_for_room_in_a_full_queue_is_not_the_path():
+    """Its longest launches, of up to 7 ms, find 966 commands or more in the queue; 64 % of a step no kernel runs."""
+    found = path_of(GPU / "a100_negative_queue.json.gz")
+    step_ns, kinds = found["duration_ns"], found["by_kind"]
+    assert kinds["host"] < 0.07 * step_ns and kinds["unshown"] == pytest.approx(0.63 * step_ns, rel=0.03)
+    assert not any(row["name"] == "cudaLaunchKernel" and row["time_ns"] > 1e6 for row in found["calls"])
+
+
+@needs_gpu_traces
 def test_a_host_bound_job_is_followed_through_the_thread_of_autograd():
     """HTA finds 101 of 220 ms, as it does not follow the thread that runs backward."""
     found = path_of(GPU / "a100_nccl_data.json.gz")
