@@ -26,8 +26,6 @@ MANY_RANKS = 128
 """Of more, dealing out takes long, and tails of sums are exact."""
 FEW_RANKS = 8
 """Up to so many, a product with zeros takes less time than looking values up."""
-CLEAR = 0.001
-"""What is as improbable as it is, is not clipped."""
 
 
 def chance(beyond: Floats, row: int, kind: int) -> float | None:
@@ -50,12 +48,11 @@ def chance(beyond: Floats, row: int, kind: int) -> float | None:
         return None
     if len(beyond) > MANY_RANKS:
         return float(chance_of_any(beyond[:, :, kind], [row], beyond.shape[0] * beyond.shape[2])[0])
-    as_is = _chance(beyond, row, kind) / AS_IS
-    if as_is <= CLEAR:
-        return as_is
-    # as many values as one rank has are made equal; which, does not depend on how they are dealt out
-    most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
-    return min(as_is, _chance(np.minimum(beyond, most), row, kind) / CLIPPED, 1.0)
+    both = _with_clipped(beyond)
+    largest, seen, num_kinds = _largest_means(both, _tries(beyond)), both[row].mean(axis=0), beyond.shape[2]
+    as_is, clipped = (_chance(largest[:, first:first + num_kinds], float(seen[first + kind]), kind)
+                      for first in (0, num_kinds))
+    return min(as_is / AS_IS, clipped / CLIPPED, 1.0)
 
 
 def chances(beyond: Floats) -> Any:
@@ -75,8 +72,7 @@ def chances(beyond: Floats) -> Any:
     spread = beyond.std(axis=(0, 1))
     beyond = beyond / np.where(spread > 0, spread, 1)
     rows, num_kinds = beyond.mean(axis=1).argmax(axis=0), beyond.shape[2]
-    most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
-    both = np.concatenate((beyond, np.minimum(beyond, most)), axis=2)  # ranks are dealt out once
+    both = _with_clipped(beyond)
     largest, seen = _largest_means(both, _tries(beyond)), both.mean(axis=1)
     as_is, clipped = (_any_kind(largest[:, half], seen[rows, half]) for half in (
         np.arange(num_kinds), np.arange(num_kinds, 2 * num_kinds)))
@@ -89,14 +85,19 @@ def _any_kind(largest: Floats, seen: Floats) -> Any:
     return (1 + (most[:, None] >= seen - 1e-9 * np.abs(seen)).sum(axis=0)) / (1 + len(most))
 
 
-def _chance(beyond: Floats, row: int, kind: int) -> float:
-    num_kinds = beyond.shape[2]
-    seen = beyond[row, :, kind].mean()
+def _chance(largest: Floats, seen: float, kind: int) -> float:
     close = seen - 1e-9 * abs(seen)  # a sum in another order is the same
-    tries = _tries(beyond)
-    most = _largest_means(beyond, tries)
-    any_kind, this_kind = int((most.max(axis=1) >= close).sum()) + 1, int((most[:, kind] >= close).sum()) + 1
+    tries, num_kinds = largest.shape
+    any_kind, this_kind = int((largest.max(axis=1) >= close).sum()) + 1, int((largest[:, kind] >= close).sum()) + 1
     return float(min(any_kind, num_kinds * this_kind, tries + 1) / (tries + 1))
+
+
+def _with_clipped(beyond: Floats) -> Floats:
+    """All kinds, and all once more with as many values made equal as one rank has; which these are, does not depend on
+    how they are dealt out. Ranks are dealt out once for both.
+    """
+    most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
+    return np.concatenate((beyond, np.minimum(beyond, most)), axis=2)
 
 
 def _tries(beyond: Floats) -> int:

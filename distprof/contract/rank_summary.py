@@ -24,6 +24,8 @@ NO_OFFSET = -(2**31)
 """Where a time in `Arrivals.times` is not known."""
 NO_TEXT = -1
 """Where a text is not known."""
+UNKNOWN = 2
+"""Where it is not known whether gradients pass a call."""
 
 DTYPES: Mapping[str, str] = {"int64": "<i8", "float64": "<f8", "bool": "u1", "string": "<i4", "category": "<i4"}
 """Type of a column of a table -> that of its packed values: texts are numbers of `PackedTable.texts`."""

@@ -35,6 +35,8 @@ class Page:
     def __init__(self) -> None:
         """Colour and width follow standard output."""
         self._terminal = sys.stdout is not None and sys.stdout.isatty()
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        self._coloured = self._terminal and not plain
         self._out = io.StringIO()
         self.width = shutil.get_terminal_size().columns if self._terminal else 100
         """Width for drawings."""
@@ -42,12 +44,11 @@ class Page:
 
     @cached_property
     def _console(self) -> Console:
-        from rich.console import Console  # takes a while to import, and plain lines do without
+        from rich.console import Console  # takes a while to import, and what is plain does without
 
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         # tables take the width they need: a cut number is wrong, a wide line only wraps
         return Console(file=self._out, width=WIDE, highlight=False, legacy_windows=False, soft_wrap=True,
-                       force_terminal=self._terminal and not plain)
+                       force_terminal=self._coloured)
 
     def line(self, text: str = "", style: str | None = None) -> None:
         """One line, whatever is in the text."""
@@ -58,25 +59,26 @@ class Page:
 
     def marked(self, parts: Iterable[tuple[str, str | None]]) -> None:
         """One line of pieces, each in its style (on a terminal)."""
+        if not self._coloured:
+            self._out.write(f"{''.join(visible(text) for text, _ in parts)}\n")
+            return
         from rich.text import Text
 
         self._console.print(Text.assemble(*((visible(text), style or "") for text, style in parts)), soft_wrap=True)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
         """A table; the first `left` columns are words, the others numbers."""
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-        cells = [[visible(cell) for cell in row] for row in rows]
+        titles, cells = [visible(title) for title in header], [[visible(cell) for cell in row] for row in rows]
         if self._fit is not None and not os.environ.get(WHOLE):
-            cells = fitted([visible(title) for title in header], cells, left, self._fit)
-        for index, title in enumerate(header):
-            table.add_column(Text(visible(title)), justify="left" if index < left else "right", no_wrap=True)
-        for row in cells:
-            table.add_row(*map(Text, row))
-        self._console.print(table, soft_wrap=False)
+            cells = fitted(titles, cells, left, self._fit)
+        room = [max(map(_columns, column)) for column in zip(titles, *cells, strict=True)]
+        for number, row in enumerate((titles, *cells)):
+            blanks = [" " * (wide - _columns(cell)) for cell, wide in zip(row, room, strict=True)]
+            line = (" " * GAP).join(cell + blank if place < left else blank + cell
+                                    for place, (cell, blank) in enumerate(zip(row, blanks, strict=True)))
+            self.marked([(line, None if number else "bold")])
+            if not number:
+                self._out.write(f"{'─' * (sum(room) + GAP * (len(room) - 1))}\n")
 
     def report(self, report: TreeReport) -> None:
         """A tree of modules: as wide as the terminal, complete without one."""
@@ -85,6 +87,15 @@ class Page:
     def text(self) -> Shown:
         """The whole page without trailing blanks."""
         return Shown.drawn("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))
+
+
+def _columns(text: str) -> int:
+    """How many a text takes: some characters two, some none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, width: int) -> list[list[str]]:

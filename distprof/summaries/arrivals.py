@@ -16,6 +16,7 @@ from distprof.contract.rank_summary import (
     NUMBERS,
     SEQUENCE_COLUMNS,
     TIMES,
+    UNKNOWN,
     WAIT_COLUMNS,
     Arrivals,
     PackedTable,
@@ -26,8 +27,6 @@ from distprof.summaries.rank_calls import Cells, RankCalls, cells_of, labels_of
 LARGEST = 2**31 - 2
 MOST_UNIT_NS = 1 << 12
 """Times that do not fit even so are no times of this step."""
-UNKNOWN = 2
-"""Where it is not known whether gradients pass a call."""
 
 
 def arrivals_of(calls: RankCalls, steps: Any | None) -> Arrivals:

@@ -212,19 +212,19 @@ def coverage(collectives: pl.DataFrame) -> Coverage:
     Args:
         collectives: As `per_collective` gives them.
     """
-    def count(condition: pl.Expr) -> int:
-        return int(collectives.select(condition.fill_null(value=False).sum()).item())
-
     unmatched = pl.col("matched_by").is_null()
     alone = ~pl.col("complete") & (pl.col("num_ranks") < 2) & ~unmatched
     methods = collectives["matched_by"].drop_nulls().value_counts(sort=True)
-    return Coverage(
-        num_collectives=len(collectives), num_complete=count(pl.col("complete")), num_alone=count(alone),
-        num_partial=count(~pl.col("complete") & ~alone & ~unmatched), num_unmatched=count(unmatched),
-        matched_by=dict(methods.iter_rows()), num_mismatches=count(pl.col("mismatch").is_not_null() & ~unmatched),
-        num_without_end=count(pl.col("num_without_end") > 0),
-        num_unsure=count(pl.col("unsure")), num_spreads=count(pl.col("arrival_spread_ns").is_not_null()),
-        num_disagreeing=count(pl.col("disagrees")))
+    counted = {
+        "num_complete": pl.col("complete"), "num_alone": alone,
+        "num_partial": ~pl.col("complete") & ~alone & ~unmatched, "num_unmatched": unmatched,
+        "num_mismatches": pl.col("mismatch").is_not_null() & ~unmatched,
+        "num_without_end": pl.col("num_without_end") > 0,
+        "num_unsure": pl.col("unsure"), "num_spreads": pl.col("arrival_spread_ns").is_not_null(),
+        "num_disagreeing": pl.col("disagrees")}
+    numbers = collectives.select(condition.fill_null(value=False).sum().alias(name)
+                                 for name, condition in counted.items()).row(0, named=True)
+    return Coverage(num_collectives=len(collectives), matched_by=dict(methods.iter_rows()), **numbers)
 
 
 def group_coverage(collectives: pl.DataFrame) -> pl.DataFrame:

@@ -30,7 +30,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import problems_of, without_tables
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
-from distprof.merge.totals.step_time import LIGHT, TRACED, StepTime, on_device, settled, step_time
+from distprof.merge.totals.step_time import LIGHT, TRACED, StepTime, on_device, settled
 from distprof.merge.totals.summary import reduce
 from distprof.merge.totals.workload import Unit, Workload, workload
 
@@ -182,7 +182,7 @@ class Observed:
 
     @cached_property
     def _usual(self) -> StepTime | None:
-        return None if self.tables is None else step_time(self.tables.steps)
+        return None if self.tables is None else self.tables.step_time
 
     @cached_property
     def peak_bytes(self) -> float | None:

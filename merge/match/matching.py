@@ -106,8 +106,8 @@ def _group_code(rows: pl.DataFrame) -> pl.Series:
 def _code(rows: pl.DataFrame) -> pl.Series:
     """A number a row, equal where the columns are: categories, or numbers from -1."""
     code = np.zeros(len(rows), np.int64)
-    for column in rows.get_columns():
-        code = pack(code, column.to_physical().cast(pl.Int64).fill_null(ALONE - 1).to_numpy() + 1 - ALONE)
+    for column in rows.select(pl.all().to_physical().cast(pl.Int64).fill_null(ALONE - 1)).get_columns():
+        code = pack(code, column.to_numpy() + 1 - ALONE)
     return pl.Series(code)
 
 
@@ -155,12 +155,8 @@ def _calls(chosen: pl.DataFrame) -> Calls:
         chosen = chosen.with_columns(size_bytes=pl.when(uneven).then(0).otherwise("size_bytes"))
     names = {"rank": "rank", "op": "op_id", "kind": "kind", "size": "size_bytes", "label": "label", "comms_id": "id",
              "group_sequence": "group_sequence", "corrected": "corrected", "sequence": "sequence", "step": "step"}
-    return Calls(group=dense(chosen["group_id"].to_numpy()),
-                 **{name: _integers(chosen[column]) for name, column in names.items()})
-
-
-def _integers(column: pl.Series) -> Integers:
-    return column.cast(pl.Int64).fill_null(NONE).to_numpy()
+    values = chosen.select(pl.col(column).cast(pl.Int64).fill_null(NONE).alias(name) for name, column in names.items())
+    return Calls(group=dense(chosen["group_id"].to_numpy()), **{name: values[name].to_numpy() for name in names})
 
 
 def transfer_numbers(rows: pl.DataFrame) -> Integers:

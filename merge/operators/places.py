@@ -52,9 +52,10 @@ def places_of(timeline: RankTimeline, nesting: Nesting) -> Places:
 
 
 def _phase(kind: Integers, outer: Integers) -> Integers:
-    in_module = np.select([np.isin(outer, (_BACKWARD, _RECOMPUTE)), outer == _EVALUATION], [_RECOMPUTE, _EVALUATION],
-                          _FORWARD)
-    return np.select([kind == _FOLLOWS, kind == _MODULE, kind == _CLOSURE], [outer, in_module, _NOTHING], kind)
+    in_module = np.where((outer == _BACKWARD) | (outer == _RECOMPUTE), _RECOMPUTE,
+                         np.where(outer == _EVALUATION, _EVALUATION, _FORWARD))
+    return np.where(kind == _FOLLOWS, outer,
+                    np.where(kind == _MODULE, in_module, np.where(kind == _CLOSURE, _NOTHING, kind)))
 
 
 class _Marks:

@@ -126,15 +126,15 @@ def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
 def _known(rows: pl.DataFrame, on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
     """Rows whose times are known, by rank and call. A rank that is seen on its device calls when that is ready."""
     more = [name for name in ("wait_start_ns", "wait_end_ns") if name in rows.columns]
-    found = rows.select(*NEEDED, *more).with_columns(pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")))
+    found = rows.lazy().select(*NEEDED, *more).with_columns(pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")))
     found = found.filter(pl.all_horizontal(pl.col("enqueue_ns", "arrival_ns", "end_ns").is_not_null()))
     called = pl.when(pl.col("rank").is_in(list(on_device))).then(pl.coalesce("ready_ns", "arrival_ns")).otherwise(
         pl.min_horizontal("enqueue_ns", "arrival_ns"))
-    found = found.join(_ready(on_device), on=("rank", "collective"), how="left", maintain_order="left").with_columns(
-        called.alias("enqueue_ns")).drop("ready_ns")
-    rank, enqueue = found["rank"].to_numpy(), found["enqueue_ns"].to_numpy()
-    order = by_rank_and_time(rank, enqueue, np.zeros(len(found), np.int64))
-    return found.select(pl.all().gather(pl.Series(order)))
+    ready = _ready(on_device).lazy()
+    known = found.join(ready, on=("rank", "collective"), how="left", maintain_order="left").with_columns(
+        called.alias("enqueue_ns")).drop("ready_ns").collect()
+    rank, enqueue = known["rank"].to_numpy(), known["enqueue_ns"].to_numpy()
+    return known[by_rank_and_time(rank, enqueue, np.zeros(len(known), np.int64))]
 
 
 def _ready(on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
@@ -163,7 +163,7 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
         table, waits, windows = _shifted(table, waits, windows, dict(zip(ranks.tolist(), ahead.tolist(), strict=True)))
     events, step_of_mark = _events(table, waits, windows, ranks)
     op = ops_of(table)
-    parts, leads = parts_of(table)
+    parts, leads = parts_of(table, op)
     graph = linked(events, parts, leads)
     marks = _marks(events, step_of_mark)
     step, position = _steps(events, marks)

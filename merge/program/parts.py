@@ -80,7 +80,7 @@ def ops_of(table: pl.DataFrame) -> Any:
 
 def _codes(texts: pl.Series) -> tuple[Integers, list[str]]:
     """A number for each text, and the texts by number."""
-    coded = texts.fill_null("").cast(pl.Categorical)
+    coded = (texts.fill_null("") if texts.null_count() else texts).cast(pl.Categorical)
     known, codes = numbered(coded.to_physical().to_numpy().astype(np.int64))
     first = np.empty(len(known), np.int64)
     first[codes] = np.arange(len(codes))
@@ -91,14 +91,14 @@ def _is_in(codes: Integers, names: Sequence[str], wanted: Sequence[str]) -> Flag
     return np.isin(codes, [number for number, name in enumerate(names) if name in wanted])
 
 
-def parts_of(table: pl.DataFrame) -> tuple[Parts, Integers]:
-    """Parts, a row each, and pairs of a join and a part that leads it."""
+def parts_of(table: pl.DataFrame, ops: Integers) -> tuple[Parts, Integers]:
+    """Parts, a row each, and pairs of a join and a part that leads it; `ops` are those of `ops_of`."""
     op, names = _codes(table["op"])
     rank, peer = table["rank"].to_numpy(), table["peer"].fill_null(-1).to_numpy()
     collective = table["collective"].to_numpy()
     from_root, to_root = (_is_in(op, names, ops) & (peer >= 0) for ops in (FROM_ROOT, TO_ROOT))
     is_root = rank == peer
-    root = meeting_roots(table, ops_of(table), from_root | to_root, is_root, from_root == is_root)
+    root = meeting_roots(table, ops, from_root | to_root, is_root, from_root == is_root)
     from_root, to_root = (some & (root < 0) for some in (from_root, to_root))
     pair = _is_in(op, names, POINT_TO_POINT)
     sent = _is_in(op, names, ("send",)) & _is_buffered(table, collective)
@@ -131,6 +131,8 @@ FROM_ROOT, TO_ROOT = (tuple(name for name, op in COLLECTIVE_OPS.items() if op.be
 
 def _led(collective: Integers, led: Flags, leads: Flags) -> Integers:
     """Pairs of parts of one collective, the first of those led and the second of those that lead."""
+    if not led.any():
+        return np.empty((0, 2), np.int64)
     one = pl.DataFrame({"collective": collective[led], "led": np.flatnonzero(led)})
     other = pl.DataFrame({"collective": collective[leads], "leads": np.flatnonzero(leads)})
     return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)

@@ -112,6 +112,11 @@ class Sources:
         """`STEPS`; None for traces of other programs."""
         return read_table(self.opened, STEPS) if self.is_recorded else None
 
+    @property
+    def steps_in_detail(self) -> Loaded | None:
+        """The same of the ranks whose timelines are read, where these are all."""
+        return self.recorded_steps if self._many is None else None
+
     @cached_property
     def tables(self) -> RecordedTables:
         """What totals are made of."""
@@ -235,16 +240,15 @@ class Sources:
         def take(rank: Rank, found: TracedWaits) -> None:
             traced[rank.number] = found
 
-        steps = self.recorded_steps if self._many is None else None
         found = _tried(lambda: run_operators(
-            self.in_detail, rates, steps=steps, beside=beside, take=take,
+            self.in_detail, rates, steps=self.steps_in_detail, beside=beside, take=take,
             asked=Asked(selection=Selection(), keys=columns_of(OPERATORS_BY))))
         return found, traced
 
     @cached_property
     def _waits(self) -> RunWaits | DataError:
         traced = {} if any(rank.has(WAITS) for rank in self.in_detail.ranks) else self._operators[1]
-        return _tried(lambda: run_waits(self.in_detail, traced=traced))
+        return _tried(lambda: run_waits(self.in_detail, steps=self.steps_in_detail, traced=traced))
 
     @cached_property
     def _memory(self) -> RunMemory | DataError:

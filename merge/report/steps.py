@@ -169,7 +169,7 @@ def script_lines(sources: Sources) -> Columns:
     Raises:
         AbsentError: No samples were taken.
     """
-    found = lines_of(sources.in_detail)
+    found = lines_of(sources.in_detail, sources.steps_in_detail)
     if found.is_empty():
         raise AbsentError("no lines of the script were sampled", remedy="record them with --steps trace=6")
     return columns_of(found.head(MOST_LINES))

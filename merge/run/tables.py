@@ -173,9 +173,9 @@ def _columns(ranks: Sequence[Rank], table: Table, types: Types, wanted: pl.Expr 
         OSError: A file cannot be read, or is not what the rank wrote; and the others of `DAMAGE`.
     """
     found = pl.scan_parquet([readable(rank.folder / table.file, check_size) for rank in ranks], glob=False)
-    if found.collect_schema().get(COLUMN) == pl.List:
+    there = found.collect_schema()
+    if there.get(COLUMN) == pl.List:
         found = as_written_now(found.collect()).lazy()
-    there = set(found.collect_schema().names())
     rows = found.select(
         (pl.lit(None) if column.nullable and column.name not in there else pl.col(column.name))
         .cast(types[column.type]).alias(column.name) for column in table.columns)

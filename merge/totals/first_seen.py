@@ -38,9 +38,9 @@ class FirstSeen:
         return found.to_numpy().astype(np.int64)
 
     def _found(self, frame: pl.DataFrame) -> pl.Series:
-        known = self._rows.select(self._keys).with_row_index("number")
-        keys = frame.select(self._keys)
-        return keys.join(known, on=self._keys, how="left", nulls_equal=True, maintain_order="left")["number"]
+        known = self._rows.lazy().select(self._keys).with_row_index("number")
+        return frame.lazy().select(self._keys).join(
+            known, on=self._keys, how="left", nulls_equal=True, maintain_order="left").collect()["number"]
 
     def grown(self, values: NDArray[Any], fill: float = 0) -> NDArray[Any]:
         """An array with a row for each, those that it lacks filled."""

@@ -74,7 +74,6 @@ class Adding:
         self._parts: list[_OfSome] = []
         self._ops = FirstSeen(KEYS)
         self._sums = np.zeros((0, len(SUMS)))
-        self.add(of_a_rank(empty(_NEEDED)))
 
     def add(self, rows: pl.DataFrame) -> None:
         """Operators of some ranks; all rows of a rank together."""
@@ -90,6 +89,8 @@ class Adding:
 
     def sums(self) -> OperatorSums:
         """Of all that were added."""
+        if not self._parts:
+            self.add(of_a_rank(empty(_NEEDED)))
         return OperatorSums(
             of_ranks=pl.concat([part.of_ranks for part in self._parts]),
             model_flops=pl.concat([part.model_flops for part in self._parts]),

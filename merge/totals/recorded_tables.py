@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -14,9 +15,10 @@ from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.totals.modules import read_modules
 from distprof.merge.totals.operator_sums import OperatorSums, read_operators
 from distprof.merge.totals.parameters import HeldParameters, read_parameters
+from distprof.merge.totals.step_time import StepTime, step_time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordedTables:
     """The tables that totals are made of; each is read once a command and passed on.
 
@@ -29,6 +31,11 @@ class RecordedTables:
     """`MERGED_MODULES`."""
     parameters: HeldParameters
     problems: Sequence[Unreadable]
+
+    @cached_property
+    def step_time(self) -> StepTime | None:
+        """That of the steps."""
+        return step_time(self.steps)
 
 
 def read_tables(run: Run, steps: Loaded | None = None, *, holders: Run | None = None) -> RecordedTables:

@@ -155,9 +155,8 @@ def step_time_data(found: StepTime | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def passes_of(steps: pl.DataFrame) -> list[dict[str, Any]]:
+def passes_of(steps: pl.DataFrame, usual: StepTime | None) -> list[dict[str, Any]]:
     """What steps of each pass take: `pass`, `num_steps`, `time_ns` and `ratio` to the step time, null without one."""
-    usual = step_time(steps)
     names = steps.sort("step")["pass"].cast(pl.String).unique(maintain_order=True).to_list()
     each = [(name, found) for name in names if (found := step_time(steps, (name,))) is not None]
     return [{"pass": name, "num_steps": found.num_steps, "time_ns": found.time_ns,

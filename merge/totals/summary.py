@@ -21,7 +21,7 @@ from distprof.merge.totals.description import described
 from distprof.merge.totals.later_steps import steps_data
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE, OperatorSums
 from distprof.merge.totals.recorded_tables import RecordedTables
-from distprof.merge.totals.step_time import StepTime, on_device, passes_of, step_time
+from distprof.merge.totals.step_time import StepTime, on_device, passes_of
 from distprof.merge.totals.totals import (
     evaluation,
     model_totals,
@@ -58,7 +58,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
     ranks = per_rank(run, tables)
     coverage, uncounted = _coverage(tables.operators)
     about = described(run, found.clock)
-    usual = step_time(tables.steps)
+    usual = tables.step_time
     work = None if usual is None else workload(tables.steps, usual)
     values = {
         **about,
@@ -68,7 +68,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         "step": _step(run, ranks, tables, work, peak),
         "evaluation": evaluation(tables),
         "slowest_rank": _slowest(ranks),
-        "passes": passes_of(tables.steps),
+        "passes": passes_of(tables.steps, usual),
         "steps": steps_data(run, tables.steps),
         "communication": communicated,
         "modules": _top_modules(modules),
@@ -106,7 +106,7 @@ def _unlike(work: Workload | None) -> list[CountedUnlike]:
 def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload | None,
           peak: float | None) -> dict[str, Any]:
     """The step time and its parts, and rates of the whole job: what was counted, in the time that as much takes."""
-    usual = step_time(tables.steps)
+    usual = tables.step_time
     mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE)}
     counted_ns = work.counted_ns if work is not None else None if usual is None else usual.time_ns
     flops = [mean[name] for name in FLOPS_OF_PHASE]

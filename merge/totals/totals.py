@@ -23,7 +23,7 @@ from distprof.merge.totals.modules import as_whole
 from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE
 from distprof.merge.totals.parameters import HeldParameters, model_params
 from distprof.merge.totals.recorded_tables import RecordedTables
-from distprof.merge.totals.step_time import on_device, step_time
+from distprof.merge.totals.step_time import StepTime, on_device
 from distprof.peaks.published import peak
 
 PARAMS = ("params", "stored_params", "unique_params")
@@ -34,7 +34,7 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     """One row per rank: `rank`, every quantity, every time as a part of the step time; null where the rank did not
     record it.
     """
-    timed = _timed(on_device(tables.steps))
+    timed = _timed(on_device(tables.steps), tables.step_time)
     found = (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))
@@ -45,11 +45,11 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     return _with_counts_of_replicas(run, found) if run.light_ranks else found
 
 
-def _timed(steps: pl.DataFrame) -> pl.DataFrame:
+def _timed(steps: pl.DataFrame, usual: StepTime | None) -> pl.DataFrame:
     """What timers show of each rank, as parts of the step time."""
     timed = steps.filter(pl.col("pass") == TIME).group_by("rank", maintain_order=True).agg(
         *(pl.col(column).mean().alias(name) for name, column in TIMES.items()), pl.col("samples").mean())
-    usual, measured = step_time(steps), timed["step_ns"].mean()
+    measured = timed["step_ns"].mean()
     scale = 1.0 if usual is None or not isinstance(measured, float) else usual.scale(measured)
     return timed.with_columns(pl.col(list(TIMES)) * scale)
 
@@ -71,12 +71,13 @@ def _params(rank: Rank) -> dict[str, int | None]:
 
 def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
     """mean, min and max over ranks, and the ranks of the extremes; nulls where no rank has it."""
-    known = ranks.filter(pl.col(quantity).is_not_null()).sort(quantity, "rank")
-    if known.is_empty():
+    known = sorted((value, rank) for value, rank in zip(
+        ranks[quantity].to_list(), ranks["rank"].to_list(), strict=True) if value is not None)
+    if not known:
         return dict.fromkeys(SPREAD)
-    first, last = known.row(0, named=True), known.row(-1, named=True)
-    return {"mean": as_whole(known[quantity].mean()), "min": as_whole(first[quantity]), "max": as_whole(last[quantity]),
-            "min_rank": first["rank"], "max_rank": last["rank"]}
+    (least, first), (most, last) = known[0], known[-1]
+    return {"mean": as_whole(pl.Series([value for value, _ in known]).mean()), "min": as_whole(least),
+            "max": as_whole(most), "min_rank": first, "max_rank": last}
 
 
 def model_totals(run: Run, ranks: pl.DataFrame, parameters: HeldParameters) -> dict[str, float | int | None]:
@@ -125,7 +126,7 @@ def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
     if not seen["evaluation_calls"].sum() and counted.is_empty():
         return None
     num_ranks = max(len(operators.of_ranks), 1)
-    timed, usual = on_device(steps).filter(pl.col("pass") == TIME), step_time(steps)
+    timed, usual = on_device(steps).filter(pl.col("pass") == TIME), tables.step_time
     measured: Any = timed["duration_ns"].mean()
     took: Any = timed["evaluation_ns"].fill_null(0).mean()
     return {

@@ -75,12 +75,14 @@ class RunWaits:
             devices=devices.of_steps(steps or settled_steps(sorted(set(devices.steps["step"].to_list())))))
 
 
-def run_waits(run: Run, *, queues: bool = False, traced: Mapping[int, TracedWaits] = NOTHING_READ) -> RunWaits:
+def run_waits(run: Run, *, queues: bool = False, steps: Loaded | None = None,
+              traced: Mapping[int, TracedWaits] = NOTHING_READ) -> RunWaits:
     """Reads the waits of a run.
 
     Args:
         run: The run.
         queues: Reads timelines for the queues of devices where they are not needed for waits.
+        steps: Its `STEPS`, where they were read already.
         traced: By rank, `waits_of_timeline` of timelines that were read already.
 
     Raises:
@@ -89,7 +91,8 @@ def run_waits(run: Run, *, queues: bool = False, traced: Mapping[int, TracedWait
     run = with_timelines(run)
     if run.kind == "traces":
         return _of_timelines(run, None, empty_compilations(), [], traced)
-    steps, found, compiled = (read_table(run, table) for table in (STEPS, WAITS, COMPILATIONS))
+    steps = steps or read_table(run, STEPS)
+    found, compiled = (read_table(run, table) for table in (WAITS, COMPILATIONS))
     compilations = compiled.rows.select(COMPILED.keys())
     problems = [*steps.problems, *found.problems, *compiled.problems]
     if not found.ranks:

@@ -8,27 +8,27 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.contract.tables import COLLECTIVES, LINES, STEPS
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import read_table
+from distprof.merge.run.tables import Loaded, read_table
 
 PLACE = ("file", "line", "function")
 SCHEMA = {"file": pl.String(), "line": pl.Int64(), "function": pl.String(), "mean_ns": pl.Float64(),
           "most_ns": pl.Float64(), "most_rank": pl.Int64(), "ratio": pl.Float64()}
 
 
-def script_lines(run: Run) -> pl.DataFrame:
+def script_lines(run: Run, steps: Loaded | None = None) -> pl.DataFrame:
     """Time per step of each line that samples saw outside of waits: `SCHEMA`, the most first.
 
     `mean_ns` is the mean over the ranks that have samples, `most_ns` that of the rank `most_rank`, and `ratio` the mean
-    as a part of their steps.
+    as a part of their steps. `steps` are the run's, where they were read already.
     """
     samples = read_table(run, LINES).rows if run.kind == "distprof" else None
     if samples is None or samples.is_empty():
         return pl.DataFrame(schema=SCHEMA)
-    steps = read_table(run, STEPS).rows.filter(pl.col("pass").is_in((TRACE, ARRIVALS)))
+    taken = (steps or read_table(run, STEPS)).rows.filter(pl.col("pass").is_in((TRACE, ARRIVALS)))
     calls = read_table(run, COLLECTIVES.only("rank", "wait_start_ns", "wait_end_ns")).rows
-    spent = spent_in_lines(samples, steps, calls).group_by("rank", *PLACE).agg(pl.col("ns").sum())
+    spent = spent_in_lines(samples, taken, calls).group_by("rank", *PLACE).agg(pl.col("ns").sum())
     ranks = samples["rank"].n_unique()
-    step_ns = steps.filter(pl.col("rank").is_in(samples["rank"].unique().implode()))["duration_ns"].to_numpy().mean()
+    step_ns = taken.filter(pl.col("rank").is_in(samples["rank"].unique().implode()))["duration_ns"].to_numpy().mean()
     return spent.sort("rank").group_by(*PLACE).agg(
         mean_ns=pl.col("ns").sum() / ranks, most_ns=pl.col("ns").max(),
         most_rank=pl.col("rank").sort_by("ns", descending=True).first()).with_columns(

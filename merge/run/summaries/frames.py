@@ -18,13 +18,13 @@ from distprof.contract.rank_summary import (
     NUMBERS,
     SEQUENCE_COLUMNS,
     TIMES,
+    UNKNOWN,
     WAIT_COLUMNS,
     Arrivals,
     PackedTable,
 )
 from distprof.contract.tables import COLLECTIVES, Column, Table
 from distprof.merge.run.summaries.summaries import Joined, Summaries
-from distprof.summaries.arrivals import UNKNOWN
 
 TYPES: dict[str, pl.DataType] = {"int64": pl.Int64(), "float64": pl.Float64(), "bool": pl.Boolean(),
                                  "string": pl.String(), "category": pl.String()}

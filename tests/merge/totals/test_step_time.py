@@ -73,7 +73,8 @@ def test_a_step_that_not_all_ranks_have_does_not_count():
 
 
 def test_what_passes_cost_is_told_beside_it():
-    found = passes_of(steps(("count", 99), ("time", 9), ("time", 9), ("trace", 19), ("trace", 19)))
+    taken = steps(("count", 99), ("time", 9), ("time", 9), ("trace", 19), ("trace", 19))
+    found = passes_of(taken, step_time(taken))
     assert [(one["pass"], one["num_steps"], one["ratio"]) for one in found] == [
         ("count", 1, 10.0), ("time", 2, 1.0), ("trace", 2, 2.0)]
 

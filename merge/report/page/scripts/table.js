@@ -26,6 +26,7 @@ function table(columns, rows, { caption = "", filter = "", sort = null, tall = f
     "aria-label": caption || filter || columns[0].label }, grid), more);
 }
 
+const LONGEST_NAME = 100;
 const textual = column => ["name", "file", "text"].includes(column.kind);
 const isName = column => column.kind === "name" || column.kind === "file";
 
@@ -33,7 +34,7 @@ function line(columns, row) {
   return el("tr", {}, columns.map((column, index) => {
     const value = row[column.key];
     const content = column.key === "module" && value === "" ? "(root)" : column.kind === "file" ? fileName(value)
-      : textual(column) ? shown(value) : figure(value, column.kind);
+      : column.kind === "name" ? briefName(shown(value)) : textual(column) ? shown(value) : figure(value, column.kind);
     return index === 0 ? el("th", { scope: "row", class: isName(column) ? "name" : null }, content)
       : el("td", { class: isName(column) ? "name" : textual(column) ? "text" : null }, content);
   }));
@@ -41,6 +42,9 @@ function line(columns, row) {
 
 /** The last part of a path; the whole one is shown to who points at it. */
 const fileName = path => path ? el("span", { title: shown(path) }, shown(path.split(/[\\/]/).at(-1))) : shown(path);
+
+/** Names of kernels have all their types in them; the whole one is shown to who points at it. */
+const briefName = name => name.length <= LONGEST_NAME ? name : el("span", { title: name }, `${name.slice(0, LONGEST_NAME - 1)}…`);
 
 function matches(row, columns, words) {
   return !words || columns.some(column => textual(column) && shown(row[column.key]).toLowerCase().includes(words));

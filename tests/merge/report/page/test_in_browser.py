@@ -45,6 +45,14 @@ def test_a_long_path_does_not_stick_out(opened: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
+def test_long_names_of_kernels_are_cut_and_shown_whole_to_who_points_at_them(opened: Any) -> None:
+    kernel = "void at::native::reduce_kernel<" + "at::native::func_wrapper_t<float>, " * 20 + ">"
+    page = opened(with_names(document(), kernel), viewport=WIDE).page
+    cells = page.locator("#operators tbody .name span")
+    assert cells.first.get_attribute("title") == kernel
+    assert kernel.startswith(cells.first.inner_text().rstrip("…")) and len(cells.first.inner_text()) == 100
+
+
 def test_axe_finds_nothing(browser: Any, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     file = tmp_path / "report.html"
