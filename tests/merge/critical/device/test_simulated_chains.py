@@ -153,8 +153,8 @@ def test_chains_of_timelines_that_cannot_be_end_and_add_up(seed):
                      "cuda_runtime", chance.randint(0, span), chance.choice([0, 1, chance.randint(0, span)]), call,
                      "host", "main"))
         rows.append((chance.choice(["gemm", "Memcpy DtoH (Device -> Pageable)"]),
-                     chance.choice(["kernel", "gpu_memcpy"]), chance.randint(0, span), chance.choice([0, 1, chance.randint(0, span)]), call, "0",
-                     chance.choice("78")))
+                     chance.choice(["kernel", "gpu_memcpy"]), chance.randint(0, span),
+                     chance.choice([0, 1, chance.randint(0, span)]), call, "0", chance.choice("78")))
     events = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(sequence_number=pl.lit(None, pl.Int64))
     windows = pl.DataFrame([(0, 0, span // 2, True), (1, span // 2, span + 1, True)], schema=WINDOWS, orient="row")
     path = device_path(0, events, windows)
