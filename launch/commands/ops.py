@@ -75,6 +75,9 @@ LONGEST = 64
                    "or kernels.")
 @click.option("--longest", default=None, type=click.IntRange(min=2), metavar="N",
               help=f"With --sequences: most kernels of a sequence.  [default: {LONGEST}]")
+@click.option("--counters", is_flag=True,
+              help="Show counters of CUPTI that are in traces, by operator and kernel. Only with --rank, --top and "
+                   "--json.")
 @click.option("--torch", "as_torch", is_flag=True,
               help="Print what torch's key_averages().table() prints, for one --rank. --by shape groups like "
                    "group_by_input_shape, --by stack like group_by_stack_n; --sort and --top are its sort_by and "
@@ -86,7 +89,8 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
         phases: tuple[str, ...], stack: int | None, min_time: float | None, max_time: float | None, form: str | None,
         parquet: Path | None, peak: float | None, bandwidth: float | None, sequences: bool, longest: int | None,
-        as_torch: bool, attempt: int | None, strict: bool, workers: int | None, scheduler: str | None) -> None:
+        counters: bool, as_torch: bool, attempt: int | None, strict: bool, workers: int | None,
+        scheduler: str | None) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
 
     RUN is a run directory, traces from torch.profiler, or a merge of either. FLOPs come from the count pass; without
@@ -102,6 +106,14 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
             one is not None for one in (*by, *types, dtype, min_time, max_time, parquet, peak, bandwidth))):
         raise UsageError("--sequences can be combined only with --longest, --op, --module, --rank, --step, --phase, "
                          "--sort, --top and --json")
+    if counters:
+        others = (op, module, dtype, min_time, max_time, parquet, peak, bandwidth, sort, *by, *types, *steps, *phases)
+        if sequences or as_torch or form not in (None, "json") or any(one is not None for one in others):
+            raise UsageError("--counters can be combined only with --rank, --top and --json")
+        from distprof.merge.text.counters import counters_text
+
+        show(counters_text(*given_runs(runs, attempt), ranks=ranks, top=top, as_json=form == "json", strict=strict))
+        return
     if as_torch:
         others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
         if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
@@ -119,8 +131,10 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
     with reading_in(given_workers(workers, scheduler)):
         if sequences:
-            show(_sequences(*runs, selection=selection, most=longest or LONGEST, sort=sort or "self", top=top,
-                            as_json=form == "json", strict=strict))
+            from distprof.merge.text.sequences import sequences_text
+
+            show(sequences_text(*runs, selection=selection, most=longest or LONGEST, sort=sort or "self", top=top,
+                                as_json=form == "json", strict=strict))
             return
         show(ops_text(*runs, selection=selection, by=by or ("op",), num_frames=stack or FRAMES, sort=sort or "self",
                       top=top, form=form or "text", parquet=parquet, peak=peak, bandwidth=bandwidth, strict=strict))
@@ -183,31 +197,6 @@ def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num
     shown = OperatorsShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(by)), top=top, paths=runs,
                            problems=problems)
     return render(shown, Page(), markdown=form == "markdown")
-
-
-def _sequences(*runs: Path, selection: Selection, most: int, sort: str, top: int | None, as_json: bool,
-               strict: bool) -> str:
-    """Sequences of kernels that come again, as text or JSON; see `run_sequences` and `ops_text`.
-
-    Raises:
-        DataError: The run cannot be read, or nothing in it ran on a GPU.
-        UsageError: There is no such order, rank, step or phase.
-        IncompleteError: Something is missing and `strict` is set.
-    """
-    from distprof.merge.operators.merged_operators import run_of_merge
-    from distprof.merge.operators.sequences import run_sequences
-    from distprof.merge.run.open_run import open_run
-    from distprof.merge.text.problems import fail_if_incomplete
-    from distprof.merge.text.sequences import TOP, SequencesShown, render, sequences_data
-    from distprof.reporters.page import Page
-
-    run = open_run(*run_of_merge(*runs).paths)
-    found = run_sequences(run, selection, most=most, sort=sort, top=top or (None if as_json else TOP))
-    problems = [*run.problems, *found.problems]
-    fail_if_incomplete(problems, strict=strict)
-    if as_json:
-        return json.dumps(sequences_data(run, found, most), indent=1)
-    return render(SequencesShown(run=run, found=found, most=most, top=top, paths=runs, problems=problems), Page())
 
 
 def _torch_table(runs: Sequence[Path], *, rank: int | None, by_shape: bool, num_frames: int, sort: str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,10 +11,13 @@ from typing import Any
 
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
-from distprof.merge.operators.sequences import KernelSequence, RunSequences
+from distprof.merge.operators.merged_operators import run_of_merge
+from distprof.merge.operators.selection import Selection
+from distprof.merge.operators.sequences import KernelSequence, RunSequences, run_sequences
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import cut
-from distprof.merge.text.problems import show_problems
+from distprof.merge.text.problems import fail_if_incomplete, show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 from distprof.units import UNKNOWN, counted, duration, percent, spans
@@ -21,6 +25,33 @@ from distprof.units import UNKNOWN, counted, duration, percent, spans
 TOP = 10
 SPELLED = 3
 """Sequences whose kernels are listed, without --top."""
+
+
+def sequences_text(*runs: Path, selection: Selection, most: int, sort: str, top: int | None, as_json: bool,
+                   strict: bool) -> str:
+    """Sequences of kernels that come again, as text or JSON.
+
+    Args:
+        *runs: A run directory, or several of one job; traces of other programs; or a merge of them.
+        selection: Which kernels.
+        most: Longest length.
+        sort: What is largest in the first one.
+        top: How many; without all in JSON, and `TOP` in text.
+        as_json: Gives JSON.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read, or nothing in it ran on a GPU.
+        UsageError: There is no such order, rank, step or phase.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    run = open_run(*run_of_merge(*runs).paths)
+    found = run_sequences(run, selection, most=most, sort=sort, top=top or (None if as_json else TOP))
+    problems = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    if as_json:
+        return json.dumps(sequences_data(run, found, most), indent=1)
+    return render(SequencesShown(run=run, found=found, most=most, top=top, paths=runs, problems=problems), Page())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

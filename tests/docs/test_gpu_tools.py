@@ -10,8 +10,8 @@ from support.jobs import ROOT, called
 PAGE = (ROOT / "docs" / "gpu-tools.md").read_text()
 COMMANDS = sorted(set(re.findall(r"`distprof ([^`]*)`", PAGE)))
 TRACE = ROOT / "tests" / "support" / "data" / "h100_streams.json.gz"
-REFUSED = {"critical-path": "no collectives with known times", "merge": "memory"}
-"""What the trace of one GPU, without collectives and without memory, has no answer to."""
+REFUSED = {"critical-path": "no collectives with known times", "merge": "memory", "ops": "no counters of CUPTI"}
+"""What the trace of one GPU, without collectives, memory and counters, has no answer to."""
 
 
 @pytest.fixture

@@ -24,14 +24,14 @@ def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
     on_device = np.flatnonzero(timeline.type >= NUM_HOST)
     calls = np.flatnonzero(timeline.type == RUNTIME)
     launch = launches(timeline, on_device, calls)
-    around = np.where(launch >= 0, _operator_around(timeline, nesting)[launch], -1)
+    around = np.where(launch >= 0, operator_around(timeline, nesting)[launch], -1)
     operators = np.flatnonzero(timeline.type == OPERATOR)
     by_id = joined(timeline.external, on_device, operators)
     found[on_device] = np.where(around >= 0, around, np.where(by_id >= 0, by_id, launch))
     return found
 
 
-def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
+def operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
     """Row of the innermost operator that each slice is or lies in; -1 for none."""
     found = np.where(timeline.type == OPERATOR, np.arange(len(timeline.type)), -1)
     for rows, parents in nesting.downwards():

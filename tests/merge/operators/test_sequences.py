@@ -3,7 +3,7 @@
 import gzip
 import json
 import shutil
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -104,38 +104,45 @@ def data(*words):
     return json.loads(done.stdout)
 
 
-def of_file(path, device_calls):
-    """Kernels of the trace of a rank as in `trace`, without steps: those of a launch in the trace."""
+def of_file(path):
+    """Kernels, copies and fills of the trace of a rank, as those of `trace`, in steps if it marks some."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    steps = [(one["ts"], one["ts"] + one["dur"], one["name"]) for one in events
+             if one["name"].startswith("ProfilerStep#") and one.get("cat") == "user_annotation"]
+    calls = {one["args"]["correlation"]: one["ts"] for one in events
+             if one.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in one.get("args", {})}
     known = []
-    for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
-        if str(event.get("cat")).lower() in ON_DEVICE:
-            device_calls[event["name"]] += 1
-            known.append((event["pid"], event["tid"], event["name"], event["ts"], event["ts"] + event["dur"]))
+    for one in events:
+        if one.get("cat") in ON_DEVICE:
+            at = calls.get(one["args"].get("correlation"))
+            inside = [name for begin, end, name in steps if at is not None and begin <= at < end]
+            if inside or not steps:
+                known.append(((one["pid"], one["tid"], *inside), one["name"], round(one["ts"] * 1000),
+                              round((one["ts"] + one["dur"]) * 1000)))
     return known
 
 
-def test_a_trace_of_an_h100(tmp_path):
-    path = Path(shutil.copy(H100, tmp_path / "trace_rank0.json.gz"))
-    calls = Counter()
-    of_file(path, calls)
-    rows = data(path)["sequences"]
-    assert rows
-    for row in rows:
-        for name, times in Counter(one["name"] for one in row["kernels"]).items():
-            assert row["calls"] * times <= calls[name]
+def check_file(path):
+    known, found = of_file(path), data(path)
+    assert found["num_commands"] == len(known) and found["sequences"]
+    for row in found["sequences"]:
+        parts = list(occurrences(known, [one["name"] for one in row["kernels"]]))
+        assert row["calls"] == len(parts)
+        assert row["device_ns"] == pytest.approx(sum(end - start for part in parts for _, start, end in part), rel=1e-3)
+    return found["sequences"]
+
+
+def test_in_a_trace_of_an_h100_they_are_counted_as_by_hand(tmp_path):
+    check_file(Path(shutil.copy(H100, tmp_path / "trace_rank0.json.gz")))
 
 
 @pytest.mark.skipif(not GPU.is_dir(), reason="needs the traces of ../shared/traces/gpu")
-def test_layers_of_a_served_model_are_found():
-    found = data(GPU / "b200_eager_vllm.json.gz")
-    known = [((pid, tid), name, round(start * 1000), round(end * 1000)) for pid, tid, name, start, end in of_file(
-        GPU / "b200_eager_vllm.json.gz", Counter())]
-    first = found["sequences"][:5]
-    assert [(row["calls"], row["length"]) for row in first[:2]] == [(18, 50), (35, 24)]  # 36 layers, two by two alike
-    for row in first:
-        parts = list(occurrences(known, [one["name"] for one in row["kernels"]]))
-        assert row["calls"] == len(parts)
-        assert row["device_ns"] == pytest.approx(sum(end - start for part in parts for _, start, end in part), abs=2e3)
+@pytest.mark.parametrize(("name", "first"), [
+    ("a100_nccl_data", None), ("a100_negative_queue", None), ("mi300_resnet_act_checkpoint", None),
+    ("b200_eager_vllm", [(18, 50), (35, 24)])])  # 36 layers, two by two alike
+def test_in_other_traces_of_gpus_as_well(name, first):
+    rows = check_file(GPU / f"{name}.json.gz")
+    assert first is None or [(row["calls"], row["length"]) for row in rows[:2]] == first
 
 
 LAYERS = [[(name, 7) for name in ("gemm", *("add", "mul", "gemm") * 2, "mul", "mul")]] * 2
