@@ -115,7 +115,7 @@ def _step(step: int | None, mine: pl.DataFrame, rows: pl.DataFrame,
         start=pl.col("arrival_ns").min(), end=pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
     place = dict(zip(mine["collective"].to_list(), range(len(mine)), strict=True))
     # the device of a rank may work on the collectives of a step when its host is in the next one
-    over = max(end, rows["end_ns"].max() or end)  # type: ignore[call-overload]
+    over = max(end, rows["end_ns"].max() or end)
     return {
         "step": step, "start_ns": start, "duration_ns": end - start, "shown_ns": over - start,
         "calls": columns_of(mine),
