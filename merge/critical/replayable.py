@@ -178,7 +178,8 @@ def _check(run: Run, clock: Clock, job: Job) -> None:
     what = f"in {run.path}"
     if not len(job.graph.parts):
         raise DataError(f"no collectives with known times {what}",
-                        hint="distprof comms RUN shows what was recorded")
+                        hint="distprof comms RUN shows what was recorded" if len(run.ranks) > 1 else
+                        "a rank alone has a path only through a GPU; distprof ops RUN shows where its time goes")
     if not len(job.steps):
         raise DataError(f"no steps with collectives {what}")
     if len(job.ranks) > 1 and not (job.graph.events.kind == WAIT).any():

@@ -50,12 +50,13 @@ class Walk:
 
     def back(self, command: int, start_ns: int) -> list[Link]:
         """The chain from where a command begins back to a time, latest first; cut there."""
-        links, commands, found = list[Link](), self._commands, self._found
+        links, commands, found, passed = list[Link](), self._commands, self._found, set[int]()
         while int(commands.start_ns[command]) > start_ns:
             begins, bound = int(commands.start_ns[command]), found.bound[command]
-            if bound == NOTHING:
+            if bound == NOTHING or command in passed:  # what takes no time may seem to wait for itself
                 links.append(Link(UNSHOWN, start_ns, begins, command))
                 break
+            passed.add(command)
             if bound == LAUNCH:
                 issued = int(found.issued_ns[command])
                 late = begins - issued > LATENCY_NS + max(found.usual_ns[LAUNCH], 0)

@@ -140,3 +140,25 @@ def test_commands_off_the_chain_may_take_as_much_longer_as_their_slack():
     assert found[0, True] > 40 and found[0, True] >= 0.95 * (found[0, True] + found[0, False]), found
     # what a stream or a call waited for is inferred, and slack is none too large where several are possible
     assert found[500_000, True] >= 0.65 * (found[500_000, True] + found[500_000, False]), found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_chains_of_timelines_that_cannot_be_end_and_add_up(seed):
+    """Commands without length, before their launches, several at once in a stream, correlations of others."""
+    chance, span = random.Random(seed), random.Random(seed).choice([50, 1000, 100_000])
+    rows = []
+    for number in range(chance.randint(2, 60)):
+        call = chance.choice([None, 0, chance.randint(1, 60), number + 1])
+        rows.append((chance.choice(["cudaLaunchKernel", "cudaDeviceSynchronize", "cudaStreamWaitEvent"]),
+                     "cuda_runtime", chance.randint(0, span), chance.choice([0, 1, chance.randint(0, span)]), call,
+                     "host", "main"))
+        rows.append((chance.choice(["gemm", "Memcpy DtoH (Device -> Pageable)"]),
+                     chance.choice(["kernel", "gpu_memcpy"]), chance.randint(0, span),
+                     chance.choice([0, 1, chance.randint(0, span)]), call, "0", chance.choice("78")))
+    events = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(sequence_number=pl.lit(None, pl.Int64))
+    windows = pl.DataFrame([(0, 0, span // 2, True), (1, span // 2, span + 1, True)], schema=WINDOWS, orient="row")
+    path = device_path(0, events, windows)
+    for row in [] if path is None else path.steps.to_dicts():
+        links = path.links.filter(pl.col("step") == row["step"])
+        assert (links["end_ns"] - links["start_ns"]).sum() == row["end_ns"] - row["start_ns"]
+        assert (links["start_ns"][1:] == links["end_ns"][:-1]).all()
