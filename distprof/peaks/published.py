@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Peak:
     year: int
 
 
+@cache
 def device_peaks(device_name: str) -> DevicePeaks | None:
     """The row of a device.
 

@@ -50,7 +50,9 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
     named = calls.select("step", *OF_CALL, op=pl.Series(op, dtype=pl.Int64), group=pl.Series(group, dtype=pl.Int64),
                          module=pl.Series(module, dtype=pl.Int64)).with_columns(
         pl.col(pl.Categorical).cast(pl.String))
-    steps = [_step(step, named, parts, starts) for step in parts["step"].unique(maintain_order=True).to_list()]
+    by_step = named.partition_by("step", as_dict=True, include_key=False)
+    steps = [_step(step, by_step[step,], some, starts)
+             for (step,), some in parts.partition_by("step", as_dict=True, maintain_order=True).items()]
     return {"steps": steps, "ops": ops, "groups": groups, "modules": modules}
 
 
@@ -106,15 +108,14 @@ def _groups(calls: pl.DataFrame) -> tuple[list[dict[str, Any]], list[int | None]
              "ranks": one["group_ranks"]} for one in named], place
 
 
-def _step(step: int | None, calls: pl.DataFrame, parts: pl.DataFrame,
+def _step(step: int | None, mine: pl.DataFrame, rows: pl.DataFrame,
           windows: dict[int | None, tuple[int, int]]) -> dict[str, Any]:
-    is_step = pl.col("step").eq_missing(pl.lit(step, pl.Int64))
-    mine, rows = calls.filter(is_step).drop("step"), parts.filter(is_step)
+    """One step of its calls and of their parts."""
     start, end = windows.get(step) or rows.select(
         start=pl.col("arrival_ns").min(), end=pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
     place = dict(zip(mine["collective"].to_list(), range(len(mine)), strict=True))
     # the device of a rank may work on the collectives of a step when its host is in the next one
-    over = max([end, *rows["end_ns"].drop_nulls().to_list()])
+    over = max(end, rows["end_ns"].max() or end)
     return {
         "step": step, "start_ns": start, "duration_ns": end - start, "shown_ns": over - start,
         "calls": columns_of(mine),

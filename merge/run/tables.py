@@ -97,6 +97,9 @@ def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
         return replace(some, rows=prepared(some.rows).rechunk())  # a chunk a file takes more than its few rows
 
+    if len(run.ranks) <= FILES_AT_ONCE:  # one piece, which is not worth a thread
+        yield from (load(0),) if run.ranks else ()
+        return
     with thread_pool(AT_ONCE) as executor:
         coming = deque[Future[Loaded]]()
         for first in range(0, len(run.ranks), FILES_AT_ONCE):

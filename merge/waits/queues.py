@@ -149,10 +149,12 @@ def devices_of_timeline(rank: int, timeline: RankTimeline,
 def _slices(timeline: RankTimeline) -> pl.DataFrame:
     """Commands and calls of the runtime, as `commands_of` needs them."""
     rows = np.flatnonzero((timeline.type >= NUM_HOST) | (timeline.type == RUNTIME))
-    names, types, threads = (pl.Series(words, dtype=pl.String) for words in (timeline.names, TYPES, timeline.threads))
-    thread = threads.gather(timeline.thread[rows])
+    processes = [thread.split(" ")[0] for thread in timeline.threads]
+    names, types, threads, process = (pl.Series(words, dtype=pl.String) for words in (
+        timeline.names, TYPES, timeline.threads, processes))
     return pl.DataFrame({
         "name": names.gather(timeline.name[rows]), "category": types.gather(timeline.type[rows]),
         "start_ns": timeline.start_ns[rows], "duration_ns": timeline.duration_ns[rows],
-        "correlation": timeline.correlation[rows], "process": thread.str.split(" ").list.first(), "thread": thread,
+        "correlation": timeline.correlation[rows], "process": process.gather(timeline.thread[rows]),
+        "thread": threads.gather(timeline.thread[rows]),
     }).with_columns(correlation=pl.when(pl.col("correlation") != NONE).then("correlation"))
