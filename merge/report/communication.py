@@ -197,6 +197,7 @@ def clock(sources: Sources, sample: Sample) -> dict[str, Any]:
     known = sources.comms.clock.to_json()
     hosts = {rank.number: rank.host or None for rank in sources.run.ranks}
     rows = [{**one, "host": hosts.get(one["rank"])} for one in known["ranks"] if one["rank"] in set(sample.ranks)]
-    names = ("rank", "host", "clock", "offset_ns", "drift_ppm", "drift_uncertainty_ppm", "uncertainty_ns")
+    names = ("rank", "host", "clock", "offset_ns", "drift_ppm", "drift_uncertainty_ppm", "uncertainty_ns",
+             "device_ns")
     return {**known, "sentence": clock_line(known), "ranks": columns_of_rows(rows, names),
             "pair_uncertainty_ns": sources.comms.clock.pair_uncertainty_ns()}
