@@ -81,6 +81,7 @@ def test_runs_are_compared_wherever_they_lie(sharded: Path, server: S3Server, bu
     assert server.objects(f"{bucket}/page.html")
 
 
+@pytest.mark.job
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
 def test_workers_of_a_merge_open_what_lies_elsewhere(engine: str, server: S3Server, bucket: str,

@@ -56,6 +56,7 @@ def test_prefixed_pids_become_ranks_again(tmp_path, prefixes):
     assert run.remarks == (SeveralRanksInFile(file=str(file)),) and not open_run(tmp_path / "out").remarks
 
 
+@pytest.mark.job
 def test_what_distprof_merged_comes_apart_and_together_again(tmp_path):
     for rank in range(3):
         write(tmp_path / "in" / f"rank{rank}.json", kineto(rank, 3, host="node0"))

@@ -17,7 +17,7 @@ class Stream:
     """A stream that is so far when each mark is taken."""
 
     def __init__(self) -> None:
-        self.now_ns, self.settled = 0, 0
+        self.now_ns, self.settled, self.uncertainty_ns = 0, 0, 700
 
     def mark(self) -> int:
         return self.now_ns
@@ -51,8 +51,9 @@ def resolved(*, on_device: bool, stood_still_ns: int, kernel: tuple[int, int] | 
     if future_ns is not None:
         call.end_ns, call.timed_by = future_ns, "future"
     recorder = CollectiveRecorder.__new__(CollectiveRecorder)
-    recorder.calls, recorder._streams = [call], stream
+    recorder.calls, recorder._streams, recorder.device_clock_ns = [call], stream, 0
     recorder._resolve_marks()
+    assert recorder.device_clock_ns == stream.uncertainty_ns
     assert call.mark is call.reached is call.waited is call.passed is None, "they hold memory of the device"
     return collective_rows([call])[0]
 
