@@ -19,6 +19,9 @@ from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_even
 
 PATIENCE_NS = 2_000_000_000
 """How long a row waits for its time on the device; then it is written without it."""
+ALIKE = 1.25
+"""Times what its marked steps make expect, that a row may take: else one that was not marked was long, and nothing is
+known of its phases."""
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 
 
@@ -108,13 +111,14 @@ def _is_over(held: _Held) -> bool:
 
 
 def _phases(held: _Held) -> Row:
-    """The span of a row, divided as its marked steps were on the device; nothing where no marked step has a forward.
+    """The span of a row, divided as its marked steps were on the device; nothing where these do not stand for it.
 
     Raises:
         RuntimeError: A mark is of another device, or of a stream that has not come to it.
     """
-    total, data, forward, optimizer = (sum(times) for times in zip(*marked_steps(held.marks), (0.0,) * 4, strict=True))
-    if not total:
+    steps = [*marked_steps(held.marks)]
+    total, data, forward, optimizer = (sum(times) for times in zip(*steps, (0.0,) * 4, strict=True))
+    if not total or held.row["device_ns"] > ALIKE * 1e6 * total * held.row["num_steps"] / len(steps):
         return {}
     if held.is_inference:
         data = total - forward - optimizer

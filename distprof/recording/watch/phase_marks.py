@@ -14,8 +14,8 @@ import torch
 from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.timing.stopwatch import has_events
 
-MARKED_STEPS = 8
-"""Of each row: the others are taken to be like them."""
+MARKED_STEPS = 24
+"""Of each row, which is all of them where steps take 9 ms and more: the others are taken to be like them."""
 BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END = range(6)
 """Borders: where a step begins, ends (and the next one begins), a root module is called and left, and an optimizer
 begins and ends."""

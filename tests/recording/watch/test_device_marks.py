@@ -58,7 +58,7 @@ def device(monkeypatch):
 
 
 def row(first: int) -> dict[str, int]:
-    return {"first_step": first, "span_ns": 40_000_000, "device_ns": UNKNOWN}
+    return {"first_step": first, "num_steps": 4, "span_ns": 40_000_000, "device_ns": UNKNOWN}
 
 
 def timed(first: int, device_ms: int = -1) -> dict[str, int]:
@@ -191,3 +191,21 @@ def test_a_sampled_step_lasts_as_long_as_on_the_device_from_which_its_calls_have
     found = sampled_steps._sample(running).step
     assert (found.span_ns, found.arrived_ns, found.took_ns, found.blocked_ns) == (
         20_000_000, [10_000_000], [9_000_000], [6_000_000])
+
+
+@pytest.mark.parametrize(("last_ms", "known"), [(10.0, True), (200.0, False)])
+def test_a_long_step_that_was_not_marked_leaves_the_phases_of_its_row_unknown(device, monkeypatch, last_ms, known):
+    """Steps of 2 ms of data and 8 of forward; the fourth one is not marked any more."""
+    monkeypatch.setattr(phase_marks, "MARKED_STEPS", 3)
+    marks = DeviceMarks()
+    marks.begin()
+    marks.phases.add(phase_marks.BEGIN)
+    for last in (10.0, 10.0, 10.0, last_ms):
+        for border, ms in ((phase_marks.ENTER, last - 8.0), (phase_marks.LEAVE, 8.0), (phase_marks.END, 0.0)):
+            device.queue_ms += ms
+            if marks.phases.is_on:
+                marks.phases.add(border)
+    marks.end(row(0), is_inference=False)
+    device.clock_ms = device.queue_ms
+    found, = marks.settled()
+    assert [found[name] for name in PHASES] == ([8_000_000, 32_000_000, 0, 0] if known else [UNKNOWN] * 4)
