@@ -70,7 +70,7 @@ class CountedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounters:
-    """Those of a run."""
+    """The counters of a run, by operator and kernel."""
 
     rows: Sequence[CountedRow]
     """The largest first: by FLOPs, else by the first counter."""

@@ -25,7 +25,7 @@ SORTS = {"device_ns": "device_ns", "gap_ns": "gap_ns", "calls": "calls", "kernel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSequence:
-    """One of them, added up over all its occurrences, of which no two overlap."""
+    """A sequence of commands, added up over all its occurrences, of which no two overlap."""
 
     names: Sequence[str]
     """Of its commands, in order."""
@@ -48,7 +48,7 @@ class KernelSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSequences:
-    """All of a run."""
+    """The sequences of a run."""
 
     found: Sequence[KernelSequence]
     """Those that are shown."""

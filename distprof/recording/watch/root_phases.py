@@ -69,7 +69,7 @@ class RootPhases:
         Args:
             nesting: Which optimizers run in which.
             finder: Its rule tells whether calls of roots end steps.
-            marks: Told of the same borders, for their times on a device.
+            marks: Marks the same borders on the stream of a device.
             root_begins: Called with a root whose call begins, before that is noted, where it may end a step.
             failed: Called with what went wrong here, which must not reach the script.
         """

@@ -42,15 +42,12 @@ STEPS = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "start_n
 """`unsent_ratio`: the part of the commands in it whose launch is not known. `working_ns`: how long the host did not
 wait for the device. `handovers`: how often the chain moves to another stream. `host_slack_ns`: how much later half of
 its launches could have been; null where nothing that follows in the timeline waits for them."""
-
-
-
 FRAMES: dict[str, dict[str, Any]] = {"steps": STEPS, "links": SCHEMA, "off": OFF, "calls": CALLS, "lines": LINES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePath:
-    """Of some ranks; times on the common clock."""
+    """Critical paths of the devices of some ranks; times are on the common clock."""
 
     steps: pl.DataFrame
     """`STEPS`."""
@@ -104,7 +101,6 @@ class DeviceSeen:
         began, ended = (self.lane.starts[0], self.lane.ends[-1]) if len(self.lane.starts) else (0, 0)
         return [self.known[label] if is_known else Activity("host" if began <= time < ended else "unknown")
                 for is_known, label, time in zip(known.tolist(), labels.tolist(), times.tolist(), strict=True)]
-
 
 
 def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame, samples: pl.DataFrame | None = None) -> (

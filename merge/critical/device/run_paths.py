@@ -24,7 +24,7 @@ MISSING = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePaths:
-    """What is to be told."""
+    """The critical paths of devices, of the steps that are shown."""
 
     run: Run
     clock: Clock
@@ -35,7 +35,7 @@ class DevicePaths:
 
     @property
     def steps(self) -> list[int]:
-        """Those that are told of."""
+        """Numbers of the steps that are shown."""
         return self.path.steps["step"].unique().sort().to_list()
 
 
