@@ -23,7 +23,7 @@ from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 if TYPE_CHECKING:
     from distprof.merge.chrome.drawing.collectives import Drawing
-    from distprof.merge.chrome.drawing.memory import MemoryCounters
+    from distprof.merge.chrome.drawing.device import MemoryCounters
     from distprof.storage.writing.joined import Share
 
 BETWEEN = b",\n"
@@ -60,7 +60,7 @@ class ChromeRank:
 
     @staticmethod
     def _counters() -> MemoryCounters:
-        from distprof.merge.chrome.drawing.memory import MemoryCounters  # polars takes a while to import
+        from distprof.merge.chrome.drawing.device import MemoryCounters  # polars takes a while to import
 
         return MemoryCounters()
 
@@ -105,7 +105,7 @@ class ChromeRank:
             yield from counters_of(self._memory.values(plan), lanes.first_pid, plan.origin_ns)
         yield from tensor_events(plan.tensors, lanes.first_pid, plan.origin_ns)
         if plan.draws_queues:
-            from distprof.merge.chrome.drawing.queues import queue_values  # reads timelines, which few merges do
+            from distprof.merge.chrome.drawing.device import queue_values  # reads timelines, which few merges do
 
             yield from counters_of(queue_values(plan), lanes.first_pid, plan.origin_ns)
         yield from lanes.describe()

@@ -115,7 +115,7 @@ def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], se
     """Tensors by rank."""
     if allocations is None:
         return {}
-    from distprof.merge.chrome.drawing.memory import draw_tensors
+    from distprof.merge.chrome.drawing.device import draw_tensors
 
     found = {}
     for one in chosen:

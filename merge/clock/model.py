@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from distprof.arrays import Integers
+from distprof.arrays import Array, Integers
 from distprof.contract.problems import ClockReason
+from distprof.contract.rank_summary import NO_INTEGER
 
 if TYPE_CHECKING:
     import polars as pl
@@ -189,15 +190,8 @@ class Clock:
             ranks: The rank of each time, or one rank for all.
             at_ns: Times, int64 ns since the epoch on the clock of their rank.
         """
-        every = range(max(self.ranks, default=-1) + 1)
-        lines = [self.ranks[rank].line if rank in self.ranks else UNSHIFTED for rank in every]
-        index = np.asarray(ranks, dtype=np.int64)
-        offset, reference = (np.array([getattr(line, name) for line in lines], dtype=np.int64)[index]
-                             for name in ("offset_ns", "reference_ns"))
-        slope = np.array([line.drift_ppm * 1e-6 for line in lines])[index]
-        times: Nanoseconds = np.asarray(at_ns, dtype=np.int64)
-        moved: Nanoseconds = times + offset + np.rint((times - reference) * slope).astype(np.int64)
-        return moved
+        every = np.arange(max(self.ranks, default=-1) + 1)
+        return RankClocks(self, every).common_ns(np.asarray(ranks, dtype=np.int64), np.asarray(at_ns, dtype=np.int64))
 
     @classmethod
     def of_summary(cls, clock: Mapping[str, Any]) -> Clock:
@@ -237,6 +231,38 @@ def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
             "drift_ppm": known.line.drift_ppm if aligned else None,
             "drift_uncertainty_ppm": known.drift_uncertainty_ppm, "reference_ns": known.line.reference_ns,
             "uncertainty_ns": known.uncertainty_ns, "device_ns": known.device_ns}
+
+
+class RankClocks:
+    """The clocks of some ranks as arrays, by their index."""
+
+    def __init__(self, clock: Clock, ranks: Integers) -> None:
+        self._clock = clock
+        lines = [clock.ranks[rank].line if rank in clock.ranks else UNSHIFTED for rank in ranks.tolist()]
+        self._offset, self._reference = (np.array([getattr(line, name) for line in lines], np.int64)
+                                         for name in ("offset_ns", "reference_ns"))
+        self._slope = np.array([line.drift_ppm * 1e-6 for line in lines])
+        self._unsure = dict[int, int | None]()
+
+    def common_ns(self, index: Array, own_ns: Integers) -> Integers:
+        """Times of ranks, by index and of a shape that goes with `own_ns`, on the common clock."""
+        drifted = np.rint((own_ns - self._reference[index]) * self._slope[index]).astype(np.int64)
+        return np.where(own_ns == NO_INTEGER, NO_INTEGER, own_ns + self._offset[index] + drifted)
+
+    def uncertainty_ns(self, numbers: Array, members: Integers) -> Integers:
+        """By how much two times of each meeting may be wrong against each other; below 0 where it is not known.
+
+        Args:
+            numbers: Of the meetings that are asked for.
+            members: Ranks of each; shape (numbers, members).
+        """
+        if self._clock.compares_exactly:
+            return np.zeros(len(numbers), np.int64)
+        for row, number in enumerate(numbers.tolist()):
+            if number not in self._unsure:
+                self._unsure[number] = self._clock.pair_uncertainty_ns(members[row].tolist())
+        found = [self._unsure[number] for number in numbers.tolist()]
+        return np.array([-1 if one is None else one for one in found], np.int64)
 
 
 def on_common_clock(clock: Clock, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

@@ -16,8 +16,7 @@ from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.contract.rank_summary import NO_INTEGER
 from distprof.freed_memory import give_back
 from distprof.merge.clock.choose import hosts_of, recorded_clock
-from distprof.merge.clock.model import Check, Clock
-from distprof.merge.clock.rank_clocks import RankClocks
+from distprof.merge.clock.model import Check, Clock, RankClocks
 from distprof.merge.cost.choice import group_key
 from distprof.merge.cost.collective_sums import per_collective
 from distprof.merge.cost.measured_meetings import MeasuredMeetings, measured_meetings

@@ -16,8 +16,7 @@ import polars as pl
 from distprof.arrays import Array, Flags, Floats, Integers
 from distprof.contract.collective_ops import BOUNDING_CLOCKS, COLLECTIVE_OPS, WAITING_FOR_ALL
 from distprof.contract.rank_summary import NO_INTEGER
-from distprof.merge.clock.model import Clock
-from distprof.merge.clock.rank_clocks import RankClocks
+from distprof.merge.clock.model import Clock, RankClocks
 from distprof.merge.run.joined_calls import JoinedCalls
 
 

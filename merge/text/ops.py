@@ -108,8 +108,8 @@ def _by_shapes(covered: ShapeCoverage, counts: Coverage | None, page: Page) -> N
     told = "" if covered.ratio is None else f", which give FLOPs for {percent(covered.ratio)} of operator time"
     page.line(f"FLOPs and bytes come from the shapes in the trace{told}")
     if counts is not None and counts.ratio is not None:
-        page.line(f"not from the count pass: only {percent(counts.ratio)} of its FLOPs are of operators and shapes that "
-                  "were timed (torch.compile calls other operators; batches may differ)")
+        page.line(f"not from the count pass: only {percent(counts.ratio)} of its FLOPs are of operators and shapes "
+                  "that were timed (torch.compile calls other operators; batches may differ)")
     if covered.unknown_calls:
         without = f", {covered.calls_without_shapes} without shapes" if covered.calls_without_shapes else ""
         page.line(f"FLOPs of {counted(covered.unknown_calls, 'call')} are unknown{without}")

@@ -29,4 +29,4 @@ def test_where_other_operators_were_counted_shapes_tell_the_same(ddp, tmp_path):
     found, by_shapes, text = flops(run)
     assert source["source"] != "shapes" and by_shapes["source"] == "shapes"
     assert found == counted and all(found.values()) and len(found) == 2
-    assert "not from the count pass: only 0.0 % of its FLOPs are of operators and shapes that were timed" in text
+    assert "not from the count pass: only 0.0 % of its FLOPs" in text

@@ -1,4 +1,4 @@
-"""Draws memory: a counter for each device, and tensors from when they were made until they were freed."""
+"""Draws what goes on in devices: counters of memory and of queues, and tensors from allocation to release."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from distprof.merge.clock.model import RankClock
 from distprof.merge.layout.event_selection import Windows
 from distprof.merge.memory.run_memory import allocated_after
 from distprof.merge.operators.timeline.memory_events import MemoryEvents
+from distprof.merge.operators.timeline.rank_timeline import read_timeline
+from distprof.merge.run.run_model import Rank
+from distprof.merge.waits.queues import queue_depths
 from distprof.units import size
 
 ARGS = {"size_bytes": "bytes", "category": "category", "module_path": "module", "op": "allocated by", "phase": "phase",
@@ -37,6 +40,19 @@ class MemoryCounters(MemoryEvents):
                 yield CounterValue(f"memory {device}", "allocated", at_ns, allocated)
                 if reserved:
                     yield CounterValue(f"memory {device}", "reserved", at_ns, reserved)
+
+
+def queue_values(plan: RankPlan) -> Iterator[CounterValue]:
+    """The counters of a rank after each change, on the common clock: its trace is read once more."""
+    timeline = read_timeline(Rank(number=plan.rank, folder=plan.trace.path.parent, trace=plan.trace))
+    windows = plan.selection.windows_ns
+    for stream, at_ns, depth in queue_depths(timeline):
+        if windows is not None:
+            kept = windows.meets(at_ns, at_ns)
+            at_ns, depth = at_ns[kept], depth[kept]
+        device, _, number = stream.partition(" ")
+        for when, commands in zip(plan.clock.to_common(at_ns).tolist(), depth.tolist(), strict=True):
+            yield CounterValue(f"queue GPU {device} stream {number}", "commands", when, commands)
 
 
 def draw_tensors(rows: pl.DataFrame, clock: RankClock, last_ns: int, windows: Windows | None) -> list[DrawnTensor]:
