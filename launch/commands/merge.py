@@ -15,6 +15,7 @@ from distprof.launch.options import (
     RUNS,
     SAME_HOST,
     STRICT,
+    TIME_UNIT,
     given_sizes,
     given_workers,
     mesh_sizes,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 @worker_options
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, rank_map: Path | None,
