@@ -271,8 +271,8 @@ class ExecutionTraceLeftOut(Remark, frozen=True):
 class RanksFromNames(Remark, frozen=True):
     """Ranks are taken from file names, not from the traces."""
 
-    names: Literal["rank", "mesh"]
-    """mesh: tp, pp and dp in the names."""
+    names: Literal["rank", "mesh", "host"]
+    """mesh: tp, pp and dp in the names; host: JAX writes a file per host."""
     contradicted: bool
     """True where traces claim the same rank."""
 

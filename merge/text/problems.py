@@ -100,7 +100,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "alike": "{file} skipped: an execution trace whose calls are in several timelines ({timelines:names}). Put the "
                  "rank into its name, like et_rank0.json",
     },
-    codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} in the file names",
+    codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is assumed to be {world_size}, the highest rank plus "
                               "one",
     codes.MatchingInferred: {
@@ -175,7 +175,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "amount": lambda value: f"{value:.3g}" if value < 1000 else si(value),
     "unit": lambda name: "input elements" if name == "elements" else name.replace("_", " "),
     "values": lambda keys: f", including values of {keys}" if keys else "",
-    "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
+    "source": lambda names: {"rank": "the rank in", "mesh": "tp, pp and dp in",
+                             "host": "the order of the hosts in"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",

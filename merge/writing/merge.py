@@ -60,6 +60,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     """
     run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
     run = anonymous(run) if options.anonymise else run
+    run = replace(run, run_id=options.name) if options.name and run.kind == "traces" else run
     if brief and run.kind != "distprof":
         raise DataError(f"--answer needs a run recorded by distprof, but {run.path} has foreign "
                         "traces", hint="merge them without --answer")

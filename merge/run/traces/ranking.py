@@ -35,6 +35,7 @@ from distprof.units import counted
 from distprof.units import numbered as named
 
 SHOWN_FILES = 8
+OF_JAX = re.compile(r"/plugins/profile/[^/]+/$")
 OTHER_PROGRAM = "traces of another program beside those of torch.profiler"
 
 
@@ -154,8 +155,8 @@ def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> li
            for one, name in zip(candidates, names, strict=True)]
     if _are_unique(own) and None not in own:
         return own
-    ways: tuple[tuple[Literal["rank", "mesh"], list[int | None]], ...] = (
-        ("rank", names), ("mesh", _places(candidates)))
+    ways: tuple[tuple[Literal["rank", "mesh", "host"], list[int | None]], ...] = (
+        ("rank", names), ("mesh", _places(candidates)), ("host", _hosts(candidates)))
     needed = len(own) if None not in own else _num_known(own) + 1 if _are_unique(own) else 1
     found = max((way for way in ways if _are_unique(way[1])), key=lambda way: _num_known(way[1]), default=None)
     if found is None or _num_known(found[1]) < needed:
@@ -171,6 +172,15 @@ def _places(candidates: Sequence[Candidate]) -> list[int | None]:
     places = [place_in(one.where) for one in candidates]
     ranks = iter(ranks_of_places([place for place in places if place]) or ())
     return [next(ranks, None) if place else None for place in places]
+
+
+def _hosts(candidates: Sequence[Candidate]) -> list[int | None]:
+    """Ranks of hosts in the order of their names, where all files are in one folder as JAX makes it."""
+    folders = {one.where.parent if one.trace.member is not None else one.trace.path.parent for one in candidates}
+    if len(folders) != 1 or not OF_JAX.search(f"/{folders.pop()}/"):
+        return [None] * len(candidates)
+    names = sorted((one.where.name for one in candidates), key=natural)
+    return [names.index(one.where.name) for one in candidates]
 
 
 def _are_unique(ranks: Sequence[int | None]) -> bool:

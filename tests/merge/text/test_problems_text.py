@@ -112,6 +112,9 @@ def test_codes_differ():
      {"code": "execution_trace_left_out", "file": "et.json", "what": "alike", "timelines": ["a.json", "b.json"]},
      "et.json skipped: an execution trace whose calls are in several timelines (a.json, b.json). Put the rank into its "
      "name, like et_rank0.json"),
+    (RanksFromNames(names="host", contradicted=False),
+     {"code": "ranks_from_names", "names": "host", "contradicted": False},
+     "ranks are taken from the order of the hosts in the file names"),
     (RanksFromNames(names="mesh", contradicted=True),
      {"code": "ranks_from_names", "names": "mesh", "contradicted": True},
      "several traces claim the same rank: ranks are taken from tp, pp and dp in the file names"),

@@ -26,6 +26,7 @@ from distprof.merge.run.traces.ranking import Naming
 from distprof.merge.text.problems import sentences
 from support.jobs import distprof
 from support.kineto_files import CASES, events, files_of, kineto, names_in, needs_shared, plain, refused, write
+from support.rank_traces import slice_of
 
 
 def test_a_trace_without_a_rank_beside_others_is_left_out_and_said(tmp_path):
@@ -119,6 +120,21 @@ def test_compressed_traces_and_names_without_json_are_found_and_other_files_pass
         (tmp_path / name).write_bytes(content)
     run = open_run(tmp_path)
     assert files_of(run) == dict(enumerate(packers)) and not run.problems and not run.remarks
+
+
+@pytest.mark.parametrize("given", ["", "plugins/profile/2026_07_25_18_01_04"])
+def test_hosts_of_jax_are_ranks_in_the_order_of_their_names(tmp_path, given):
+    folder = "plugins/profile/2026_07_25_18_01_04"
+    for name in ("host10.trace.json.gz", "host9.trace.json.gz", "perfetto_trace.json.gz"):
+        file = write(tmp_path / folder / name, "")
+        file.write_bytes(gzip.compress(json.dumps({"traceEvents": [slice_of("fusion.1", 10.5, 5)]}).encode()))
+    run = open_run(tmp_path / given)
+    inside = "" if given else f"{folder}/"
+    assert files_of(run) == {0: f"{inside}host9.trace.json.gz", 1: f"{inside}host10.trace.json.gz"}
+    assert list(sentences(run.remarks))[:2] == [
+        f"1 file skipped: a merged trace ({inside}perfetto_trace.json.gz)",
+        "ranks are taken from the order of the hosts in the file names"]
+    assert not run.problems
 
 
 @needs_shared
