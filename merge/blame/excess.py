@@ -91,7 +91,8 @@ def _beyond_chance(seen: Array) -> Floats:
         median = np.median(beyond, axis=1)
         scatter = OF_MEDIAN * np.median(np.abs(beyond - median[:, None]), axis=1) / num_steps ** 0.5
         found = np.maximum(found, median - DEVIATIONS * scatter)
-    return np.clip(found, 0, None)
+    sure: Floats = np.clip(found, 0, None)
+    return sure
 
 
 def _shares(values: Floats, first: Integers, place: Integers) -> Floats:
