@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit, Line
+from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
 from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.slow_groups import SlowGroup
@@ -284,18 +284,20 @@ def cause(one: Cause) -> str:
     if one.kind == "unknown":
         return UNKNOWN if one.where is None else UNMARKED
     if one.kind == "core":
-        return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
+        return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % for its peers"
     if one.kind == "batch":
-        return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
+        return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} on its peers"
     if one.kind == "elements":
-        return f"its input has {si(one.spent)} elements against {si(one.of_peers)} of its peers"
+        return f"its input has {si(one.spent)} elements against {si(one.of_peers)} on its peers"
     spent, of_peers = in_one_unit(one.spent, one.of_peers)
-    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one.line)}"
+    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one)}"
 
 
-def _line(one: Line | None) -> str:
-    """`, 240 ms more at train.py:46 get_batch`."""
-    if one is None:
+def _line(one: Cause) -> str:
+    """`, 240 ms more at train.py:46 get_batch`; of coarse samples, no more than what the line is part of."""
+    line = one.line
+    if line is None:
         return ""
-    function = "" if one.function == "<module>" else f" {one.function}"
-    return f", {brief(one.spent_ns - one.of_peers_ns)} more at {file_name(one.file)}:{one.line}{function}"
+    function = "" if line.function == "<module>" else f" {line.function}"
+    more = min(line.spent_ns - line.of_peers_ns, one.spent - one.of_peers)
+    return f", {brief(more)} more at {file_name(line.file)}:{line.line}{function}"
