@@ -15,6 +15,7 @@ from distprof.contract.problems import (
     RanksFromNames,
     Remark,
     SeveralTraces,
+    TracesBeside,
     TraceWithoutRank,
 )
 from distprof.contract.run_json import MOST_RANKS
@@ -36,7 +37,6 @@ from distprof.units import numbered as named
 
 SHOWN_FILES = 8
 OF_JAX = re.compile(r"/plugins/profile/[^/]+/$")
-OTHER_PROGRAM = "traces of another program beside those of torch.profiler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,13 +239,17 @@ def _folder(one: Candidate, within: Path | None) -> str:
     return str(one.trace.path.parent if within is None else within / one.where.parent)
 
 
-def of_one_program(files: Numbered, remarks: list[Remark]) -> Numbered:
-    """Without the traces of other programs where torch.profiler has written one of the same rank."""
+def of_one_program(files: Numbered, remarks: list[Remark]) -> tuple[Numbered, Mapping[int, Sequence[Candidate]]]:
+    """Without the traces of other programs where torch.profiler has written one of the rank; and these, by rank."""
     ranks = {rank for rank, one in files if one.of_torch}
-    left_out = [one.trace.name for rank, one in files if rank in ranks and not one.of_torch]
-    if left_out:
-        remarks.append(FilesLeftOut(num_files=len(left_out), files=tuple(left_out[:NAMED]), instead=OTHER_PROGRAM))
-    return [(rank, one) for rank, one in files if one.of_torch or rank not in ranks]
+    beside: dict[int, list[Candidate]] = defaultdict(list)
+    for rank, one in files:
+        if rank in ranks and not one.of_torch:
+            beside[rank].append(one)
+    names = [one.trace.name for several in beside.values() for one in several]
+    if names:
+        remarks.append(TracesBeside(num_files=len(names), files=tuple(names[:NAMED])))
+    return [(rank, one) for rank, one in files if one.of_torch or rank not in ranks], beside
 
 
 def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:

@@ -91,15 +91,17 @@ def test_what_a_script_left_of_merging_is_no_loss_where_the_ranks_are_there(tmp_
 
 
 @pytest.mark.parametrize("folder", ["", "viztracer/"])
-def test_beside_traces_of_torch_those_of_other_programs_are_left_out_by_name(tmp_path, folder):
+def test_beside_traces_of_torch_those_of_other_programs_are_named(tmp_path, folder):
     for rank in range(2):
         write(tmp_path / f"worker_{rank}.pt.trace.json", kineto(rank, 2))
     theirs = json.dumps({"traceEvents": events(0), "viztracer_metadata": {"version": "1.0.4"}})
     write(tmp_path / f"{folder}result_rank0.json", theirs)
     run = open_run(tmp_path)
     assert files_of(run) == {rank: f"worker_{rank}.pt.trace.json" for rank in range(2)} and list(run.problems) == []
+    assert [one.name for one in run.ranks[0].beside] == [f"{folder}result_rank0.json"] and not run.ranks[1].beside
     assert list(sentences(run.remarks)) == [
-        f"1 file skipped: traces of another program beside those of torch.profiler ({folder}result_rank0.json)"]
+        "1 trace of other programs next to those of torch.profiler: skipped here, and drawn as processes of the rank "
+        f"by distprof merge ({folder}result_rank0.json)"]
 
 
 def test_a_merged_model_in_the_names_of_ranks_makes_no_merged_trace(tmp_path):
