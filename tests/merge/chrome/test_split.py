@@ -95,3 +95,15 @@ def test_what_cannot_be_split_is_one_line(tmp_path):
     (tmp_path / "out" / "mine").touch()
     with pytest.raises(OutputError, match="is not empty"):
         split(TraceFile(path=merged(tmp_path / "m.json", "a", "b")), tmp_path / "out")
+
+
+def test_traces_of_several_hosts_become_one_folder(tmp_path):
+    for host in range(2):
+        file = merged(tmp_path / f"host{host}.json", "rank 0", "rank 1")
+        done = called("split", file, "--out", tmp_path / "ranks", "--first-rank", 2 * host)
+        assert done.returncode == 0 and f"of ranks {2 * host}-{2 * host + 1} in" in done.stdout
+    run = open_run(tmp_path / "ranks")
+    assert files_of(run) == {rank: f"rank{rank}.json.gz" for rank in range(4)} and run.missing == [*range(4, 9)]
+    assert slices(read(tmp_path / "ranks" / "rank3.json.gz")) == slices(read(tmp_path / "ranks" / "rank1.json.gz"))
+    done = called("split", tmp_path / "host0.json", "--out", tmp_path / "ranks", "--first-rank", 3)
+    assert done.returncode != 0 and "has rank3.json.gz" in done.stderr and "--first-rank" in done.stderr
