@@ -79,6 +79,7 @@ def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path
     assert (out / "merged" / "trace.json.gz").is_file()
 
 
+@pytest.mark.stress
 def test_hosts_that_are_to_copy_nothing_keep_it(tmp_path):
     with hosts_on_a_switch(0.0, 0.0) as hosts:
         jobs = begun(hosts, tmp_path, 29534, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "off", *SHORT), real=False)
