@@ -271,7 +271,7 @@ def test_what_is_no_trace_is_left_out_and_said(tmp_path):
         "1 file skipped: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
         "1 file skipped: a merged trace (merged.json.gz)",
         "1 file skipped: an empty JSON object (empty.json)",
-        "1 file skipped: damaged JSON, or another format, without traceEvents (tsconfig.json)",
+        "1 file skipped: damaged JSON, or a format without traceEvents (tsconfig.json)",
         "2 files skipped: a JSON list without Chrome events (list.json, results.json)",
         "2 files skipped: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
     ]
