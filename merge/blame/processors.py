@@ -73,11 +73,13 @@ class Processors:
                                                     for other in others]))
 
     def lacked_ns(self, rank: int) -> float:
-        """How much longer it waited for a processor than the others, for the time that it had one: in the mean and in
-        the median step, as one step without a processor is no habit."""
+        """How much longer it waited for a processor than the others, for the time that it had one."""
         usual = self.usual_ns(rank)
-        lacked = 0.0 if usual is None else self.queued_ns[rank] - usual
-        return lacked if self.median is None else min(lacked, self.median.lacked_ns(rank))
+        return 0.0 if usual is None else self.queued_ns[rank] - usual
+
+    def always_lacked_ns(self, rank: int) -> float:
+        """The same in the mean and in the median step: one step without a processor is no habit."""
+        return min(one.lacked_ns(rank) for one in (self, self.median) if one is not None)
 
     def by_turns_ns(self, rank: int) -> float:
         """By how much it may have waited longer than others of its host in a balanced job."""

@@ -163,7 +163,7 @@ class Verdicts:
         """The processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
         number, processors = self._number(one), self._processors
         excess_ns = max(gain_ns, float(one.excess.beyond[one.row].mean(axis=0).max()))
-        if processors.lacked_ns(number) < MOST_OF_IT * excess_ns:
+        if processors.always_lacked_ns(number) < MOST_OF_IT * excess_ns:
             return None
         others = [rank for rank in processors.queued_ns if rank != number]
         return Cause(kind="core", where=None, gain_ns=gain_ns, spent=processors.share([number]),
@@ -185,8 +185,9 @@ class Verdicts:
             excess_ns=late.tolist(),
             late_steps=late_steps_of(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means) if core is None else [core],
-            by_turns_ns=self._by_turns_ns(one, chosen) if core is None else self._processors.by_turns_ns(
-                self._number(one)))
+            # what it lacked of a processor now and then may be all by which it is late
+            by_turns_ns=max(self._by_turns_ns(one, chosen), self._processors.lacked_ns(self._number(one)))
+            if core is None else self._processors.by_turns_ns(self._number(one)))
 
     def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
         """By the steps that are replayed; where they are too few to tell, by more steps, at half the level."""

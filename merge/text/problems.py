@@ -141,8 +141,8 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "asked": "--align none",
     "hosts_unknown": "the ranks' hosts are unknown, and no clock offsets were measured",
     "no_samples": "the ranks ran on several hosts, and no clock offsets were measured",
-    "samples_do_not_join": "no clock samples connect them to the common clock",
-    "too_few_collectives": "fewer than 3 collectives that synchronise ranks connect them to the common clock",
+    "samples_do_not_join": "no clock samples link them to the common clock",
+    "too_few_collectives": "they share fewer than 3 synchronising collectives with ranks on the common clock",
     None: "the reason is not known",
 }
 NAMED = 8

@@ -36,7 +36,7 @@ _MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks|perfetto_trace)(
 OF_TORCH = frozenset(("distributedInfo", "deviceProperties"))
 """Keys that every version of Kineto writes beside the events, one of them at least."""
 OTHERS = {
-    (nsys.REPORT_SUFFIX, ".qdrep"): "a report of Nsight Systems, which nsys export --type sqlite makes readable",
+    (nsys.REPORT_SUFFIX, ".qdrep"): "an Nsight Systems report: make it readable with nsys export --type sqlite",
     (".pftrace", ".perfetto-trace", ".pftrace.gz"): "a Perfetto trace, not a Chrome trace",
     (".fxt", ".fxt.gz"): "a Fuchsia trace, not a Chrome trace",
     (".tar.zst", ".tar.xz", ".tar.bz2", ".7z"): "an archive that has to be unpacked first",
@@ -44,7 +44,7 @@ OTHERS = {
 }
 """Ends of names -> what such a file is that may hold a trace and is not read."""
 TOLD_BY_NAME = (*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES, *chain.from_iterable(OTHERS))
-ROCPD = "a database of rocprofv3, whose option --output-format json writes what is read"
+ROCPD = "a rocprofv3 database: write JSON with rocprofv3 --output-format json"
 LEFTOVER = "a leftover of merging that cannot be read"
 NAMED = 3
 """Files that a line names of those it is about."""

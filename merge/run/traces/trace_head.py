@@ -117,7 +117,7 @@ def _instead(keys: TopLevelKeys, text: bytes | None, feed: TextFeed) -> str | No
     if keys.is_of_trace and (keys.is_cut or keys.lost_bytes):
         return f"a trace that is {'cut off' if keys.is_cut else 'damaged'} before its first event"
     if keys.is_cut or keys.lost_bytes:
-        return "damaged JSON, or another format, without traceEvents"
+        return "damaged JSON, or a format without traceEvents"
     return f"JSON without traceEvents ({shown})" if shown else "an empty JSON object"
 
 

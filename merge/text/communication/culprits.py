@@ -34,7 +34,7 @@ _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "one file": "several ranks in one file: whether one delays others is unknown until distprof split takes it apart",
     "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
-    "no collective": "no collective of several ranks with known times was recorded: whether a rank delays others is "
+    "no collective": "no collective with several ranks and known times was recorded: whether a rank delays others is "
                      "unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
@@ -83,10 +83,11 @@ def slow_group_lines(one: SlowGroup) -> Iterator[str]:
     yield (f"{what}: {' and '.join(one.ops)} of {groups} {'take' if one.groups[1:] else 'takes'} {moving} per step "
            f"against {others} in {counted(one.num_others, 'equal group')}; {chance_words(one.p_value)}")
     if one.gain_error_ns is None:
-        yield f"  As fast as the others, it would save at most {brief(one.gain_ns)} of a step of {brief(one.step_ns)}."
+        yield (f"  At the speed of the others, a step of {brief(one.step_ns)} would get shorter by at most "
+               f"{brief(one.gain_ns)}.")
         return
     before, after = in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
-    yield (f"  As fast as the others, it would cut the step from {before.split()[0]} to {after} "
+    yield (f"  At the speed of the others, the step would go from {before.split()[0]} to {after} "
            f"(± {brief(one.gain_error_ns, 2)}).")
 
 

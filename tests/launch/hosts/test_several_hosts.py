@@ -74,7 +74,7 @@ def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path
         said = told(jobs)
     assert [job.returncode for job in jobs] == [0, 0], said
     first, second = sorted(said, key=lambda text: "Another host merges them" in text)
-    assert "all ranks of all hosts recorded. Merging" in first and "2 ranks = dp 2" in first, said
+    assert "all ranks of all hosts are recorded. Merging" in first and "2 ranks = dp 2" in first, said
     assert "Another host merges them" in second and "exposed communication" not in second, said
     assert (out / "merged" / "trace.json.gz").is_file()
 

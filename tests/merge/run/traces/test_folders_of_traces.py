@@ -272,7 +272,7 @@ def test_what_is_no_trace_is_left_out_and_said(tmp_path):
         "1 file skipped: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
         "1 file skipped: a merged trace (merged.json.gz)",
         "1 file skipped: an empty JSON object (empty.json)",
-        "1 file skipped: damaged JSON, or another format, without traceEvents (tsconfig.json)",
+        "1 file skipped: damaged JSON, or a format without traceEvents (tsconfig.json)",
         "2 files skipped: a JSON list without Chrome events (list.json, results.json)",
         "2 files skipped: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
     ]
@@ -413,11 +413,11 @@ def test_one_file_of_one_process_needs_no_rank(tmp_path):
     ("trace.pftrace", b"\n\5hello", "a Perfetto trace, not a Chrome trace"),
     ("rank2.perfetto-trace", b"\n\5hello", "a Perfetto trace, not a Chrome trace"),
     ("merged.fxt.gz", b"\x1f\x8b", "a Fuchsia trace, not a Chrome trace"),
-    ("report1.qdrep", b"binary", "a report of Nsight Systems, which nsys export --type sqlite makes readable"),
+    ("report1.qdrep", b"binary", "an Nsight Systems report: make it readable with nsys export --type sqlite"),
     ("all.tar.zst", b"binary", "an archive that has to be unpacked first"),
     ("all.7z", b"7z\xbc\xaf", "an archive that has to be unpacked first"),
     ("report1.sqlite.gz", b"\x1f\x8b", "a compressed database, which has to be decompressed first"),
-    ("4711_results.db", None, "a database of rocprofv3, whose option --output-format json writes what is read")])
+    ("4711_results.db", None, "a rocprofv3 database: write JSON with rocprofv3 --output-format json")])
 def test_what_may_hold_a_trace_and_is_not_read_is_named(tmp_path, name, content, words):
     if content is None:
         with sqlite3.connect(tmp_path / name) as base:
