@@ -107,3 +107,14 @@ def test_traces_of_several_hosts_become_one_folder(tmp_path):
     assert slices(read(tmp_path / "ranks" / "rank3.json.gz")) == slices(read(tmp_path / "ranks" / "rank1.json.gz"))
     done = called("split", tmp_path / "host0.json", "--out", tmp_path / "ranks", "--first-rank", 3)
     assert done.returncode != 0 and "has rank3.json.gz" in done.stderr and "--first-rank" in done.stderr
+
+
+@pytest.mark.parametrize("second", ["[rank 1] 7", 8])
+def test_a_second_rank_behind_many_events_is_said(tmp_path, second):
+    first = 7 if second == 8 else "[rank 0] 7"
+    labels = [{"ph": "M", "name": "process_labels", "pid": pid, "args": {"labels": "CPU"}} for pid in (first, second)]
+    events = [labels[0], *(slice_of(f"work {at}", 10 * at, 5, pid=first) for at in range(3000)), labels[1],
+              slice_of("more", 5, 5, pid=second)]
+    file = write(tmp_path / "all.json", json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
+    text = called("merge", file, "--out", tmp_path / "out").stdout
+    assert text.count("has events of several ranks and is read as one; distprof split takes it apart") == 1
