@@ -109,7 +109,7 @@ def train(run: Path, each=lambda step: None) -> Recorded:
 
 
 PATCHED = [(torch.Tensor, "tolist"), (threading.Thread, "join"), (threading.Condition, "wait"), (profile, "__exit__"),
-           (torch.amp.GradScaler, "step"), (torch.cuda.CUDAGraph, "replay")]
+           (torch.amp.GradScaler, "step"), (torch.cuda.CUDAGraph, "replay"), (torch.Tensor, "cpu")]
 """Functions that have one of ours in front of them in some pass."""
 
 
