@@ -54,7 +54,8 @@ SAMPLE = [
     *(("web", "rank.json", lie) for lie in ("status 401", "is cut", "hangs up", "trickles")),
     *(("web", "timeline", lie) for lie in ("status 404", "is another part", "is the whole", "hangs in its body")),
     ("gs", "page", "status 403"), ("gs", "rank.json", "echoes"), ("abfs", "page", "echoes"),
-    ("abfs", "timeline", "status 401"), ("s3", "page", "floods"), ("s3", "rank.json", "echoes"), ("s3", "timeline", "is another part")]
+    ("abfs", "timeline", "status 401"), ("s3", "page", "floods"),
+    ("s3", "rank.json", "echoes"), ("s3", "timeline", "is another part")]
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
