@@ -41,6 +41,9 @@ KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "
          (stat.S_ISDIR, "a folder"))
 
 
+LEAST_READ = 1 << 20
+
+
 class UnfitFileError(OSError):
     """A file that is not read, as reading it might never end or take all memory."""
 
@@ -60,7 +63,7 @@ def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         now = os.fstat(file.fileno())
         _check_kind(now.st_mode)
         _check_size(now.st_size, most_bytes)
-        content = file.read(most_bytes + 1)
+        content = file.read(min(most_bytes, max(now.st_size, LEAST_READ)) + 1)  # so much memory is taken at once
     _check_size(len(content), most_bytes)
     return content
 
