@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from distprof.errors import OutputError
+from distprof.own import open_file
 from distprof.storage.faults import RemoteError
 from distprof.storage.places import remote
 from distprof.system import open_for_sync
@@ -59,7 +60,7 @@ def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         _check_size(path.stat().st_size, most_bytes)
         return path.read_bytes()
     _check_kind(path.stat().st_mode)  # to open a device may do something
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAITING)) as file:
+    with open_file(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAITING)) as file:
         now = os.fstat(file.fileno())
         _check_kind(now.st_mode)
         _check_size(now.st_size, most_bytes)

@@ -14,7 +14,6 @@ import pickle
 import select
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 from distprof.after_import import own_imports
 from distprof.compiled.library import library
+from distprof.own import lock
 from distprof.system import OwnSocket
 
 HEAVY = "pyarrow"
@@ -41,7 +41,7 @@ class Helper:
     """Starts when it is needed first."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._connection: OwnSocket | None = None
         self._works = True
 
@@ -75,7 +75,7 @@ class Helper:
 
     def forget(self) -> None:
         """In a forked child: it is the parent's."""
-        self._lock, self._works = threading.Lock(), False
+        self._lock, self._works = lock(), False
         self._drop()
 
     def _asked(self, request: Request) -> tuple[Any, Exception | None] | None:

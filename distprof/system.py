@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from distprof.own import text_of
+
 try:
     import resource as resource
 except ImportError:  # Windows
@@ -96,7 +98,7 @@ def status_bytes(key: Literal["VmRSS", "VmHWM", "VmSize"]) -> int | None:
     ru_maxrss of getrusage would not do: it survives exec, so it may be that of the parent program.
     """
     with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = text_of(Path("/proc/self/status")).splitlines()
         return int(next(line for line in lines if line.startswith(f"{key}:")).split()[1]) << 10
     return None
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +36,7 @@ from distprof.errors import OutputError
 from distprof.files import hint_of, read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
+from distprof.own import time
 from distprof.process.identity import git_commit, versions
 from distprof.system import opened_at
 

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from distprof.contract.rank_summary import SUMMARIES, SUMMARY_FORMAT, SUMMARY_SU
 from distprof.contract.run_json import MOST_RANKS
 from distprof.errors import FormatError
 from distprof.files import escaped
+from distprof.own import time
 from distprof.system import lock
 
 MAGIC = b"\x93dpcol\r\n"

@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from distprof.contract.rank_json import ClockPair, ClockSample
+from distprof.own import Event, time
 from distprof.process.identity import Identity, in_process_group
 from distprof.recording.clock.exchange import MEETING_S, Place, best_of, open_store, own_addresses, store_hosts
 from distprof.recording.clock.responder import ClockResponder
@@ -58,7 +57,7 @@ class ClockRecorder:
         self._peer = 0
         self._published = False
         self._stopped = False
-        self._wake = threading.Event()
+        self._wake = Event()
         self._searching: UnseenThread | None = None
         self._meetings = 0
         self._closed = False

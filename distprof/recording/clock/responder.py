@@ -11,11 +11,10 @@ import hmac
 import secrets
 import selectors
 import socket
-import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from distprof.own import Event, time
 from distprof.recording.clock.exchange import ANSWER, ASK
 from distprof.system import OwnSocket
 from distprof.threads import UnseenThread
@@ -58,7 +57,8 @@ class ClockResponder:
         self._listens_at: float | None = None
         """When to listen again; None: it does."""
         self._finished: Counter[int] = Counter()
-        self._changed = threading.Condition()
+        self._more = Event()
+        """Another client has asked enough."""
         for ours in (self._listener, self._wake):
             ours.setblocking(False)
             self._selector.register(ours, selectors.EVENT_READ)
@@ -67,8 +67,11 @@ class ClockResponder:
 
     def wait(self, meeting: int, *, num_clients: int, seconds: float) -> None:
         """Lets the thread run until the clients have asked enough, or the time is up."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._finished[meeting] >= num_clients, timeout=seconds)
+        until = time.monotonic() + seconds
+        while True:
+            self._more = more = Event()
+            if self._finished[meeting] >= num_clients or not more.wait(until - time.monotonic()):
+                return
 
     def close(self) -> None:
         """Ends the thread and closes every connection."""
@@ -190,9 +193,8 @@ class ClockResponder:
         return True
 
     def _count(self, meeting: int) -> None:
-        with self._changed:
-            self._finished[meeting] += 1
-            self._changed.notify_all()
+        self._finished[meeting] += 1
+        self._more.set()
 
     def _release(self) -> None:
         for key in list((self._selector.get_map() or {}).values()):

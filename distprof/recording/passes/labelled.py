@@ -7,7 +7,6 @@ and waits for it, over many steps. What the thread uses of its processor is note
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.paths import TRACE_JSON
 from distprof.contract.tables import EVENTS, TableRow
+from distprof.own import time
 from distprof.recording.communication.backend_times import time_calls
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder

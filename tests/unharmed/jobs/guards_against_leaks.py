@@ -1,4 +1,4 @@
-"""Ranks that close each descriptor that they do not know, as a guard against leaks, and open files in the same places (https://github.com/python/cpython/issues/76959)."""
+"""Ranks that close each descriptor that they do not know, as a guard against leaks, and open files in the same places (https://github.com/Icinga/icinga2/issues/3943 closes so)."""
 # recorded: any
 # ranks: 2
 import os
