@@ -1,8 +1,7 @@
-"""Threads, locks and sleep are put in the place of Python's by a library that has its own, which counts them (https://github.com/gevent/gevent/issues/63)."""
+"""Threads, locks and sleep are put in the place of Python's own by a library, which counts them (https://github.com/gevent/gevent/issues/63)."""
 # recorded: any
 # telling
 import _thread
-import queue
 import threading
 import time
 from collections import Counter
@@ -22,8 +21,8 @@ def counted(owner, name):
     setattr(owner, name, ours)
 
 
-for owner, name in ((_thread, "start_new_thread"), (threading, "_start_new_thread"), (threading, "Thread"),
-                    (time, "sleep"), (threading, "Event"), (threading, "Lock"), (threading, "RLock"), (threading, "Condition"), (queue, "Queue")):
+for owner, name in ((_thread, "start_new_thread"), (threading, "_start_new_thread"), (time, "sleep"),
+                    (threading, "Event"), (threading, "Lock"), (threading, "RLock"), (threading, "Condition")):
     counted(owner, name)
 model = net()
 optimizer = sgd(model)
