@@ -32,7 +32,7 @@ def final_merge(directory: Path) -> list[str] | None:
         say(f"cannot start the merge: {error.strerror}")
         return None
     if code:
-        say(f"the merge ended with exit code {code}" if code > 0 else f"signal {-code} ended the merge")
+        say(f"the merge ended with exit code {code}" if code > 0 else f"the merge was ended by signal {-code}")
     return None if code else answer.splitlines()
 
 

@@ -133,13 +133,14 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
     try:
         merges = claimed(target)
     except (DistprofError, OSError, msgspec.MsgspecError) as error:
-        merges, why = False, f"cannot check whether all ranks are there: {error.args[0] if error.args else error}"
+        why = f"cannot check whether all ranks have been uploaded: {error.args[0] if error.args else error}"
+        merges = False
     else:
-        why = "ranks of other hosts are not there yet, or another launcher merges"
+        why = "ranks of other hosts have not been uploaded yet, or another launcher merges them"
     if not merges:
         say(f"not merged here: {why}. If no other launcher does it:", f"    distprof merge {quoted(target)}")
         return
-    say("all ranks of all hosts are there. Merging (skip with --no-merge)")
+    say("all ranks of all hosts have been uploaded. Merging (skip with --no-merge)")
     try:
         _merge(target, None, job_lines)
     finally:
@@ -185,7 +186,7 @@ def _merge_once(directory: Path, started: RunJson, done: str, after_merge: After
         say(f"{done} Another host merges them.", *_indented(job_lines))
         return
     try:
-        say("all ranks of all hosts recorded. Merging (skip with --no-merge)")
+        say("all ranks of all hosts are recorded. Merging (skip with --no-merge)")
         _merge(directory, after_merge, job_lines)
     finally:
         with suppress(OSError):

@@ -107,6 +107,18 @@ SAME_HOST = click.option("--same-host", is_flag=True, expose_value=False, callba
                               "traces whose host names are missing or are those of containers.")
 
 
+def _in_unit(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        from distprof.merge.run.traces.trace_head import times_in
+
+        context.with_resource(times_in(value))
+
+
+TIME_UNIT = click.option("--time-unit", type=click.Choice(["us", "ns"]), expose_value=False, callback=_in_unit,
+                         help="Unit of the times in foreign traces.  [default: us; ns where times in us would be after "
+                              "the year 2262]")
+
+
 def worker_options(command: Callable[..., None]) -> Any:
     """--workers and --scheduler; see `given_workers`."""
     return _with(command, _WORKERS)

@@ -8,16 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from distprof.contract import rank_json
-from distprof.contract.paths import (
-    MERGED,
-    PARTIAL_SUFFIX,
-    RANK_JSON,
-    REPORT_HTML,
-    RUN_JSON,
-    SUMMARY_JSON,
-    TRACE_JSON,
-    TRACE_TAR,
-)
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, REPORT_HTML, RUN_JSON, SUMMARY_JSON, TRACES
 from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.launch import commands
@@ -48,7 +39,7 @@ def next_commands(run: Path) -> list[str]:
 
 def _lacks_trace(merged: Path) -> bool:
     """True for the merge of a job that ended before its timeline, or had none in its plan."""
-    return merged.is_dir() and not any((merged / name).is_file() for name in (TRACE_JSON, TRACE_TAR))
+    return merged.is_dir() and not any((merged / name).is_file() for name in TRACES)
 
 
 NEWEST = 3

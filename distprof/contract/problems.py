@@ -234,6 +234,24 @@ class FilesLeftOut(Remark, frozen=True):
     """What they are."""
 
 
+class TracesBeside(Remark, frozen=True):
+    """Traces of other programs, like VizTracer, of ranks of which torch.profiler has traces."""
+
+    num_files: int
+    files: tuple[str, ...]
+    """The first few."""
+    drawn: bool = False
+    """True where they were merged: only `distprof merge` reads them."""
+
+
+class TimesFromStart(Remark, frozen=True):
+    """Traces of other programs that have another clock than the trace of their rank, and begin with it."""
+
+    num_files: int
+    files: tuple[str, ...]
+    """The first few."""
+
+
 class SeveralRanksInFile(Remark, frozen=True):
     """A trace that another tool merged was given alone, and is read as one rank."""
 
@@ -271,8 +289,8 @@ class ExecutionTraceLeftOut(Remark, frozen=True):
 class RanksFromNames(Remark, frozen=True):
     """Ranks are taken from file names, not from the traces."""
 
-    names: Literal["rank", "mesh"]
-    """mesh: tp, pp and dp in the names."""
+    names: Literal["rank", "mesh", "host"]
+    """mesh: tp, pp and dp in the names; host: JAX writes a file per host."""
     contradicted: bool
     """True where traces claim the same rank."""
 

@@ -204,7 +204,7 @@ def _unpacked(content: memoryview) -> bytes:
     except isal_zlib.error as error:  # type: ignore[misc]
         raise ValueError(str(error)) from error
     if not machine.eof:
-        raise ValueError("a block of a summary is cut or too large")
+        raise ValueError("a block of the summary is truncated or too large")
     return found
 
 

@@ -103,7 +103,7 @@ class StreamStopwatch(Stopwatch):
             last = self._event()
             last.record()
             if not comes(last):
-                raise RuntimeError(f"device {device} has not come to the end of its work in {PATIENCE_S} s")
+                raise RuntimeError(f"device {device} did not finish its work within {PATIENCE_S} s")
             if every_stream:
                 torch.accelerator.synchronize()
             took_ns, event, host_ns = self._surest()

@@ -15,6 +15,7 @@ from distprof.launch.options import (
     RUNS,
     SAME_HOST,
     STRICT,
+    TIME_UNIT,
     given_runs,
     given_sizes,
     given_workers,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @worker_options
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 @JSON
 @STRICT

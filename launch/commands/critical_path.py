@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 import click
 
 from distprof.errors import DataError, UsageError
-from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, STRICT, given_runs, given_sizes, mesh_sizes
+from distprof.launch.options import (
+    ATTEMPT,
+    JSON,
+    RUNS,
+    SAME_HOST,
+    STRICT,
+    TIME_UNIT,
+    given_runs,
+    given_sizes,
+    mesh_sizes,
+)
 from distprof.terminal import show
 from distprof.units import numbered, spans
 
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
               help="Rows of each table.  [default: 15; all with --json]")
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 @JSON
 @STRICT
@@ -93,7 +104,7 @@ def _of_devices(opened: Opened, runs: Sequence[Path], *, steps: Sequence[int], r
     found = device_paths(run, clock, opened.program, ranks=ranks, wanted=steps)
     if found is None:
         if ranks:
-            raise DataError(f"no commands of devices with launches of {numbered('rank', ranks)} in {run.path}",
+            raise DataError(f"no device commands launched by {numbered('rank', ranks)} in {run.path}",
                             hint="--rank follows a GPU; without it, the path leads across ranks")
         return None
     problems = problems_of(found.run, clock)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, given_runs, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, TIME_UNIT, given_runs, given_sizes, mesh_sizes
 from distprof.terminal import show
 
 MARKS = {"bad": "!!", "warn": "! ", "note": "- ", "good": "ok"}
@@ -20,6 +20,7 @@ MARKS = {"bad": "!!", "warn": "! ", "note": "- ", "good": "ok"}
 @JSON
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, **sizes: int | None) -> None:
     """List what is wrong with RUN, worst first.

@@ -15,6 +15,7 @@ from distprof.launch.options import (
     RUNS,
     SAME_HOST,
     STRICT,
+    TIME_UNIT,
     given_sizes,
     given_workers,
     mesh_sizes,
@@ -75,6 +76,9 @@ if TYPE_CHECKING:
                    "second time for this.")
 @click.option("--operators", is_flag=True,
               help="Also write a table of each rank's operators, which makes `distprof ops` more than twice as fast.")
+@click.option("--name", metavar="TEXT", default="",
+              help="Add this to the names of all processes in the trace, such as 'baseline', to tell merges apart in a "
+                   "viewer.")
 @click.option("--anonymise", is_flag=True,
               help="Take folders and host names out of the merged trace, so that it can be shared. Files keep their "
                    "names.")
@@ -85,6 +89,7 @@ if TYPE_CHECKING:
 @worker_options
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, rank_map: Path | None,
@@ -117,7 +122,7 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
                    without_python: bool, min_duration: str | None, keep: tuple[str, ...], drop: tuple[str, ...],
                    max_size: str | None,
                    format_: Any, align: Any, collectives: bool | None, tensors: str | None, queues: bool,
-                   operators: bool, critical_path: bool, anonymise: bool) -> MergeOptions:
+                   operators: bool, critical_path: bool, name: str, anonymise: bool) -> MergeOptions:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, window_ns
 
     return MergeOptions(
@@ -130,4 +135,5 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         keep=keep, drop=drop,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
         align=align, collectives=collectives, queues=queues, operators=operators, critical_path=critical_path,
-        anonymise=anonymise, tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)
+        name=name.strip(), anonymise=anonymise,
+        tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)

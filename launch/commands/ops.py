@@ -15,6 +15,7 @@ from distprof.launch.options import (
     PLACE,
     RUNS,
     STRICT,
+    TIME_UNIT,
     as_csv,
     check_new,
     check_rates,
@@ -36,6 +37,7 @@ LONGEST = 64
 
 @click.command()
 @RUNS
+@TIME_UNIT
 @click.option("--by", "by", multiple=True, metavar="KEY",
               help="Group calls by op, type, category (matrix product, attention, norm, copy, ...), module, class, "
                    "shape, dtype, phase, rank, stream, step or stack. Can be repeated.  [default: op]")

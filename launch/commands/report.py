@@ -17,6 +17,7 @@ from distprof.launch.options import (
     PLACE,
     RUNS,
     SAME_HOST,
+    TIME_UNIT,
     check_rates,
     given_runs,
     given_sizes,
@@ -51,6 +52,7 @@ HEAD_BYTES = 2000
 @worker_options
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,
            peak: float | None, bandwidth: float | None, attempt: int | None, workers: int | None,

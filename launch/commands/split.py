@@ -28,7 +28,7 @@ def split(trace: Path, *, out: Path) -> None:
     ranks = sorted(found.num_events)
     show(f"{counted(sum(found.num_events.values()), 'event')} of ranks {spans(ranks)} in {out}")
     if found.num_left_out:
-        show(f"{counted(found.num_left_out, 'event')} skipped: nothing tells the rank of their processes")
+        show(f"{counted(found.num_left_out, 'event')} skipped: the rank of their processes is unknown")
     for problem in found.problems:
         show(f"incomplete: {sentence(problem).removeprefix('rank 0: ')}")
     show(f"Next: distprof comms {quoted(out)}")

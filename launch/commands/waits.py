@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, RUNS, STRICT, as_csv, given_runs
+from distprof.launch.options import ATTEMPT, RUNS, STRICT, TIME_UNIT, as_csv, given_runs
 from distprof.terminal import show
 
 
 @click.command()
 @RUNS
+@TIME_UNIT
 @click.option("--by", "by", multiple=True, metavar="KEY",
               help="Group waits by line, op, module, phase, rank, step, thread or what they wait for (for). Can be "
                    "repeated.  [default: line and op]")

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, JSON, RUNS, SAME_HOST, STRICT, given_runs, given_sizes, mesh_sizes
+from distprof.launch.options import (
+    ATTEMPT,
+    JSON,
+    RUNS,
+    SAME_HOST,
+    STRICT,
+    TIME_UNIT,
+    given_runs,
+    given_sizes,
+    mesh_sizes,
+)
 from distprof.terminal import show
 
 if TYPE_CHECKING:
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
               help="Number of ranks and steps listed.  [default: 20; all with --json]")
 @mesh_sizes
 @SAME_HOST
+@TIME_UNIT
 @ATTEMPT
 @JSON
 @STRICT

@@ -162,8 +162,8 @@ def cost(name: str) -> Callable[[Evidence], Judged]:
 
 
 SAID = (
-    Claim(text="FLOPs of a product, forward", judge=module_flops("product", "fwd", product_flops)),
-    Claim(text="FLOPs of a product, backward", judge=module_flops("product", "bwd", product_flops)),
+    Claim(text="FLOPs of a product in forward", judge=module_flops("product", "fwd", product_flops)),
+    Claim(text="FLOPs of a product in backward", judge=module_flops("product", "bwd", product_flops)),
     Claim(text="FLOPs of a step", judge=_all_flops),
     Claim(text="parameters of the model", judge=_params),
     Claim(text="products in the timeline", judge=product_calls),

@@ -87,8 +87,8 @@ HOST_PLAN, HOST_STEPS = "wait=2,count=1,time=4,trace=12,arrivals=0", 19
 """Two ranks need some ten steps with a timeline before one of them is late by more than chance."""
 DEVICE_PLAN, DEVICE_STEPS = "wait=2,count=1,time=4,trace=6,arrivals=0", 13
 NO_GPU = "no GPU"
-ONE_GPU = "a late rank among GPUs: one GPU"
-NOT_ASKED = "GPUs: --cpu"
+ONE_GPU = "a late rank among several GPUs: there is only one"
+NOT_ASKED = "GPUs: left out by --cpu"
 
 
 def jobs_here(num_gpus: int, *, on_cpu: bool, has_nccl: bool) -> tuple[list[Job], list[str]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON, TRACE_JSON, TRACE_TAR
+from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON, TRACE_JSON, TRACE_TAR, TRACE_ZSTD, TRACES
 from distprof.errors import DataError
 from distprof.terminal import quoted, say
 
@@ -32,12 +34,17 @@ class MergedTrace:
     folder: Path
     """Of the merge."""
     file: Path
-    """trace.json.gz, or trace.tar."""
+    """trace.json.gz, or what other formats write."""
 
     @property
     def is_archive(self) -> bool:
         """True for an archive of the ranks' own traces, which Perfetto reads since version 58."""
         return self.file.name == TRACE_TAR
+
+    @property
+    def is_chrome(self) -> bool:
+        """True where the end of the file tells about the run."""
+        return self.file.name == TRACE_JSON
 
 
 def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
@@ -62,11 +69,27 @@ def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
         merge(run)
     elif not is_merge and _is_older(folder, run):
         say(f"{folder} is older than the recording  hint: distprof merge --force {quoted(run)}")
-    for name in (TRACE_JSON, TRACE_TAR):
+    for name in TRACES:
         if (folder / name).is_file():
             return MergedTrace(run=run, folder=folder, file=folder / name)
     raise DataError(f"no {TRACE_JSON} in {folder}: no rank has a timeline, or the merge is damaged",
                     hint=f"distprof merge --force {quoted(run)} tells you which of the two")
+
+
+@contextmanager
+def readable(trace: MergedTrace) -> Iterator[MergedTrace]:
+    """The trace as Perfetto reads it: one that zstd compressed is written to a temporary file."""
+    if trace.file.name != TRACE_ZSTD:
+        yield trace
+        return
+    from distprof.merge.scan.chunk_reader import ChunkReader
+    from distprof.merge.scan.trace_file import TraceFile
+
+    with tempfile.TemporaryDirectory(prefix="distprof-view-") as folder:
+        file = Path(folder) / TRACE_ZSTD.removesuffix(".zst")
+        with file.open("wb") as plain:
+            plain.writelines(ChunkReader(TraceFile(path=trace.file)))
+        yield replace(trace, file=file)
 
 
 def _is_merge(folder: Path) -> bool:
@@ -96,7 +119,7 @@ def _is_older(folder: Path, run: Path) -> bool:
 def text_bytes(trace: Path) -> int:
     """How much text a trace is; of a large one an estimate, by its first ranks."""
     compressed = trace.stat().st_size
-    if trace.name == TRACE_TAR:
+    if trace.suffix != ".gz":
         return compressed
     found = 0
     try:

@@ -44,7 +44,7 @@ def place_in(trace: MergedTrace, wanted: Wanted) -> Place:
 
 
 def _metadata(trace: MergedTrace) -> dict[str, Any]:
-    if trace.is_archive:
+    if not trace.is_chrome:
         raise DataError(f"--rank, --step and --finding need a Chrome trace, not {trace.file}",
                         hint=f"distprof merge --force {quoted(trace.run)}")
     return trace_metadata(trace.file)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from distprof.ending import ended_by_signals
 from distprof.errors import DistprofError
-from distprof.launch.view.merged_trace import MOST_BYTES, MergedTrace, merged_trace, text_bytes
+from distprof.launch.view.merged_trace import MOST_BYTES, MergedTrace, merged_trace, readable, text_bytes
 from distprof.launch.view.page import LOCAL_UI, ONLINE, READS_ARCHIVES, TYPES, LocalUi, local_ui, page
 from distprof.launch.view.place import Place, Wanted
 from distprof.launch.view.server import LOADED, Served, TraceServer, serving
@@ -93,7 +93,7 @@ def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None
             _check_version(trace, ui)
         place = place_of(trace, options.wanted)
         _warn_if_large(trace)
-        with TraceServer(_files(trace, place, ui), options.port) as server, serving(server):
+        with readable(trace) as shown, TraceServer(_files(shown, place, ui), options.port) as server, serving(server):
             _announce(trace, place, server, options)
             is_loaded = server.wait(options.limit_s)
     if not is_loaded:

@@ -55,7 +55,7 @@ class Explanations:
             self._reasons = Reasons(self._run, about.host, file_stem(about), self._ranks, lambda: {os.getppid()})
             self._reasons.start()
         except (OSError, RuntimeError) as error:
-            self._notes = [f"what the machine says is not known: {getattr(error, 'strerror', None) or error}"]
+            self._notes = [f"no readings of this machine: {getattr(error, 'strerror', None) or error}"]
 
     def add(self, state: WatchState, certain: Collection[str], *, running: bool) -> None:
         """Adds what is known to the state.

@@ -117,7 +117,7 @@ class MachineWatch:
             if self.problem is None:
                 write()
         except OSError as error:  # a full disk, or the run was removed
-            self.problem = f"what the machine says is no longer kept: {error}"
+            self.problem = f"readings of this machine are no longer stored: {error}"
 
 
 def folder_of(run: Path, stem: str) -> Path:

@@ -19,6 +19,14 @@ SHOWS = 0.3
 """Part of what a rank does beyond its peers in steps without a timeline that has to show in those with one."""
 MOST_CELLS = 40_000_000
 """From more on, work is not kept by its place among the calls of a step."""
+DEVIATIONS = 3
+"""Standard errors that an excess in steps with a timeline has to exceed, to be no chance."""
+STANDS_OUT = 0.6
+"""Part of what all cells at a place exceed those of peers by that one has, to be no chance either."""
+ENOUGH = 5
+"""Steps with a timeline from which on the median one tells."""
+OF_MEDIAN = 1.4826 * 1.2533
+"""Standard error of the median of normal values, by their median deviation and the square root of their number."""
 WHOLE = "whole"
 """All that a rank does itself."""
 FEWEST = 8
@@ -50,19 +58,41 @@ def divided(work: Array, traced: Flags, unknown: Flags, position: Integers) -> A
         return work
     new = np.diff(position, prepend=-1) != 0
     first, place = np.flatnonzero(new), np.cumsum(new) - 1
-    seen = work[:, traced].mean(axis=1) * ~unknown
-    usual = median_of_others(seen)
+    seen = work[:, traced] * ~unknown
+    mean = seen.mean(axis=1)
+    usual = median_of_others(mean)
     # of two ranks, each is the median peer of the other: what one does more is none of what both do
-    common, excess = np.minimum(seen, usual), np.clip(seen - usual, 0, None)
+    common, excess = np.minimum(mean, usual), np.clip(mean - usual, 0, None)
     open_work = np.add.reduceat(work[:, ~traced] * unknown, first, axis=-1)
     base = np.minimum(open_work, median_of_others(open_work)) * (np.add.reduceat(common, first, axis=-1) > 0)[:, None]
     extra = open_work - base
-    shows = np.add.reduceat(excess, first, axis=-1) >= np.maximum(SHOWS * extra.mean(axis=1), 1)
+    least, sure = np.maximum(SHOWS * extra.mean(axis=1), 1), _beyond_chance(seen)
+    # of many cells, some exceed those of peers by chance; what is late now and then is in one that stands out
+    stands_out = excess >= STANDS_OUT * np.add.reduceat(excess, first, axis=-1)[:, place]
+    excess = np.where((np.add.reduceat(sure, first, axis=-1) >= least)[:, place], sure, excess * stands_out)
+    shows = np.add.reduceat(excess, first, axis=-1) >= least
     found = work.astype(float)
     found[:, ~traced] += (base[:, :, place] * _shares(common, first, place)[:, None]
                           + (extra * shows[:, None])[:, :, place] * _shares(excess, first, place)[:, None])
     found[:, ~traced] = np.where(unknown, (extra * ~shows[:, None])[:, :, place], found[:, ~traced])
     return found
+
+
+def _beyond_chance(seen: Array) -> Floats:
+    """By how much peers surely exceed the median one, in each cell: in the mean step, or in the median one, which a
+    single very long step leaves as it is."""
+    num_steps = seen.shape[1]
+    if num_steps < 2:
+        return np.zeros(seen[:, 0].shape)
+    beyond = seen - median_of_others(seen)
+    error = beyond.std(axis=1, ddof=1) / num_steps ** 0.5
+    found = seen.mean(axis=1) - median_of_others(seen.mean(axis=1)) - DEVIATIONS * error
+    if num_steps >= ENOUGH:
+        median = np.median(beyond, axis=1)
+        scatter = OF_MEDIAN * np.median(np.abs(beyond - median[:, None]), axis=1) / num_steps ** 0.5
+        found = np.maximum(found, median - DEVIATIONS * scatter)
+    sure: Floats = np.clip(found, 0, None)
+    return sure
 
 
 def _shares(values: Floats, first: Integers, place: Integers) -> Floats:

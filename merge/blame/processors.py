@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -38,17 +38,22 @@ class Processors:
     """How long it had one."""
     step_ns: Mapping[int, float] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
+    median: Processors | None = None
+    """The same of the median step."""
 
     @classmethod
     def of(cls, windows: pl.DataFrame, hosts: Mapping[int, str]) -> Processors:
         """From steps that count, with `run_queue_ns`, `cpu_ns` and `duration_ns`."""
-        known = windows.drop_nulls(["run_queue_ns", "cpu_ns"])
-        means = known.group_by("rank").agg(pl.col("run_queue_ns", "cpu_ns", "duration_ns").mean()).sort("rank")
-        ranks = means["rank"].to_list()
-        queued, ran, step = (dict(zip(ranks, means[name].to_list(), strict=True))
-                             for name in ("run_queue_ns", "cpu_ns", "duration_ns"))
-        return cls(queued_ns=queued, ran_ns=ran, step_ns=step,
-                   hosts={rank: hosts.get(rank, "") for rank in ranks})
+        times = pl.col("run_queue_ns", "cpu_ns", "duration_ns")
+        by_rank = windows.drop_nulls(["run_queue_ns", "cpu_ns"]).group_by("rank")
+        return replace(cls._of(by_rank.agg(times.mean()), hosts), median=cls._of(by_rank.agg(times.median()), hosts))
+
+    @classmethod
+    def _of(cls, typical: pl.DataFrame, hosts: Mapping[int, str]) -> Processors:
+        ranks, queued, ran, step = (typical.sort("rank")[name].to_list() for name in (
+            "rank", "run_queue_ns", "cpu_ns", "duration_ns"))
+        return cls(queued_ns=dict(zip(ranks, queued, strict=True)), ran_ns=dict(zip(ranks, ran, strict=True)),
+                   step_ns=dict(zip(ranks, step, strict=True)), hosts={rank: hosts.get(rank, "") for rank in ranks})
 
     def usual_ns(self, rank: int, *, on_host: bool = False) -> float | None:
         """How long it would have waited for a processor, for the time that it had one, if it fared as the median other.
@@ -71,6 +76,10 @@ class Processors:
         """How much longer it waited for a processor than the others, for the time that it had one."""
         usual = self.usual_ns(rank)
         return 0.0 if usual is None else self.queued_ns[rank] - usual
+
+    def always_lacked_ns(self, rank: int) -> float:
+        """The same in the mean and in the median step: one step without a processor is no habit."""
+        return min(one.lacked_ns(rank) for one in (self, self.median) if one is not None)
 
     def by_turns_ns(self, rank: int) -> float:
         """By how much it may have waited longer than others of its host in a balanced job."""

@@ -148,7 +148,8 @@ class Verdicts:
             return chosen
         sure = {kind: mean - self._by_turns_ns(one, kind) for kind, mean in means.items()}
         surest = max([chosen, *means], key=lambda kind: sure[kind])
-        return chosen if sure[chosen] >= ALMOST_ALL * sure[surest] else surest
+        is_sure = sure[chosen] >= ALMOST_ALL * min(means[chosen], sure[surest])
+        return chosen if is_sure else surest
 
     def _by_turns_ns(self, one: Candidate, scenario: str) -> float:
         """By how much a rank may exceed its peers in a kind of work as ranks of its host take turns on processors."""
@@ -162,7 +163,7 @@ class Verdicts:
         """The processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
         number, processors = self._number(one), self._processors
         excess_ns = max(gain_ns, float(one.excess.beyond[one.row].mean(axis=0).max()))
-        if processors.lacked_ns(number) < MOST_OF_IT * excess_ns:
+        if processors.always_lacked_ns(number) < MOST_OF_IT * excess_ns:
             return None
         others = [rank for rank in processors.queued_ns if rank != number]
         return Cause(kind="core", where=None, gain_ns=gain_ns, spent=processors.share([number]),
@@ -184,8 +185,9 @@ class Verdicts:
             excess_ns=late.tolist(),
             late_steps=late_steps_of(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means) if core is None else [core],
-            by_turns_ns=self._by_turns_ns(one, chosen) if core is None else self._processors.by_turns_ns(
-                self._number(one)))
+            # what it lacked of a processor now and then may be all by which it is late
+            by_turns_ns=max(self._by_turns_ns(one, chosen), self._processors.lacked_ns(self._number(one)))
+            if core is None else self._processors.by_turns_ns(self._number(one)))
 
     def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
         """By the steps that are replayed; where they are too few to tell, by more steps, at half the level."""
@@ -232,16 +234,20 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
     """The scenario that gains most; one kind of work, where that gains nearly as much and no other is a cause.
 
     Beside another late rank little is gained at first, whatever is fixed: there one kind is the cause that is almost
-    all by which the rank exceeds its peers.
+    all by which the rank exceeds its peers, in the mean or in the median step.
     """
     most = max(means, key=lambda kind: means[kind])
     causes = [kind for kind in one.kinds if means[kind] >= NOTICEABLE * means[most]]
     if len(causes) == 1 and means[causes[0]] >= ALMOST_ALL * means[most]:
         return causes[0]
-    beyond = dict(zip(one.excess.kinds, one.excess.beyond[one.row].mean(axis=0).tolist(), strict=True))
-    main = max(causes, key=lambda kind: beyond[kind], default=most)
-    is_main = main in one.kinds and main != "unknown" and beyond[main] >= ALMOST_ALL * beyond[WHOLE]
-    return main if is_main and means[main] >= HALF * means[most] else most
+    # a single step may be long for another reason
+    for beyond in (one.excess.beyond[one.row].mean(axis=0), np.median(one.excess.beyond[one.row], axis=0)):
+        each = dict(zip(one.excess.kinds, beyond.tolist(), strict=True))
+        main = max(causes, key=lambda kind: each[kind], default=most)
+        is_main = main in one.kinds and main != "unknown" and each[main] >= ALMOST_ALL * each[WHOLE] > 0
+        if is_main and means[main] >= HALF * means[most]:
+            return main
+    return most
 
 
 def late_steps_of(steps: Integers, late: Floats, material_ns: float) -> list[int]:

@@ -1,12 +1,13 @@
-"""trace.json.gz: one Chrome trace of all ranks.
+"""trace.json.gz: one Chrome trace of all ranks; likewise trace.json.zst.
 
-Each rank is a gzip member, compressed where the rank was read; the file is their concatenation.
+Each rank is a gzip member, or a frame of zstd, compressed where the rank was read; the file is their concatenation.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from distprof.merge.chrome.chrome_rank import (
     BETWEEN,
     FRAMES,
     ChromeRank,
+    GzipMember,
+    Packer,
     counter_events,
     encoded,
     frames_of,
@@ -44,24 +47,26 @@ PIECE_BYTES = 16 << 20
 class ChromeJson:
     """Writes the trace."""
 
-    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, joined: Joined | None = None) -> None:
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, joined: Joined | None = None, *,
+                 file: str = TRACE_JSON, packer: Callable[[], Packer] = GzipMember) -> None:
         self._folder, self._run, self._clock, self._plans = folder, run, clock, plans
-        self._out = OneFile(folder / TRACE_JSON) if joined is None else joined
+        self._out = OneFile(folder / file) if joined is None else joined
+        self._packer, self._packed = packer, partial(packed, packer=packer)
         self._ranks = {rank.number: rank for rank in run.ranks}
         self._indices = {plan.rank: index for index, plan in enumerate(plans.ranks)}
         self._is_empty = True
 
     def begin(self) -> None:
         self._work = make_work_folder(self._folder)
-        self._out.begin(len(self._plans.ranks), packed(BETWEEN))
-        self._out.write(packed(HEAD))
+        self._out.begin(len(self._plans.ranks), self._packed(BETWEEN))
+        self._out.write(self._packed(HEAD))
         # metadata of many ranks is long: the file of each lists all ranks of its groups
         self._about: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (closed by end)
         self._frames: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (likewise)
 
     def rank_writer(self, plan: RankPlan) -> ChromeRank:
         return ChromeRank(self._part(plan), draws_memory=plan.draws_memory, has_frames=FRAMES in plan.survey.metadata,
-                          share=self._out.share(self._indices[plan.rank]))
+                          share=self._out.share(self._indices[plan.rank]), packer=self._packer)
 
     def _part(self, plan: RankPlan) -> Path:
         return self._work / f"rank{plan.rank}.part"
@@ -73,13 +78,13 @@ class ChromeJson:
             self._out.append(self._indices[plan.rank], part, counts.parts)
         part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
         _append(self._frames, frames_of(counts.metadata, plan.rank))
-        known = _of_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
+        known = about_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
         _append(self._about, {str(plan.rank): known})
 
     def _separator(self) -> bytes:
         """What stands before the next events."""
         is_first, self._is_empty = self._is_empty, False
-        return b"" if is_first else packed(BETWEEN)
+        return b"" if is_first else self._packed(BETWEEN)
 
     def end(self, counts: Sequence[RankCounts]) -> None:
         self._out.finish(self._tail())
@@ -92,12 +97,12 @@ class ChromeJson:
         counters = counter_events(plans.drawing, plans.counters_pid, plans.origin_ns)
         while some := list(islice(counters, AT_ONCE)):
             yield self._separator()
-            yield packed(BETWEEN.join(map(encoded, some)))
-        yield from map(packed, self._metadata())
+            yield self._packed(BETWEEN.join(map(encoded, some)))
+        yield from map(self._packed, self._metadata())
 
     def _metadata(self) -> Iterator[bytes]:
         """What comes behind the events, in one piece where it is not long."""
-        whole = encoded({"distprof": _metadata(self._run, self._clock, self._plans)})
+        whole = encoded({"distprof": about_run(self._run, self._clock, self._plans)})
         head, tail = whole[:-len(NO_RANKS)] + NO_RANKS[:-3], NO_RANKS[-3:]
         held = b"\n],"
         lists = [(b'"stackFrames":{', self._frames, b"},")] if self._frames.tell() else []
@@ -144,7 +149,7 @@ def _append(file: IO[bytes], members: dict[str, Any]) -> None:
         file.write((b"," if file.tell() else b"") + encoded(members)[1:-1])
 
 
-def _metadata(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
+def about_run(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
     """What the viewer shows as trace info, still without what there is of each rank."""
     return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
             "topology": run.topology if run.topology_known else None,
@@ -152,7 +157,7 @@ def _metadata(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
             "left_out": plans.remarks, "ranks": {}}
 
 
-def _of_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCounts) -> dict[str, Any]:
+def about_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCounts) -> dict[str, Any]:
     """Its mp, dp, host, offset and counts."""
     return {
         "mp_size": run.mp_size if run.topology_known else None,

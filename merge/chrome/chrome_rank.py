@@ -6,10 +6,11 @@ frames start anew in each file, so those of a merged trace have the rank in fron
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from isal import isal_zlib
@@ -48,9 +49,10 @@ class ChromeRank:
     texts = ()
 
     def __init__(self, path: Path, *, draws_memory: bool = False, has_frames: bool = False,
-                 share: Share | None = None) -> None:
+                 share: Share | None = None, packer: Callable[[], Packer] | None = None) -> None:
         """Writes to a file of the work folder; from there to an object, where it has a share in one."""
         self._path, self._draws_memory, self._has_frames, self._share = path, draws_memory, has_frames, share
+        self._packer = packer or GzipMember
         self._memory: MemoryCounters | None = None
 
     @property
@@ -68,7 +70,7 @@ class ChromeRank:
         self._events, self._attempt = events, Attempt(self._path, self._path.parent)
         self._file = self._attempt.file
         self._memory = self._counters() if self._draws_memory else None
-        self._member = GzipMember()
+        self._member = self._packer()
         self._is_empty = True
 
     def add(self, events: DecidedEvents) -> None:
@@ -114,6 +116,16 @@ class ChromeRank:
         self._attempt.close()
 
 
+class Packer(Protocol):
+    """Compresses text to a part of a file, which is a file by itself."""
+
+    def add(self, text: bytes | memoryview) -> bytes:
+        """What can be written of it by now."""
+
+    def end(self) -> bytes:
+        """The rest."""
+
+
 class GzipMember:
     """Compresses text to a part of a gzip file, which is a file by itself: the same pieces give the same bytes.
 
@@ -139,9 +151,49 @@ class GzipMember:
         return self._packer.flush()
 
 
-def packed(text: bytes) -> bytes:
+class ZstdFrame:
+    """Compresses text to a frame of zstd."""
+
+    def __init__(self) -> None:
+        import pyarrow  # takes a while, and few merges are zstd
+
+        self._made = _Written()
+        self._stream = pyarrow.CompressedOutputStream(pyarrow.PythonFile(self._made, "w"), "zstd")
+
+    def add(self, text: bytes | memoryview) -> bytes:
+        """What can be written of it by now."""
+        self._stream.write(text)
+        return self._made.taken()
+
+    def end(self) -> bytes:
+        """The rest."""
+        self._stream.close()
+        return self._made.taken()
+
+
+class _Written(io.RawIOBase):
+    """Keeps what is written until it is taken."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any, /) -> int:
+        self._pieces.append(bytes(piece))
+        return len(self._pieces[-1])
+
+    def taken(self) -> bytes:
+        """What was written since the last call."""
+        made = b"".join(self._pieces)
+        self._pieces.clear()
+        return made
+
+
+def packed(text: bytes, packer: Callable[[], Packer] = GzipMember) -> bytes:
     """A member with this text."""
-    member = GzipMember()
+    member = packer()
     return member.add(text) + member.end()
 
 

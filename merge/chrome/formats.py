@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from distprof.contract.merged import MERGED_EVENTS
-from distprof.contract.paths import TRACE_JSON, TRACE_TAR
+from distprof.contract.paths import TRACE_JSON, TRACE_PERFETTO, TRACE_TAR, TRACE_ZSTD
 
 if TYPE_CHECKING:
     from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
@@ -89,6 +89,21 @@ def _chrome(by_workers: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock
     return partial(ChromeJson, joined=by_workers.joined), partial(EventTables, objects=by_workers.objects)
 
 
+def _chrome_zstd(_: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
+    from distprof.merge.chrome.chrome_json import ChromeJson
+    from distprof.merge.chrome.chrome_rank import ZstdFrame
+    from distprof.merge.chrome.events_table import EventTables
+
+    return partial(ChromeJson, file=TRACE_ZSTD, packer=ZstdFrame), EventTables
+
+
+def _perfetto(_: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
+    from distprof.merge.chrome.events_table import EventTables
+    from distprof.merge.chrome.perfetto_trace import PerfettoTrace
+
+    return PerfettoTrace, EventTables
+
+
 def _perfetto_tar(_: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.perfetto_tar import PerfettoTar
 
@@ -98,6 +113,10 @@ def _perfetto_tar(_: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock, P
 FORMATS = {
     "chrome": Format(what="one Chrome trace", files=(TRACE_JSON, MERGED_EVENTS.file), outputs=_chrome,
                      by_workers=True),
+    "chrome-zstd": Format(what="the same, compressed by zstd, which is smaller and which Perfetto does not read",
+                          files=(TRACE_ZSTD, MERGED_EVENTS.file), outputs=_chrome_zstd),
+    "perfetto": Format(what="one trace in Perfetto's own format, which it loads in less than half the time",
+                       files=(TRACE_PERFETTO, MERGED_EVENTS.file), outputs=_perfetto),
     "perfetto-tar": Format(what="an archive of the ranks' own files for Perfetto 58", files=(TRACE_TAR,),
                            outputs=_perfetto_tar, chooses_events=False),
 }

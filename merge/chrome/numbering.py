@@ -118,7 +118,8 @@ class Lanes:
         for raw, label in self.labels.items():
             self._labelled.setdefault(label, []).append(raw)
         real = [pid for pid in raw_pids if pid not in PSEUDO and not pid.endswith(" Counters")]
-        self.main = next((pid for pid in real if self.labels.get(pid, "CPU") == "CPU"), "")
+        of_cpu = (pid for pid in real if self.labels.get(pid, "CPU") == "CPU")
+        self.main = next(of_cpu, next(iter(real), ""))  # a trace may have nothing but kernels
 
     def _process(self, raw_pid: str) -> NumberedProcess:
         raw_pid = self._home(raw_pid)

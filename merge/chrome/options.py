@@ -69,6 +69,8 @@ class MergeOptions:
     """Whether the queues of devices are drawn."""
     operators: bool = False
     """Whether operators are tabled, for `distprof ops`."""
+    name: str = ""
+    """Stands in the names of all processes, so that merges can be told apart."""
     anonymise: bool = False
     """Whether folders and hosts are taken out of the trace."""
     critical_path: bool = False

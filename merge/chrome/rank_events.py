@@ -26,8 +26,8 @@ SENTENCES = {
     "num_side": ("slice", "moved to an extra lane because they partly overlap another slice"),
     "num_cut": ("slice", "shortened where they extend past the slice around them, by at most 1 us if an extra lane is "
                          "free"),
-    "num_hanging": ("end of an arrow", "dropped: not inside a slice, or the other end is missing, as for many commands "
-                                       "of GPUs in torch.profiler's traces"),
+    "num_hanging": ("end of an arrow", "dropped: not inside a slice, or the other end is missing, as for many GPU "
+                                       "commands in torch.profiler's traces"),
     "num_without_duration": ("slice", "without a duration, assumed to be 0"),
     "num_negative": ("slice", "with a negative duration, set to 0"),
     "num_moved": ("event", "moved to the beginning: at least a day before all others"),

@@ -62,7 +62,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
     metadata = table_metadata(run)
     return Plans(origin_ns=origin_ns, remarks=remarks, drawing=drawn, counters_pid=pid, ranks=[
-        RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), survey=one.survey,
+        RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank, options.name), survey=one.survey,
                  tags={"rank": one.rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size},
                  clock=clocks[one.rank.number], origin_ns=origin_ns,
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=metadata,
@@ -78,6 +78,8 @@ def _check(options: MergeOptions) -> None:
             options.format].chooses_events:
         raise UsageError(f"--format {options.format} cannot be combined with options that select or add events",
                          hint="only --ranks can be used: the files are packed unchanged")
+    if options.name and not FORMATS[options.format].chooses_events:
+        raise UsageError(f"--name needs --format chrome, not {options.format}, which packs the files unchanged")
     if options.operators and not FORMATS[options.format].chooses_events:
         raise UsageError(f"--operators needs --format chrome, not {options.format}")
     if options.anonymise and not FORMATS[options.format].chooses_events:
@@ -106,8 +108,8 @@ def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
     return max(needed, NUMBERS_PER_RANK) if NUMBERS_PER_RANK * (highest + 2) < MOST_NUMBERS else needed
 
 
-def _title(rank: Rank) -> str:
-    return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.host)))
+def _title(rank: Rank, name: str) -> str:
+    return " | ".join(filter(None, (f"rank {rank.number}", name, rank.place, rank.host)))
 
 
 def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], selections: Mapping[int, EventSelection],

@@ -65,7 +65,7 @@ class StillWanted:
         if self._work is not None and time.monotonic() > self._next:
             self._next = time.monotonic() + LOOK_S
             if not self._work.is_dir():
-                raise FileNotFoundError(errno.ENOENT, "the merge was given up", str(self._work))
+                raise FileNotFoundError(errno.ENOENT, "the merge was abandoned", str(self._work))
 
 
 class Attempt:

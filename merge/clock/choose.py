@@ -17,6 +17,7 @@ from distprof.contract.rank_json import ClockPair
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.model import Align, Alignment, Clock
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.traces.trace_head import told_unit
 from distprof.terminal import quoted_all
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ def is_told() -> bool:
 
 
 def runs_as_told(paths: Iterable[str | os.PathLike[str]]) -> str:
-    """Paths of runs as arguments of a command that compares times of ranks: as they are compared here."""
-    return f"{'--same-host ' if is_told() else ''}{quoted_all(paths)}"
+    """Paths of runs as arguments of a command that compares times of ranks: as they are read and compared here."""
+    unit = told_unit()
+    return f"{'--same-host ' if is_told() else ''}{f'--time-unit {unit} ' if unit else ''}{quoted_all(paths)}"
 
 
 def hosts_of(run: Run) -> dict[int, Hashable]:

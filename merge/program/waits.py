@@ -13,7 +13,7 @@ import polars as pl
 from distprof.arrays import Flags, Floats, Integers
 from distprof.contract.collective_ops import BOUNDING_CLOCKS
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.activity.rank_activity import RESUMED_NS, RankActivity
 from distprof.merge.program.missed_waits import missed_waits, waits_at_once
 from distprof.merge.replay.graph import BLOCKED_NS
 
@@ -111,13 +111,15 @@ def _inferred(enqueue: Integers, end: Integers, did: RankActivity) -> tuple[Inte
     slices = [(start, stop, False) for start, stop in zip(did.wait_starts.tolist(), did.wait_ends.tolist(),
                                                          strict=True)]
     pauses = [(start, stop, True) for start, stop in _between_calls(did.pauses, enqueue)]
-    late_ns = 0 if did.on_device else LATE_NS  # a stream goes on when the op ends, and both are seen by one clock
+    late_ns = {True: RESUMED_NS, False: LATE_NS}
+    if did.on_device:  # a stream goes on when the op ends, and both are seen by one clock
+        late_ns = {True: 0, False: 0}
     waiting, found, place = list[int](), list[tuple[int, int, int]](), 0
     for start, stop, is_pause in sorted(slices + pauses):
         while place < len(enqueue) and enqueue[place] <= start:
             waiting.append(place)
             place += 1
-        over = [row for row in waiting if end[row] <= stop + min(late_ns, stop - start)]
+        over = [row for row in waiting if end[row] <= stop + min(late_ns[is_pause], stop - start)]
         chosen = over if is_pause else _ended_by(over, end, start)
         found += [(row, max(start, int(enqueue[row])), max(min(stop, int(end[row])), start)) for row in chosen]
         gone = set(chosen)
@@ -129,7 +131,8 @@ def _inferred(enqueue: Integers, end: Integers, did: RankActivity) -> tuple[Inte
 
 
 LATE_NS = 1_000_000
-"""By so much, but by no more than was waited, the end of an op may be noted after a thread went on that waited."""
+"""By so much, but by no more than was waited, the end of an op may be noted after a thread went on that waited in a
+slice; where it paused, an end that ended the pause is known to be near, and `RESUMED_NS` holds."""
 
 
 def _between_calls(pauses: Intervals, enqueue: Integers) -> list[tuple[int, int]]:

@@ -32,6 +32,8 @@ class Rank:
     device_name: str | None = None
     trace: TraceFile | None = None
     """Its Chrome trace; None where it has none."""
+    beside: Sequence[TraceFile] = ()
+    """Traces that other programs made of it at the same time."""
     execution_trace: TraceFile | None = None
     """Its execution trace; None where it has none."""
     recorded: RankJson | None = None

@@ -114,7 +114,7 @@ class ChromeFile:
         text = self._keys.read_until(self.list_key)
         if text is None:
             if self._keys.lost_bytes or self._keys.is_cut:
-                found = "nothing usable, it is damaged, or cut off before its first event"
+                found = "nothing usable: it is damaged or cut off before its first event"
             else:
                 found = ", ".join(list(self._keys.values)[:SHOWN_KEYS]) or "nothing"
             kind = "Chrome" if self.list_key == EVENTS else "execution"

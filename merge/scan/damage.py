@@ -161,7 +161,7 @@ class _Reader:
             self.at = key.end()
             name = key[1] if written is _QUOTED else b'"%s"' % key[1]
             if name in found:
-                raise ValueError("a key that is there already")
+                raise ValueError("a duplicate key")
             found[name] = self._value(depth, _ENDS_BEFORE[written])
             self._expect_comma(b"}")
         return found

@@ -25,11 +25,11 @@ FOREIGN = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file with git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer", "fetch the file with git annex get"),
     (b"par1", "a parquet table", None),
-    (b"sqlite format 3", "an SQLite database", "exports of Nsight Systems are read from files of this machine alone"),
+    (b"sqlite format 3", "an SQLite database", "Nsight Systems exports can be read only from local files"),
     (b"pk\x03\x04", "a ZIP archive", "unzip it"),
     *((b"\x80" + protocol, "a Python pickle", "for torch.cuda.memory snapshots, use distprof memory")
       for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
-    (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),
+    (b"\n", "binary data, perhaps a Perfetto protobuf trace", "only Chrome traces (JSON) can be merged"),
 )
 """First bytes in small letters -> what begins so, and a hint."""
 

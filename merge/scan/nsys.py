@@ -96,8 +96,8 @@ class _Export:
         self._columns = {table: {row[1] for row in base.execute(f'PRAGMA table_info("{table}")')}
                          for table in _tables(base)}
         if OF_NSYS.isdisjoint(self._columns):
-            raise DataError(f"{name} is not a Chrome trace but an SQLite database without events of Nsight Systems",
-                            hint="nsys export --type sqlite report.nsys-rep writes one with them")
+            raise DataError(f"{name} is not a Chrome trace but an SQLite database without Nsight Systems events",
+                            hint="nsys export --type sqlite report.nsys-rep writes one that has them")
         self._strings: Mapping[int, str] = {}
         self._prefixes: Mapping[int, str] = {}
         self._arrows: Mapping[int, bytes | bytearray] = {}

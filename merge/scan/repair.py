@@ -27,8 +27,8 @@ BACKSLASH_LAST = b'\\\\"'
 """A backslash at the end of a string; or one before an escaped quote."""
 LATEST_US = (1 << 63) // 1000
 """From here on a time in microseconds does not fit into 64 bits of nanoseconds: it would be behind the year 2262."""
-_TIME = re.compile(rb'("(?:ts|dur)"\s*:\s*)(\d+)(?=\s*[,}])')
-_FIRST = re.compile(rb'"ts"\s*:\s*(\d+)\s*[,}]')
+_TIME = re.compile(rb'("(?:ts|dur)"\s*:\s*)(\d+)(?:\.\d*)?(?=\s*[,}])')
+_FIRST = re.compile(rb'"ts"\s*:\s*(\d+)(?:\.\d*)?\s*[,}]')
 LONGEST_TIME = 64
 """Bytes of a key with its time."""
 _SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}

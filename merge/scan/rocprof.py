@@ -130,7 +130,7 @@ def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
     try:
         found = msgspec.json.decode(b"".join(pieces), type=_Whole).processes
     except msgspec.DecodeError as error:
-        raise DataError(f"{name} is not a Chrome trace but a damaged file of rocprofv3: {error}",
+        raise DataError(f"{name} is not a Chrome trace but a damaged rocprofv3 file: {error}",
                         hint="record it again, or omit it") from error
     processes = found if isinstance(found, list) else [found]
     devices = {agent.logical_node_type_id: agent.product_name or "" for one in processes for agent in one.agents

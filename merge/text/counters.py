@@ -53,12 +53,12 @@ def counters_text(*runs: Path, ranks: Sequence[int], top: int | None, as_json: b
 
 def _table(found: RunCounters, top: int, page: Page) -> None:
     kernels, (before, behind) = sum(row.kernels for row in found.rows), _alike(found.names)
-    page.line(f"counters of {counted(kernels, 'kernel')} of {counted(len(found.ranks), 'rank')}; amounts are added up, "
+    page.line(f"counters of {counted(kernels, 'kernel')} of {counted(len(found.ranks), 'rank')}; amounts are summed, "
               "others are means")
     if before or behind:
         page.line(f"names are short for {before}*{behind}")
     if found.unmatched:
-        page.line("operators are unknown where there are not as many kernels as launches")
+        page.line("operators are unknown where the numbers of kernels and launches differ")
     page.line()
     has_flops = any(row.flops is not None for row in found.rows)
     page.table(

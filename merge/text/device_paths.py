@@ -129,7 +129,7 @@ def _modules(shown: DevicePathsShown, page: Page) -> None:
          *(time_or_none(row[f"{one}_ns"]) for one in ("host", "device", "rest")),
          *((mostly_on(row),) if several else ())) for row in table.head(rows).iter_rows(named=True)], left=2)
     more_rows(table, rows, page)
-    page.line("commands and what is between them: of the module that launched them")
+    page.line("commands and the gaps between them count for the module that launched them")
     page.line()
 
 
@@ -144,11 +144,11 @@ def _operators(shown: DevicePathsShown, page: Page) -> None:
     calls = [f"{row['name']} {duration(row['time_ns'])}" for row in calls_on_path(path).head(NAMED_CALLS).iter_rows(
         named=True) if row["time_ns"] >= LEAST * whole]
     if calls:
-        page.line(f"of the host on the path, calls of the runtime: {', '.join(calls)}")
+        page.line(f"runtime calls of the host on the path: {', '.join(calls)}")
     seen = lines_on_path(path)
     if (total := int(seen["samples"].sum())) >= ENOUGH_SAMPLES:
         files = short_names(seen["file"].unique().to_list())
-        page.line(f"of {counted(total, 'sample')} of the script then, most were in " + ", ".join(
+        page.line(f"where the script was then, most of {counted(total, 'sample')}: " + ", ".join(
             cut(f"{files[row['file']]}:{row['line']} {row['function']} ({row['samples']})")
             for row in seen.head(NAMED_LINES).iter_rows(named=True)))
     page.line()
@@ -163,8 +163,8 @@ def _off(shown: DevicePathsShown, devices: pl.DataFrame, page: Page) -> None:
             (cut(row["op"]), f"{row['calls']:.3g}", duration(row["time_ns"]), time_or_none(row["slack_ns"]),
              time_or_none(row["median_slack_ns"])) for row in table.head(rows).iter_rows(named=True)])
         more_rows(table, rows, page)
-        page.line("slack: how much longer each of these alone could take at least before a step of the device gets "
-                  "longer; -: nothing in the timeline waits for it")
+        page.line("slack: how much longer, at least, each of these alone could take without lengthening a step of the "
+                  "device; -: nothing in the timeline waits for it")
     page.line(f"not on the path, per step: {duration(mean['off_ns'])} of kernels, copies and fills "
               f"({mean['off_calls']:.3g}); {duration(mean['hidden_host_ns'])} of the host's work "
               f"({percent(mean['hidden_host_ns'] / max(mean['working_ns'], 1))} of it), hidden behind the device")
@@ -176,8 +176,8 @@ def _doubts(shown: DevicePathsShown) -> Iterator[str]:
     mean, kinds = by_device(path)["time_ns"].mean(), by_kind(path)
     whole = float(mean or 0)  # type: ignore[arg-type]
     if kinds["unshown"] >= DOUBTFUL * whole:
-        yield ("not shown: a command began long after all that the timeline shows it could have waited for; commands "
-               "that were not recorded, as in CUDA graphs, and other processes on the device are possible reasons")
+        yield ("not shown: a command began long after everything that the timeline shows it could have waited for; "
+               "possible reasons are unrecorded commands, as in CUDA graphs, and other processes on the device")
     if kinds["communication"] and len(shown.found.run.ranks) > path.steps["rank"].n_unique():
         yield ("communication: includes waiting for other ranks, which this path does not follow; without --rank, "
                "distprof critical-path does")

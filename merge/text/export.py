@@ -66,7 +66,7 @@ def lost(shown: ExportShown) -> list[str]:
     unseen = sum(one.unseen for one in exported)
     if unseen:
         found.append(f"{counted(unseen, 'collective')} skipped: the timeline does not show their work")
-    found += [f"{counted(number, 'call')} skipped on all their ranks, without {what}"
+    found += [f"{counted(number, 'call')} skipped on all their ranks, for lack of {what}"
               for what, number in (shown.lacking or {}).items()]
     return found + (_lost_calls(exported) if shown.lacking is None else []) + _cut(exported)
 

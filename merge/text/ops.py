@@ -99,8 +99,8 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     if shown.found.num_bad:
         page.line(f"{counted(shown.found.num_bad, 'slice')} without usable times skipped")
     if shown.found.num_stepless:
-        page.line(f"not counted: {counted(shown.found.num_stepless, 'command')} of devices "
-                  f"({duration(shown.found.stepless_ns)}) in no step: launched outside of them, or not in the trace")
+        page.line(f"not counted: {counted(shown.found.num_stepless, 'device command')} "
+                  f"({duration(shown.found.stepless_ns)}) outside all steps, or whose launch is not in the trace")
     page.line()
 
 
@@ -108,8 +108,8 @@ def _by_shapes(covered: ShapeCoverage, counts: Coverage | None, page: Page) -> N
     told = "" if covered.ratio is None else f", which give FLOPs for {percent(covered.ratio)} of operator time"
     page.line(f"FLOPs and bytes come from the shapes in the trace{told}")
     if counts is not None and counts.ratio is not None:
-        page.line(f"not from the count pass: only {percent(counts.ratio)} of its FLOPs are of operators and shapes "
-                  "that were timed (torch.compile calls other operators; batches may differ)")
+        page.line(f"not from the count pass: only {percent(counts.ratio)} of its FLOPs come from operators and "
+                  "shapes that were timed (torch.compile calls other operators; batches may differ)")
     if covered.unknown_calls:
         without = f", {covered.calls_without_shapes} without shapes" if covered.calls_without_shapes else ""
         page.line(f"FLOPs of {counted(covered.unknown_calls, 'call')} are unknown{without}")

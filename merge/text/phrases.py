@@ -92,7 +92,7 @@ def work_name(kind: str, where: str | None) -> str:
         where: Of it.
     """
     if kind in OF_MODULES:
-        return kind if where is None else f"`{where or 'model'}` {kind}"
+        return kind if where is None else f"`{where or '(root)'}` {kind}"
     if kind in ("annotation", "optimizer") and where is not None:
         return f"`{where}`"
     if kind == "host":

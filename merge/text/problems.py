@@ -87,6 +87,10 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                        "{allowed_ns:ns}",
     codes.WallClockSet: "the wall clock was adjusted by up to {set_by_ns:ns} while recording",
     codes.FilesLeftOut: "{num_files:# file} skipped: {instead} ({files:names})",
+    codes.TracesBeside: "{num_files:# trace} of other programs next to those of torch.profiler: {drawn:drawn} "
+                        "({files:names})",
+    codes.TimesFromStart: "clocks of other programs are not those of the ranks: {num_files:# trace} drawn from the "
+                          "start of the rank's trace ({files:names})",
     codes.SeveralRanksInFile: "{file} has events of several ranks and is read as one; distprof split takes it apart",
     codes.TimesInNanoseconds: "times of {num_files:# trace} are read as nanoseconds, not microseconds ({files:names})",
     codes.ExecutionTraces: "there are execution traces of {ranks:ranks} next to the timelines "
@@ -100,7 +104,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "alike": "{file} skipped: an execution trace whose calls are in several timelines ({timelines:names}). Put the "
                  "rank into its name, like et_rank0.json",
     },
-    codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} in the file names",
+    codes.RanksFromNames: "{contradicted:same_rank}ranks are taken from {names:source} the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is assumed to be {world_size}, the highest rank plus "
                               "one",
     codes.MatchingInferred: {
@@ -137,8 +141,8 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "asked": "--align none",
     "hosts_unknown": "the ranks' hosts are unknown, and no clock offsets were measured",
     "no_samples": "the ranks ran on several hosts, and no clock offsets were measured",
-    "samples_do_not_join": "no clock samples connect them to the common clock",
-    "too_few_collectives": "fewer than 3 collectives that synchronise ranks connect them to the common clock",
+    "samples_do_not_join": "no clock samples link them to the common clock",
+    "too_few_collectives": "they share fewer than 3 synchronising collectives with ranks on the common clock",
     None: "the reason is not known",
 }
 NAMED = 8
@@ -175,7 +179,10 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "amount": lambda value: f"{value:.3g}" if value < 1000 else si(value),
     "unit": lambda name: "input elements" if name == "elements" else name.replace("_", " "),
     "values": lambda keys: f", including values of {keys}" if keys else "",
-    "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
+    "source": lambda names: {"rank": "the rank in", "mesh": "tp, pp and dp in",
+                             "host": "the order of the hosts in"}[names],
+    "drawn": lambda drawn: "drawn as processes of the rank" if drawn else
+    "skipped here, and drawn as processes of the rank by distprof merge",
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",

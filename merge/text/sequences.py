@@ -71,10 +71,10 @@ def render(shown: SequencesShown, page: Page) -> str:
     """The screen."""
     found = shown.found
     page.line(f"{counted(found.num_commands, 'kernel')}, copies and fills of {counted(len(found.ranks), 'rank')}; "
-              f"sequences of 2 to {shown.most} of them on one stream that come again in steps: {found.number}")
+              f"sequences of 2 to {shown.most} of them that recur on one stream: {found.number}")
     if found.num_stepless:
-        page.line(f"not looked at: {counted(found.num_stepless, 'command')} of devices ({duration(found.stepless_ns)}) "
-                  "in no step: launched outside of them, or not in the trace")
+        page.line(f"ignored: {counted(found.num_stepless, 'device command')} ({duration(found.stepless_ns)}) outside "
+                  "all steps, or whose launch is not in the trace")
     if found.found:
         page.line()
         _table(found, page)

@@ -136,7 +136,7 @@ def _totals(summary: Mapping[str, Any], page: Page) -> None:
     if summary["uncounted_ops"]:
         page.line("MACs and FLOPs: at least these, as some operators are not counted (below)")
     if model["active_params"] is not None:
-        page.line(f"params that work on a token: {si(model['active_params'])}, if experts share tokens evenly")
+        page.line(f"active params per token: {si(model['active_params'])}, if experts share tokens evenly")
     page.line()
 
 
@@ -221,8 +221,8 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
     if ratio is None:
         page.line("FLOPs unknown: no step was counted")
         return
-    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
-              f"ops unknown to distprof moved {percent(1 - ratio)}")
+    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; ops that "
+              f"distprof does not know moved {percent(1 - ratio)} of all bytes")
     if ops:
         shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
         more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""

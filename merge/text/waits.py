@@ -247,7 +247,7 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
               "that call); these alone cannot keep a device busy")
     for row in found.filter(pl.col("full_ns") > 0).iter_rows(named=True):
         page.line(f"rank {row['rank']}: streams had {FULL:,} commands in their queue for {duration(row['full_ns'])} in "
-                  "all: the queue was full, and a call that launches another command waits")
+                  "all: the queue was full, and a call that launches another command has to wait")
     unsent = int(found["unsent"].sum())
     if unsent:
         page.line(f"not counted: {counted(unsent, 'command')} whose launch is unknown")

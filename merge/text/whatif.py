@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.merge.blame.excess import MATERIAL
 from distprof.merge.clock.choose import runs_as_told
 from distprof.merge.critical.replayable import Opened, Replayable
 from distprof.merge.run.run_model import Run
@@ -22,6 +23,7 @@ from distprof.reporters.page import Page
 from distprof.units import counted, duration, percent, spans
 
 TOP = 20
+HALF = 0.5
 LISTED = 5
 """Kinds of stragglers that are listed."""
 
@@ -111,7 +113,14 @@ def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
 def _stragglers(found: Prediction, run: Run) -> Iterator[str]:
     if found.work.is_empty():
         yield "what if no rank were a straggler: no work stands out from that of its peers"
-        return
+    else:
+        yield from _fixed(found, run)
+    if found.shifting_ns >= MATERIAL * found.measured_ns and found.left_ns < HALF * found.shifting_ns:
+        yield (f"not fixed: lateness that shifts from rank to rank; in each step, the slowest rank still works "
+               f"{brief(found.shifting_ns)} longer than its peers (mean over steps)")
+
+
+def _fixed(found: Prediction, run: Run) -> Iterator[str]:
     steps = len(found.steps)
     unknown = "work that no module marks" if run.kind == "traces" else "work in steps without a timeline"
     less = float(found.work["less_ns"].to_numpy().sum())
@@ -208,6 +217,7 @@ def whatif_data(found: Opened | Replayable, changes: Changes, prediction: Predic
         "by_rank": frame.group_by("rank", maintain_order=True).agg(pl.col(names).mean()).sort("rank").to_dicts(),
         "steps": [{**row, "by_rank": of_rank[row["step"]]} for row in prediction.of_steps.iter_rows(named=True)],
         "gain_ns": prediction.gain_ns, "gain_error_ns": prediction.gain_error_ns,
+        "shifting_ns": prediction.shifting_ns,
         "replay_error_ns": prediction.replay_error_ns,
         "largest_replay_error_ns": prediction.largest_replay_error_ns, "scatter_ns": prediction.scatter_ns,
         "fixed": prediction.work.rename({"module_path": "module"}).to_dicts(),

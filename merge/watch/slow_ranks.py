@@ -59,6 +59,8 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
         end = lead.end  # rows do not show the end
     before, after, error, error_after = growth(view, onset, end)
     grown, doubt = after - before, float(np.hypot(error, error_after))
+    if grown <= -SURE * doubt:
+        return _by_samples(view, some, onset, end)  # what made steps shorter hides what the rank costs
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
         return None
     if grown > MOST * lead.shift_ns + SURE * (doubt + lead.error_ns):
@@ -86,10 +88,15 @@ def _explained_otherwise(view: View, grown: float, onset: float, end: float | No
 
 def _from_start(view: View, some: list[Late]) -> WatchFinding | None:
     lead = some[0]
-    if view.passes_on:
-        return None
     first = int(began(view, lead.place, lead.shift_ns) or view.grid.blocks.first[0])
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
+    return _by_samples(view, some, first, end)
+
+
+def _by_samples(view: View, some: list[Late], first: float, end: float | None) -> WatchFinding | None:
+    """Where no step without the trouble can be compared with: the cost is that of sampled steps."""
+    if view.passes_on:
+        return None
     gain, error = gained_by_fixing(view, some, first, end)
     if not gain - 3 * error >= COSTLY * view.typical_ns:
         return None

@@ -52,6 +52,8 @@ class Prediction:
     """What the clocks of two ranks may differ by."""
     left_ns: float = 0.0
     """By how much a rank may still be late where stragglers are fixed: what is not told from chance."""
+    shifting_ns: float = 0.0
+    """By how much the latest rank of a step is then still late, mean over steps, whichever rank that is."""
 
     @property
     def of_steps(self) -> pl.DataFrame:
@@ -116,7 +118,7 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         DataError: Bandwidth is to be changed, and sizes are not known.
     """
     late = stragglers(program, job, steps, coordinates) if changes.no_stragglers else Stragglers(
-        less_ns=np.zeros(len(job.pieces.ns)), left_ns=0.0)
+        less_ns=np.zeros(len(job.pieces.ns)), left_ns=0.0, shifting_ns=0.0)
     meant = scaled(program, job, changes.scales, steps)
     graph, order = ordered(job.graph)
     changed, best, bandwidths = _communication(program, job, graph, changes, steps)
@@ -134,7 +136,7 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
     return Prediction(
         steps=sorted(steps), of_ranks=of_ranks, work=_fixed(program, job, late.less_ns),
         scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
-        deferral=put_off, left_ns=late.left_ns,
+        deferral=put_off, left_ns=late.left_ns, shifting_ns=late.shifting_ns,
         at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off, at_once).mean()))
 
 

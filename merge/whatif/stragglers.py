@@ -39,6 +39,9 @@ class Stragglers:
     left_ns: float
     """By how much a rank then still works longer per step than its peers, the one that does so most: what is not told
     from chance."""
+    shifting_ns: float
+    """By how much the rank that works longest in a step then still exceeds its peers, mean over steps: another one from
+    step to step is no straggler."""
 
 
 def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
@@ -61,7 +64,7 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
     Raises:
         DataError: There are too few steps to tell what is usual.
     """
-    found, left_ns = np.zeros(len(job.pieces.ns)), np.zeros(len(job.ranks))
+    found, left_ns, shifting_ns = np.zeros(len(job.pieces.ns)), np.zeros(len(job.ranks)), np.zeros(len(job.ranks))
     known, events = program.activities.known, job.graph.events
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
     step_ns = float(np.median(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]])) if len(windows) else 0.0
@@ -74,14 +77,17 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
     for compared in groups:
         for peers in peers_of(job, compared, known, coordinates):
             one = excess_of(job, peers, compared, known, compared)
-            piece, less_ns, beyond_ns = _of_peers(one, job, steps, step_ns)
+            piece, less_ns, left = _of_peers(one, job, steps, step_ns)
             found[piece] += less_ns
-            left_ns[peers] += beyond_ns / len(steps)
-    return Stragglers(less_ns=found, left_ns=float(left_ns.max(initial=0)))
+            left_ns[peers] += _beyond(left.sum(axis=1)) / len(steps)
+            shifting_ns[peers] += _beyond(left).max(axis=0, initial=0).sum() / len(steps)
+    return Stragglers(less_ns=found, left_ns=float(left_ns.max(initial=0)),
+                      shifting_ns=float(shifting_ns.max(initial=0)))
 
 
 def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tuple[Integers, Floats, Floats]:
-    """Pieces of peers, how much less each takes, and what each peer then still does beyond the others in these steps.
+    """Pieces of peers, how much less each takes, and what each peer then still does in these steps; shape (peers,
+    steps).
 
     Work that may be waiting takes what it took.
     """
@@ -90,11 +96,17 @@ def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tu
         less[:, one.counts] = too_much(one.recorded[:, one.counts], OF_STEP * step_ns)
     less[:, ~np.isin(one.steps, steps)] = 0
     less[job.misses_waits[one.ranks] > MOST_MISSED] = 0
-    left = (one.recorded - less)[:, one.counts & np.isin(one.steps, steps)].sum(axis=(1, 2))
+    left = (one.recorded - less)[:, one.counts & np.isin(one.steps, steps)].sum(axis=2)
     share = np.divide(less, one.recorded, out=np.zeros(less.shape), where=one.recorded > 0).reshape(-1)[one.place]
     some = np.flatnonzero(share)
     piece = one.piece[some]
-    return piece, share[some] * job.pieces.ns[piece], np.nan_to_num(left - median_of_others(left)).clip(0)
+    return piece, share[some] * job.pieces.ns[piece], left
+
+
+def _beyond(work: Floats) -> Floats:
+    """By how much each peer exceeds the others; 0 without any."""
+    found: Floats = np.nan_to_num(work - median_of_others(work)).clip(0)
+    return found
 
 
 def too_much(work: Floats, least_ns: float) -> Floats:

@@ -95,7 +95,7 @@ def connected(address: str) -> Any:
 def _check_port(address: str) -> None:
     port = get_address_host_port(address)[1]
     if not 0 < int(port) < 1 << 16:
-        raise ValueError(f"no port has the number {port}")
+        raise ValueError(f"{port} is not a valid port number")
 
 
 class _Gathered(Future[Any]):

@@ -60,6 +60,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     """
     run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
     run = anonymous(run) if options.anonymise else run
+    run = replace(run, run_id=options.name) if options.name and run.kind == "traces" else run
     if brief and run.kind != "distprof":
         raise DataError(f"--answer needs a run recorded by distprof, but {run.path} has foreign "
                         "traces", hint="merge them without --answer")
@@ -78,7 +79,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         say(described())
     with (place as folder,
           nullcontext() if workers.scheduler is None else removed_if_killed(folder),
-          _unpacked(run, folder) as unpacked,
+          _unpacked(run, folder, options) as unpacked,
           _surveys(unpacked, options, folder, workers) as reading,
           nullcontext() if workers == BUILT_IN else reading_in(reading.pool)):
         from distprof.merge.writing import merge_files as writing  # takes a while, and the first pass runs meanwhile
@@ -132,13 +133,20 @@ def _surveys(run: Run, options: MergeOptions, folder: Path, workers: Workers) ->
 
 
 @contextmanager
-def _unpacked(run: Run, folder: Path) -> Iterator[Run]:
-    """The run with members of compressed archives unpacked: each would be read through all that come before it."""
+def _unpacked(run: Run, folder: Path, options: MergeOptions) -> Iterator[Run]:
+    """The run with members of compressed archives unpacked: each would be read through all that come before it; and
+    with traces of other programs in those of their ranks.
+    """
     unpacked = folder / "unpacked"
     unpacked.mkdir()
     try:
         files = unpack([rank.trace for rank in run.ranks if rank.trace is not None], unpacked)
-        yield replace(run, ranks=[rank if rank.trace is None else replace(
+        run = replace(run, ranks=[rank if rank.trace is None else replace(
             rank, trace=files.get(rank.trace, rank.trace)) for rank in run.ranks])
+        if any(rank.beside for rank in run.ranks) and FORMATS[options.format].chooses_events:
+            from distprof.merge.chrome.companions import with_companions
+
+            run = with_companions(run, unpacked)
+        yield run
     finally:
         shutil.rmtree(unpacked)

@@ -65,7 +65,7 @@ def beside(paths: Sequence[Path]) -> Path:
     """
     if paths[0].is_dir() and (len(paths) == 1 or is_recorded(paths[0])):
         return paths[0] / MERGED
-    raise UsageError("--out DIR is required: only a folder has a default place for its merge", hint="add --out merged")
+    raise UsageError("--out DIR is required: only folders have a default place", hint="add --out merged")
 
 
 def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:

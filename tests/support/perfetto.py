@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -95,6 +96,18 @@ def ask(trace: Path, *queries: str) -> Answer:
     failed = [result["error"] for result in answer["results"] if "error" in result]
     assert not failed, failed
     return Answer(answer["import_errors"], [result["rows"] for result in answer["results"]])
+
+
+def load_seconds(trace: Path) -> float:
+    """Processor time that the engine takes to load a trace."""
+    place = Path(f"/proc/{_engine()._process.pid}/stat")
+
+    def used() -> float:
+        return sum(map(int, place.read_text().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    ask(trace)
+    return used() - before
 
 
 def rank_of(process: str) -> int:

@@ -32,10 +32,10 @@ TOLD_BY_NAME = (*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES, nsys.REPORT_SUFFIX)
 MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace")
 """Suffixes of files, beside none, that are traces if they begin like one."""
 HEAD_CHUNK_BYTES = 1 << 16
-_MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks)(?![a-z])", re.IGNORECASE)
+_MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks|perfetto_trace)(?![a-z])", re.IGNORECASE)
 OF_TORCH = frozenset(("distributedInfo", "deviceProperties"))
 """Keys that every version of Kineto writes beside the events, one of them at least."""
-NSYS_REPORT = "a report of Nsight Systems, which nsys export --type sqlite makes readable"
+NSYS_REPORT = "an Nsight Systems report: make it readable with nsys export --type sqlite"
 LEFTOVER = "a leftover of merging that cannot be read"
 NAMED = 3
 """Files that a line names of those it is about."""

@@ -64,7 +64,7 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []
     with_rank = numbered(found.candidates, by, problems, remarks)
-    files = of_one_program(with_rank, remarks)
+    files, beside = of_one_program(with_rank, remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     chosen = one_each(files, problems) if by else of_one_job(one_each(files, problems), remarks)
     paired = _paired(found, chosen)
@@ -74,7 +74,8 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untime
     meshes = _meshes(chosen, world_size)
     run = _run(paths, chosen, meshes, world_size, problems, remarks)
     return replace(run, unpaired=unpaired, ranks=[
-        replace(rank, execution_trace=paired.get(rank.number)) for rank in run.ranks])
+        replace(rank, execution_trace=paired.get(rank.number),
+                beside=tuple(one.trace for one in beside.get(rank.number, ()))) for rank in run.ranks])
 
 
 def _unpaired(found: Discovery, paired: Mapping[int, TraceFile], with_rank: Numbered) -> Unpaired:

@@ -15,6 +15,7 @@ from distprof.contract.problems import (
     RanksFromNames,
     Remark,
     SeveralTraces,
+    TracesBeside,
     TraceWithoutRank,
 )
 from distprof.contract.run_json import MOST_RANKS
@@ -35,7 +36,7 @@ from distprof.units import counted
 from distprof.units import numbered as named
 
 SHOWN_FILES = 8
-OTHER_PROGRAM = "traces of another program beside those of torch.profiler"
+OF_JAX = re.compile(r"/plugins/profile/[^/]+/$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +155,8 @@ def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> li
            for one, name in zip(candidates, names, strict=True)]
     if _are_unique(own) and None not in own:
         return own
-    ways: tuple[tuple[Literal["rank", "mesh"], list[int | None]], ...] = (
-        ("rank", names), ("mesh", _places(candidates)))
+    ways: tuple[tuple[Literal["rank", "mesh", "host"], list[int | None]], ...] = (
+        ("rank", names), ("mesh", _places(candidates)), ("host", _hosts(candidates)))
     needed = len(own) if None not in own else _num_known(own) + 1 if _are_unique(own) else 1
     found = max((way for way in ways if _are_unique(way[1])), key=lambda way: _num_known(way[1]), default=None)
     if found is None or _num_known(found[1]) < needed:
@@ -171,6 +172,15 @@ def _places(candidates: Sequence[Candidate]) -> list[int | None]:
     places = [place_in(one.where) for one in candidates]
     ranks = iter(ranks_of_places([place for place in places if place]) or ())
     return [next(ranks, None) if place else None for place in places]
+
+
+def _hosts(candidates: Sequence[Candidate]) -> list[int | None]:
+    """Ranks of hosts in the order of their names, where all files are in one folder as JAX makes it."""
+    folders = {one.where.parent if one.trace.member is not None else one.trace.path.parent for one in candidates}
+    if len(folders) != 1 or not OF_JAX.search(f"/{folders.pop()}/"):
+        return [None] * len(candidates)
+    names = sorted((one.where.name for one in candidates), key=natural)
+    return [names.index(one.where.name) for one in candidates]
 
 
 def _are_unique(ranks: Sequence[int | None]) -> bool:
@@ -229,13 +239,17 @@ def _folder(one: Candidate, within: Path | None) -> str:
     return str(one.trace.path.parent if within is None else within / one.where.parent)
 
 
-def of_one_program(files: Numbered, remarks: list[Remark]) -> Numbered:
-    """Without the traces of other programs where torch.profiler has written one of the same rank."""
+def of_one_program(files: Numbered, remarks: list[Remark]) -> tuple[Numbered, Mapping[int, Sequence[Candidate]]]:
+    """Without the traces of other programs where torch.profiler has written one of the rank; and these, by rank."""
     ranks = {rank for rank, one in files if one.of_torch}
-    left_out = [one.trace.name for rank, one in files if rank in ranks and not one.of_torch]
-    if left_out:
-        remarks.append(FilesLeftOut(num_files=len(left_out), files=tuple(left_out[:NAMED]), instead=OTHER_PROGRAM))
-    return [(rank, one) for rank, one in files if one.of_torch or rank not in ranks]
+    beside: dict[int, list[Candidate]] = defaultdict(list)
+    for rank, one in files:
+        if rank in ranks and not one.of_torch:
+            beside[rank].append(one)
+    names = [one.trace.name for several in beside.values() for one in several]
+    if names:
+        remarks.append(TracesBeside(num_files=len(names), files=tuple(names[:NAMED])))
+    return [(rank, one) for rank, one in files if one.of_torch or rank not in ranks], beside
 
 
 def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:

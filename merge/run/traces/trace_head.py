@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -55,6 +56,25 @@ class Head:
     """True where its first events are of several ranks: another tool has merged them."""
 
 
+_UNITS: list[str | None] = [None]
+"""What is told about the unit of times, the last counts."""
+
+
+@contextmanager
+def times_in(unit: str) -> Iterator[None]:
+    """Times of traces are of this unit in here, `us` or `ns`; of the whole process."""
+    _UNITS.append(unit)
+    try:
+        yield
+    finally:
+        _UNITS.pop()
+
+
+def told_unit() -> str | None:
+    """The unit that is told here."""
+    return _UNITS[-1]
+
+
 def read_head(reader: ChunkReader, *, through: bool) -> Head:
     """Reads a file only until it is clear what it is.
 
@@ -76,7 +96,7 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
         instead = MERGED_TRACE
     begin = (text or b"")[:LIST_BYTES]
     return Head(instead=instead, values=values, is_damaged=keys.is_of_trace and (keys.is_cut or keys.lost_bytes > 0),
-                in_ns=is_in_ns(begin),
+                in_ns=is_in_ns(begin) if told_unit() is None else told_unit() == "ns",
                 has_several=_PREFIXED.search(begin) is not None or len({*_OF_CPU.findall(begin)}) > 1)
 
 
@@ -97,7 +117,7 @@ def _instead(keys: TopLevelKeys, text: bytes | None, feed: TextFeed) -> str | No
     if keys.is_of_trace and (keys.is_cut or keys.lost_bytes):
         return f"a trace that is {'cut off' if keys.is_cut else 'damaged'} before its first event"
     if keys.is_cut or keys.lost_bytes:
-        return "damaged JSON, or another format, without traceEvents"
+        return "damaged JSON, or a format without traceEvents"
     return f"JSON without traceEvents ({shown})" if shown else "an empty JSON object"
 
 

@@ -61,7 +61,7 @@ def summarise(found: Findings, page: Page, whole_job: WatchState | None = None) 
                           () if found.analysis is None else found.analysis.without_kernels)
     else:
         for line in outside_lines(found.devices):
-            page.line(f"steps of devices are unknown; {line}")
+            page.line(f"device steps are unknown; {line}")
     if found.analysis is not None:
         if found.devices.steps.is_empty() or not found.analysis.breakdown.is_empty():
             _steps(found, page)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit, Line
+from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
 from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.blame.slow_groups import SlowGroup
@@ -34,7 +34,7 @@ _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "one file": "several ranks in one file: whether one delays others is unknown until distprof split takes it apart",
     "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
-    "no collective": "no collective of several ranks with known times was recorded: whether a rank delays others is "
+    "no collective": "no collective with several ranks and known times was recorded: whether a rank delays others is "
                      "unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
@@ -83,10 +83,11 @@ def slow_group_lines(one: SlowGroup) -> Iterator[str]:
     yield (f"{what}: {' and '.join(one.ops)} of {groups} {'take' if one.groups[1:] else 'takes'} {moving} per step "
            f"against {others} in {counted(one.num_others, 'equal group')}; {chance_words(one.p_value)}")
     if one.gain_error_ns is None:
-        yield f"  As fast as the others, it would save at most {brief(one.gain_ns)} of a step of {brief(one.step_ns)}."
+        yield (f"  At the speed of the others, a step of {brief(one.step_ns)} would get shorter by at most "
+               f"{brief(one.gain_ns)}.")
         return
     before, after = in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
-    yield (f"  As fast as the others, it would cut the step from {before.split()[0]} to {after} "
+    yield (f"  At the speed of the others, the step would go from {before.split()[0]} to {after} "
            f"(± {brief(one.gain_error_ns, 2)}).")
 
 
@@ -284,18 +285,20 @@ def cause(one: Cause) -> str:
     if one.kind == "unknown":
         return UNKNOWN if one.where is None else UNMARKED
     if one.kind == "core":
-        return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
+        return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % for its peers"
     if one.kind == "batch":
-        return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} of its peers"
+        return f"its batch has {counted(round(one.spent), 'sample')} against {one.of_peers:.0f} on its peers"
     if one.kind == "elements":
-        return f"its input has {si(one.spent)} elements against {si(one.of_peers)} of its peers"
+        return f"its input has {si(one.spent)} elements against {si(one.of_peers)} on its peers"
     spent, of_peers = in_one_unit(one.spent, one.of_peers)
-    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one.line)}"
+    return f"{work_name(one.kind, one.where)} takes {spent} against {of_peers} on its peers{_line(one)}"
 
 
-def _line(one: Line | None) -> str:
-    """`, 240 ms more at train.py:46 get_batch`."""
-    if one is None:
+def _line(one: Cause) -> str:
+    """`, 240 ms more at train.py:46 get_batch`; of coarse samples, no more than what the line is part of."""
+    line = one.line
+    if line is None:
         return ""
-    function = "" if one.function == "<module>" else f" {one.function}"
-    return f", {brief(one.spent_ns - one.of_peers_ns)} more at {file_name(one.file)}:{one.line}{function}"
+    function = "" if line.function == "<module>" else f" {line.function}"
+    more = min(line.spent_ns - line.of_peers_ns, one.spent - one.of_peers)
+    return f", {brief(more)} more at {file_name(line.file)}:{line.line}{function}"

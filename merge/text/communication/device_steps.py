@@ -204,14 +204,14 @@ def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
             for row in named)
     calls = calls_meanwhile(devices).filter(pl.col("ratio") >= IN_CALLS).head(NAMED_CALLS)
     if len(calls):
-        yield "runtime calls in which its threads are meanwhile: " + ", ".join(
+        yield "runtime calls that its threads are in meanwhile: " + ", ".join(
             f"{row['name']} {duration(row['idle_ns'])} ({percent(row['ratio'])})"
             for row in calls.iter_rows(named=True))
     seen = lines_meanwhile(devices)
     total = int(seen["samples"].sum())
     if total >= ENOUGH_SAMPLES:
         files = short_names(seen["file"].unique().to_list())
-        yield f"of {counted(total, 'sample')} of the script meanwhile, most were in " + ", ".join(
+        yield f"where the script is meanwhile, most of {counted(total, 'sample')}: " + ", ".join(
             cut(f"{files[row['file']]}:{row['line']} {row['function']} ({row['samples']})")
             for row in seen.head(NAMED_LINES).iter_rows(named=True))
 

@@ -124,8 +124,8 @@ def _alike_line(rows: Sequence[Row]) -> str:
     changes = sorted((row.own.difference or 0.0 for row in rows), key=abs)
     names = [module_name(row.item) for row in rows]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (f"{len(rows)} modules changed by about the same, {signed(changes[0])} to {signed(changes[-1])} per step "
-            f"each: {', '.join(names[:NAMED])}{more}")
+    return (f"{len(rows)} modules changed by about the same amount, {signed(changes[0])} to {signed(changes[-1])} per "
+            f"step each: {', '.join(names[:NAMED])}{more}")
 
 
 def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> str:

@@ -197,7 +197,7 @@ def _check_losses(sources: list[Source], text: str, told: str, codes: list[str])
     if TOLD & set(codes) or FOUND.search(told):
         return
     for source in sources:
-        if f"left out: damaged JSON, or another format, without traceEvents ({source.name})" in told:
+        if f"left out: damaged JSON, or a format without traceEvents ({source.name})" in told:
             continue
         lost = {one for one in MARK.findall(source.text) if one not in text}
         if lost:

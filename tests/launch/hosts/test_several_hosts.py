@@ -74,11 +74,12 @@ def test_one_launcher_merges_what_two_hosts_recorded_into_one_directory(tmp_path
         said = told(jobs)
     assert [job.returncode for job in jobs] == [0, 0], said
     first, second = sorted(said, key=lambda text: "Another host merges them" in text)
-    assert "all ranks of all hosts recorded. Merging" in first and "2 ranks = dp 2" in first, said
+    assert "all ranks of all hosts are recorded. Merging" in first and "2 ranks = dp 2" in first, said
     assert "Another host merges them" in second and "exposed communication" not in second, said
     assert (out / "merged" / "trace.json.gz").is_file()
 
 
+@pytest.mark.stress
 def test_hosts_that_are_to_copy_nothing_keep_it(tmp_path):
     with hosts_on_a_switch(0.0, 0.0) as hosts:
         jobs = begun(hosts, tmp_path, 29534, SCRIPTS / "two_hosts_job.py", flags=("--hosts", "off", *SHORT), real=False)

@@ -132,9 +132,9 @@ def early(slices: list[dict[str, Any]]) -> None:
             one["ts"] -= 10_000
 
 
-LENGTHS = ["a long kernel, by its events", "a long kernel on a side stream, by its events"]
-STREAMS = ["ranks whose side stream is another one", "how long the main stream waits for it",
-           "kernels of the main stream meanwhile"]
+LENGTHS = ["a long kernel, timed by events", "a long kernel on a side stream, timed by events"]
+STREAMS = ["ranks whose side stream is a stream of its own", "time that the main stream waits for it",
+           "kernels on the main stream meanwhile"]
 
 
 @pytest.mark.parametrize(("change", "claims"), [
@@ -154,12 +154,13 @@ def test_kernels_that_are_lost_or_in_no_step_are_found(tmp_path):
     evidence = evidence_of(tmp_path)
     whole = evidence.ops
     vars(evidence)["ops"] = whole.filter(pl.col("launched_by").is_null() | ~pl.col("launched_by").str.contains("Graph"))
-    assert failing(evidence) == ["kernels of CUDA graphs", "all kernels, by torch's own traces",
-                                 "their time, by torch's own traces"]
+    assert failing(evidence) == ["kernels of CUDA graphs", "all kernels, compared with torch's own traces",
+                                 "their time, compared with torch's own traces"]
     vars(evidence)["ops"] = whole.with_columns(step=pl.lit(None, pl.Int64()))
     assert failing(evidence) == ["kernels of CUDA graphs"]
     vars(evidence)["ops"] = whole.with_columns(self_device_ns=2 * pl.col("self_device_ns"))
-    assert failing(evidence) == ["kernels of many products, by events", "their time, by torch's own traces"]
+    assert failing(evidence) == ["kernels of many products, timed by events",
+                                 "their time, compared with torch's own traces"]
 
 
 def test_jobs_fit_the_machine():
@@ -168,9 +169,9 @@ def test_jobs_fit_the_machine():
         return [job.name for job in jobs], not_tested
 
     assert named_jobs(0, on_cpu=False, has_nccl=True) == (["2 ranks on CPUs, gloo"], ["no GPU"])
-    assert named_jobs(8, on_cpu=True, has_nccl=True) == (["2 ranks on CPUs, gloo"], ["GPUs: --cpu"])
+    assert named_jobs(8, on_cpu=True, has_nccl=True) == (["2 ranks on CPUs, gloo"], ["GPUs: left out by --cpu"])
     assert named_jobs(1, on_cpu=False, has_nccl=True) == (
-        ["2 ranks on one GPU, gloo", "1 rank on a GPU, NCCL"], ["a late rank among GPUs: one GPU"])
+        ["2 ranks on one GPU, gloo", "1 rank on a GPU, NCCL"], ["a late rank among several GPUs: there is only one"])
     assert named_jobs(8, on_cpu=False, has_nccl=True) == (
         ["2 ranks on one GPU, gloo", "4 ranks with a GPU each, NCCL"], [])
     assert len(named_jobs(1, on_cpu=False, has_nccl=False)[0]) == 1

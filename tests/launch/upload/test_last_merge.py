@@ -58,7 +58,7 @@ def test_a_job_on_two_nodes_has_one_merge_in_the_bucket_and_one_answer(tmp_path:
     told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
     merged, other = sorted(told, key=lambda text: "Merging" not in text)
-    assert "all ranks of all hosts are there. Merging" in merged and "2 ranks = dp 2" in merged, told
+    assert "all ranks of all hosts have been uploaded. Merging" in merged and "2 ranks = dp 2" in merged, told
     assert "all 2 ranks complete" in merged and f"distprof report {url}" in merged, told
     assert "not merged here: " in other and "2 ranks = dp 2" not in other, told
     names = server.objects(url)

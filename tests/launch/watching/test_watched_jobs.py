@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -41,6 +42,11 @@ dist.destroy_process_group()
 """Trains until a file is there; rank 1 is late from step 200 on."""
 
 
+def metrics(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return answer.read()
+
+
 def test_a_rank_that_becomes_slow_is_told_while_the_job_runs_and_named_at_its_end(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     run, port = tmp_path / "run", free_port()
@@ -50,8 +56,9 @@ def test_a_rank_that_becomes_slow_is_told_while_the_job_runs_and_named_at_its_en
              f"cat > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/found", str(tmp_path / "train.py"),
              str(tmp_path / "found")], env=clean_environ(), stderr=-1, text=True) as job:
         wait_for(job, run / "watch" / "state.json")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            assert b'distprof_steps_total{rank="1"}' in answer.read()
+        while b'distprof_steps_total{rank="1"}' not in metrics(port):
+            assert job.poll() is None
+            time.sleep(0.05)
         _, said = job.communicate()
     assert job.returncode == 0, said
     told = json.loads((tmp_path / "found").read_text())

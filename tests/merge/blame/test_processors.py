@@ -23,7 +23,8 @@ SPREAD = 0.12
 
 def shared(seed: int, queued: float, *, num_ranks: int = 4, lacking: Mapping[int, float] | None = None,
            more: Mapping[int, float] | None = None, naps_ns: Mapping[int, int] | None = None, tells: bool = True,
-           hosts: Mapping[int, str] | None = None) -> Job:
+           hosts: Mapping[int, str] | None = None, once_ns: Mapping[int, int] | None = None,
+           now_and_then_ns: Mapping[int, int] | None = None) -> Job:
     """A job whose threads wait for processors.
 
     Args:
@@ -35,6 +36,8 @@ def shared(seed: int, queued: float, *, num_ranks: int = 4, lacking: Mapping[int
         naps_ns: Sleep in `MLP`, by rank.
         tells: Whether the kernel does.
         hosts: By rank.
+        once_ns: For how long it has no processor in a single step, by rank.
+        now_and_then_ns: The same, in each fifth step.
     """
     random, job = np.random.default_rng(seed), Job(num_ranks, hosts=hosts or {})
     luck = np.clip(1 + SPREAD * random.standard_normal(num_ranks), 0.5, 1.5)
@@ -47,6 +50,10 @@ def shared(seed: int, queued: float, *, num_ranks: int = 4, lacking: Mapping[int
                 (job.runs if tells else _silently(job))(rank, what, round(ran), round(waited))
             if rank in (naps_ns or {}):
                 job.works(rank, MLP, naps_ns[rank])
+            if rank in (once_ns or {}) and job.step == STEPS // 2:
+                job.runs(rank, REST, 0, once_ns[rank])
+            if rank in (now_and_then_ns or {}) and job.step % 5 == 2:
+                job.runs(rank, REST, 0, now_and_then_ns[rank])
         job.meet(*range(num_ranks))
     return job
 
@@ -84,6 +91,19 @@ def test_a_rank_that_alone_lacks_a_processor_stays_a_culprit(queued):
         job = shared(seed, queued, lacking={3: 30 if queued < 0.1 else 7})
         first = job.culprits()[0]
         assert (first.rank, first.certain, [one.kind for one in first.causes]) == (3, True, ["core"])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_a_step_without_a_processor_is_not_why_a_rank_that_sleeps_is_late(num_ranks):
+    job = shared(1, 0.02, num_ranks=num_ranks, naps_ns={1: 8_000}, once_ns={1: 120_000})
+    assert named(job.culprits()) == [(1, "forward", "layers.1.mlp")]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_a_rank_that_lacks_a_processor_now_and_then_is_no_culprit(num_ranks):
+    """Nor behind another rank that is late."""
+    job = shared(1, 0.02, num_ranks=num_ranks, naps_ns={1: 60_000}, now_and_then_ns={0: 12_000})
+    assert named(job.culprits()) == [(1, "forward", "layers.1.mlp")]
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])

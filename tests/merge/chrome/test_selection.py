@@ -72,6 +72,15 @@ def test_ranks(run):
     assert done.returncode == 2 and "ranks with a timeline: 0-3" in done.stderr
 
 
+def test_a_name_tells_two_merges_apart(run):
+    kept(run, "--name", "baseline")
+    answer = ask(run / "merged" / "trace.json.gz", "select distinct name from process where name is not null")
+    names = {row["name"].rpartition(" | ")[0] for row in answer.results[0]}
+    assert names == {f"rank {rank} | baseline | host7" for rank in range(4)}
+    done = distprof("merge", run, "--force", "--format", "perfetto-tar", "--name", "b")
+    assert done.returncode == 2 and "--name needs --format chrome, not perfetto-tar" in done.stderr
+
+
 def test_steps(run):
     told, names, arrows = kept(run, "--steps", "1")
     inside = {"ProfilerStep#1", "op 1", "frame 1", "kernel 1"}

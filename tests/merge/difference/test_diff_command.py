@@ -308,7 +308,7 @@ def test_modules_that_changed_alike_are_named_together(base, tmp_path):
     plants = [Plant(rank, "forward", f"layers.{layer}", 3_000_000) for rank in range(4) for layer in (1, 3)]
     Recorder().write(Simulation(programs(SHAPES["ddp"], 4, 15, 7, plants=plants)), other)
     line = next(line for line in called("diff", base, other).stdout.splitlines() if line.startswith("2 modules"))
-    found = re.fullmatch(r"2 modules changed by about the same, \+(.*) ms to \+(.*) ms per step each: "
+    found = re.fullmatch(r"2 modules changed by about the same amount, \+(.*) ms to \+(.*) ms per step each: "
                          r"layers.[13], layers.[13]", line)
     assert found is not None and 2.7 < float(found[1]) < float(found[2]) < 3.3
 

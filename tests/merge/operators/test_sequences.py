@@ -163,7 +163,7 @@ def test_those_of_calls_of_an_operator_lie_in_one_call(tmp_path):
     rows = data("--op", "^aten::layer$", path)["sequences"]
     assert [([one["name"] for one in row["kernels"]], row["calls"]) for row in rows] == [(["add", "mul"], 3)]
     assert data("--op", "^aten::add$", path)["sequences"] == []  # each launches one kernel
-    assert "come again in steps: 0" in called("ops", "--sequences", "--op", "nothing", path).stdout
+    assert "of them that recur on one stream: 0" in called("ops", "--sequences", "--op", "nothing", path).stdout
 
 
 def test_order_and_number(tmp_path):

@@ -6,7 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from distprof.merge.activity.activities import Activities
+from distprof.merge.activity.rank_activity import collectives_by_rank, rank_activity
+from distprof.merge.activity.rank_slices import SCHEMA
 from distprof.merge.program.missed_waits import waits_at_once
+from distprof.merge.program.waits import waits_of
 
 WORK_NS = 1_000_000
 RANKS = 4
@@ -68,3 +72,18 @@ def test_behind_a_known_wait_for_another_op_nothing_shows():
     assert waits_at_once(earlier, known, begin).tolist() == []
     as_if_unknown = earlier["enqueue_ns"].gather(known).to_numpy()
     assert len(waits_at_once(earlier, known, as_if_unknown)) > 100
+
+
+@pytest.mark.parametrize(("noted_ms", "wait"), [(60, (10, 60)), (65, (10, 60)), (80, (62, 80))])
+def test_the_pause_behind_backward_is_a_wait_though_a_busy_machine_notes_the_end_late(noted_ms, wait):
+    """Rank 0 pauses from 10 to 60 ms, and the op is noted to end then or later; if much later, it waits behind all."""
+    ms = 1_000_000
+    table = pl.DataFrame({"rank": [0], "collective": [0], "op": ["all_reduce"], "group": ["dp"], "num_ranks": [2],
+                          "enqueue_ns": [9 * ms], "end_ns": [noted_ms * ms], "timed_by": ["timeline"]})
+    operators = [(0, 10), (60, 62)]
+    events = pl.DataFrame([{"name": "aten::mm", "category": "cpu_op", "start_ns": start * ms,
+                            "duration_ns": (end - start) * ms, "thread": "1"} for start, end in operators], SCHEMA)
+    calls = collectives_by_rank(table.with_columns(arrival_ns="enqueue_ns", wait_ns=None, step=0))[0]
+    did = rank_activity(events, calls, Activities(), waits_drawn=False)
+    found = waits_of(table, {0: did})
+    assert list(zip(found.begin_ns // ms, found.end_ns // ms, strict=True)) == [wait]

@@ -114,7 +114,7 @@ def test_other_databases_and_reports_that_were_not_exported(tmp_path):
     (tmp_path / "report1.nsys-rep").write_bytes(b"\0binary")
     said = called("merge", tmp_path).stdout
     assert "2 of 2 ranks" in said and "nsys export --type sqlite" in said and "mlflow" not in said
-    for name, words in (("mlflow.sqlite", "without events of Nsight Systems"), ("report1.nsys-rep", "nsys export")):
+    for name, words in (("mlflow.sqlite", "without Nsight Systems events"), ("report1.nsys-rep", "nsys export")):
         done = distprof("merge", tmp_path / name)
         assert done.returncode == 1 and words in done.stderr
 

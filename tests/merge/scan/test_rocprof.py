@@ -108,4 +108,4 @@ def test_what_is_damaged_or_lacks_fields_costs_its_rank_alone(tmp_path):
                                          '{"start_timestamp":1000,"end_timestamp":3000}]}}]}')
     done = distprof("merge", tmp_path)
     assert done.returncode == 0 and "2 of 3 ranks, 8 slices" in done.stdout
-    assert "rank1.json is not a Chrome trace but a damaged file of rocprofv3" in done.stdout
+    assert "rank1.json is not a Chrome trace but a damaged rocprofv3 file" in done.stdout

@@ -44,3 +44,20 @@ def test_a_merge_of_both_units_has_one_clock(tmp_path):
     events = json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
     a, b = (next(event for event in events if event["name"] == name) for name in "ab")
     assert b["ts"] - a["ts"] == pytest.approx(2.5) and a["dur"] == b["dur"] == 4
+
+
+def test_a_unit_that_is_told_is_believed(tmp_path):
+    """Short times: those of a trace that counts from its own start can be of either unit."""
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [
+        {**slice_of("aten::mm", 1_000_000.5, 5000), "cat": "cpu_op"},
+        {**slice_of("aten::add", 2_000_000, 500), "cat": "cpu_op"}]}))
+    totals = {}
+    for unit in ("us", "ns"):
+        done = distprof("ops", tmp_path, "--json", "--time-unit", unit)
+        totals[unit] = {row["op"]: row["self_host_ns"] for row in json.loads(done.stdout)["ops"]}
+    assert totals == {"us": {"aten::mm": 5_000_000, "aten::add": 500_000}, "ns": {"aten::mm": 5000, "aten::add": 500}}
+    done = distprof("merge", tmp_path, "--time-unit", "ns", "--out", tmp_path / "out")
+    assert "times of 1 trace are read as nanoseconds, not microseconds (rank0.json)" in done.stdout
+    events = json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
+    first, second = (next(event for event in events if event["name"] == name) for name in ("aten::mm", "aten::add"))
+    assert second["ts"] - first["ts"] == pytest.approx(1000) and second["dur"] == 0.5

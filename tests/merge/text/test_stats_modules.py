@@ -58,7 +58,7 @@ def test_a_container_has_the_sum_of_its_children(ddp):
 def test_depth_top_and_sort(ddp):
     text = distprof("stats", "--modules", ddp).stdout
     assert all(part in text for part in (
-        "26 of 46 modules: depth 3 of 4", "4 ranks = dp 4", "ops unknown to distprof moved 0.0 %"))
+        "26 of 46 modules: depth 3 of 4", "4 ranks = dp 4", "ops that distprof does not know moved 0.0 % of all bytes"))
     assert [cells[0] for cells in tree(ddp, "--depth", 1, "--sort", "macs")][1:4] == ["(root)", "layers", "head"]
     header, *found = tree(ddp, "--sort", "fwd", "--top", 5, "--depth", 2)
     table = pl.read_parquet(ddp / "merged" / "modules.parquet")

@@ -127,7 +127,7 @@ def test_the_text_says_what_the_json_says(tp):
     assert f"forward MACs       {macs:.2f} M" in text
     assert f"{found['model']['fwd_macs'] / 1e6:.2f} M" in text
     assert f"step {brief(found['step']['time_ns'])}" in text
-    assert found["uncounted_ops"] == [] and "ops unknown to distprof moved 0.0 %" in text
+    assert found["uncounted_ops"] == [] and "ops that distprof does not know moved 0.0 % of all bytes" in text
     assert f"slowest rank {found['slowest_rank']['rank']}" in text
     assert f"Next: distprof comms {tp}" in text
 

@@ -54,6 +54,18 @@ def test_a_rank_that_becomes_slow_is_named_with_step_phase_and_cost(phase: str) 
     assert found.cost_ns == pytest.approx(40 * MS * (STEPS - 700), rel=0.25)
 
 
+@pytest.mark.parametrize("onset", [700, 705, 1000])
+def test_it_is_named_too_where_steps_became_shorter_meanwhile(onset: int) -> None:
+    """As when another job on the same device ends: what it costs is what steps would take less without it."""
+    troubles = (Trouble(ranks=(0, 1, 2, 3), onset=700, extra_ns=-100 * MS),
+                Trouble(ranks=(2,), onset=onset, extra_ns=40 * MS))
+    found = only(seen(troubles=troubles))
+    assert (found.kind, found.ranks) == ("slow_rank", [2])
+    assert found.onset_step == pytest.approx(onset, abs=8)
+    assert found.per_step_ns == pytest.approx(40 * MS, rel=0.25)
+    assert seen(troubles=troubles[:1]).findings == []
+
+
 @pytest.mark.parametrize("layout", ["tp", "pp"])
 def test_it_is_named_too_where_groups_wait_for_groups(layout: str) -> None:
     found = only(seen(layout=layout, troubles=(Trouble(ranks=(1,), onset=700, extra_ns=60 * MS),)))

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from distprof.errors import DataError, UsageError
 from distprof.merge.critical.replayable import chosen_steps, open_replayable
+from distprof.merge.text.whatif import _stragglers
 from distprof.merge.whatif.changes import Changes, Scale, factor_of, scale_of
 from distprof.merge.whatif.prediction import Prediction, predict
 from distprof.merge.whatif.scaled import is_in
@@ -134,6 +136,19 @@ def test_of_two_ranks_the_one_that_naps_in_every_second_step_is_fixed(tmp_path):
     found = predicted(job_of(Plant(1, "forward", "layers.3", 6_000_000, every=2), ranks=2),
                       Changes(no_stragglers=True), tmp_path, steps=[3, 5, 7])
     assert_predicts(found, job_of(ranks=2), rel=0.03)
+
+
+@long
+def test_lateness_that_shifts_is_not_fixed_and_said(tmp_path):
+    """Two ranks nap in turn: each is as the other, but in each step one waits."""
+    naps = [Plant(rank, "forward", "layers.3", 6_000_000, every=2, offset=rank) for rank in range(2)]
+    found = predicted(job_of(*naps, ranks=2), Changes(no_stragglers=True), tmp_path)
+    assert found.shifting_ns == pytest.approx(6_000_000, rel=0.1) and found.left_ns < 600_000
+    assert found.gain_ns < 600_000
+    (line,) = list(_stragglers(found, SimpleNamespace(kind="distprof")))[-1:]
+    assert line.startswith("not fixed: lateness that shifts from rank to rank; in each step, the slowest rank still ")
+    balanced = predicted(job_of(ranks=2, jitter=0.05), Changes(no_stragglers=True), tmp_path / "balanced")
+    assert not any("shifts" in line for line in _stragglers(balanced, SimpleNamespace(kind="distprof")))
 
 
 @long

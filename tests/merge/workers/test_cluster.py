@@ -202,8 +202,8 @@ def test_no_scheduler(run, tmp_path):
 
 
 @pytest.mark.parametrize(("address", "why"), [
-    ("tcp://host:port", ""), ("127.0.0.1", "missing port"), ("tcp://127.0.0.1:99999", "no port has the number"),
-    ("http://127.0.0.1:80", "unknown address scheme")])
+    ("tcp://host:port", ""), ("127.0.0.1", "missing port"),
+    ("tcp://127.0.0.1:99999", "99999 is not a valid port number"), ("http://127.0.0.1:80", "unknown address scheme")])
 def test_no_address(run, tmp_path, address, why):
     said = refused(run, tmp_path / "merged", address)
     assert f"--scheduler '{address}' is not an address" in said and why in said

@@ -138,7 +138,7 @@ def test_a_trace_that_lacks_all_that_devices_did_says_so(tmp_path):
     run = folder(tmp_path, [*steps(0, 1000, 2000), FIRST[0], *EIGHT, NEXT[0], call(500, 50, name="cudaMemsetAsync")])
     found = json.loads(called("comms", "--json", run).stdout)["devices"]
     assert [(one["device"], one["lost"], one["launches"]) for one in found["in_no_step"]] == [(None, 10, 10)]
-    assert ("steps of devices are unknown; the profiler recorded nothing of a device, though the host launched 10 times"
+    assert ("device steps are unknown; the profiler recorded nothing of a device, though the host launched 10 times"
             in called("comms", run).stdout)
     assert called("waits", run).returncode == 0
 
@@ -184,7 +184,7 @@ def test_calls_that_the_host_is_in_while_it_is_late_are_told(tmp_path):
     assert [(one["name"], one["idle_ns"]) for one in found["calls_meanwhile"]] == [
         ("cudaMalloc", 100_000), ("cudaLaunchKernel", 2500)]  # mean of two steps
     text = called("comms", run).stdout
-    assert "runtime calls in which its threads are meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
+    assert "runtime calls that its threads are in meanwhile: cudaMalloc 100.00 us (10.1 %)" in text
 
 
 def test_a_step_whose_next_one_was_not_recorded_does_not_last_until_one_far_behind(tmp_path):

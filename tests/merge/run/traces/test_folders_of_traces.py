@@ -26,6 +26,7 @@ from distprof.merge.run.traces.ranking import Naming
 from distprof.merge.text.problems import sentences
 from support.jobs import distprof
 from support.kineto_files import CASES, events, files_of, kineto, names_in, needs_shared, plain, refused, write
+from support.rank_traces import slice_of
 
 
 def test_a_trace_without_a_rank_beside_others_is_left_out_and_said(tmp_path):
@@ -90,15 +91,17 @@ def test_what_a_script_left_of_merging_is_no_loss_where_the_ranks_are_there(tmp_
 
 
 @pytest.mark.parametrize("folder", ["", "viztracer/"])
-def test_beside_traces_of_torch_those_of_other_programs_are_left_out_by_name(tmp_path, folder):
+def test_beside_traces_of_torch_those_of_other_programs_are_named(tmp_path, folder):
     for rank in range(2):
         write(tmp_path / f"worker_{rank}.pt.trace.json", kineto(rank, 2))
     theirs = json.dumps({"traceEvents": events(0), "viztracer_metadata": {"version": "1.0.4"}})
     write(tmp_path / f"{folder}result_rank0.json", theirs)
     run = open_run(tmp_path)
     assert files_of(run) == {rank: f"worker_{rank}.pt.trace.json" for rank in range(2)} and list(run.problems) == []
+    assert [one.name for one in run.ranks[0].beside] == [f"{folder}result_rank0.json"] and not run.ranks[1].beside
     assert list(sentences(run.remarks)) == [
-        f"1 file skipped: traces of another program beside those of torch.profiler ({folder}result_rank0.json)"]
+        "1 trace of other programs next to those of torch.profiler: skipped here, and drawn as processes of the rank "
+        f"by distprof merge ({folder}result_rank0.json)"]
 
 
 def test_a_merged_model_in_the_names_of_ranks_makes_no_merged_trace(tmp_path):
@@ -119,6 +122,21 @@ def test_compressed_traces_and_names_without_json_are_found_and_other_files_pass
         (tmp_path / name).write_bytes(content)
     run = open_run(tmp_path)
     assert files_of(run) == dict(enumerate(packers)) and not run.problems and not run.remarks
+
+
+@pytest.mark.parametrize("given", ["", "plugins/profile/2026_07_25_18_01_04"])
+def test_hosts_of_jax_are_ranks_in_the_order_of_their_names(tmp_path, given):
+    folder = "plugins/profile/2026_07_25_18_01_04"
+    for name in ("host10.trace.json.gz", "host9.trace.json.gz", "perfetto_trace.json.gz"):
+        file = write(tmp_path / folder / name, "")
+        file.write_bytes(gzip.compress(json.dumps({"traceEvents": [slice_of("fusion.1", 10.5, 5)]}).encode()))
+    run = open_run(tmp_path / given)
+    inside = "" if given else f"{folder}/"
+    assert files_of(run) == {0: f"{inside}host9.trace.json.gz", 1: f"{inside}host10.trace.json.gz"}
+    assert list(sentences(run.remarks))[:2] == [
+        f"1 file skipped: a merged trace ({inside}perfetto_trace.json.gz)",
+        "ranks are taken from the order of the hosts in the file names"]
+    assert not run.problems
 
 
 @needs_shared
@@ -253,7 +271,7 @@ def test_what_is_no_trace_is_left_out_and_said(tmp_path):
         "1 file skipped: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
         "1 file skipped: a merged trace (merged.json.gz)",
         "1 file skipped: an empty JSON object (empty.json)",
-        "1 file skipped: damaged JSON, or another format, without traceEvents (tsconfig.json)",
+        "1 file skipped: damaged JSON, or a format without traceEvents (tsconfig.json)",
         "2 files skipped: a JSON list without Chrome events (list.json, results.json)",
         "2 files skipped: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
     ]

@@ -198,3 +198,9 @@ def test_names_that_are_no_text_are_no_names(tmp_path: Path):
     found = merge(tmp_path, [*odd, slice_of("ProfilerStep#99999999999999999999", 1, 2), slice_of("a", 10, 1)])
     answer = ask(found.path, ERRORS, PLACES)
     assert answer.results[0] == [] and len(answer.results[1]) == 2
+
+
+def test_a_trace_of_nothing_but_kernels_has_no_other_process(tmp_path: Path):
+    kernel = slice_of("gemm", 1, 5, pid=0, tid=7, cat="kernel", args={"device": 3, "stream": 7})
+    events = merge(tmp_path, [kernel]).events
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank 0 | host7 | gpu 3"]

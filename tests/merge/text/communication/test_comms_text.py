@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distprof.errors import UsageError
 from distprof.merge.activity.breakdown import SCHEMA
-from distprof.merge.blame.culprits import Cause, Culprit
+from distprof.merge.blame.culprits import Cause, Culprit, Line
 from distprof.merge.blame.excess import ShiftingLateness
 from distprof.merge.cost.choice import Choice, chosen, group_label
 from distprof.merge.cost.collective_sums import coverage, kinds, per_collective
@@ -144,7 +144,7 @@ def test_a_culprit_is_named_with_cost_cause_certainty_and_what_fixing_gains():
     ("host", "between backward and optimizer",
      "the host between backward and optimizer takes 20.8 ms against 0.1 ms on its peers"),
     ("optimizer", None, "the optimizer takes 20.8 ms against 0.1 ms on its peers"),
-    ("backward", "", "`model` backward takes 20.8 ms against 0.1 ms on its peers"),
+    ("backward", "", "`(root)` backward takes 20.8 ms against 0.1 ms on its peers"),
     ("annotation", "evaluate", "`evaluate` takes 20.8 ms against 0.1 ms on its peers"),
     ("whole", None, "all its work takes 20.8 ms against 0.1 ms on its peers"),
     ("unknown", None, "cause unknown: these steps have no timeline; rerun with `--steps wait=1`"),
@@ -155,22 +155,31 @@ def test_causes_in_words(kind, where, words):
     assert told(culprit(causes=[cause]))[0] == f"{DELAYS}{words}; p = 0.0001"
 
 
+@pytest.mark.parametrize(("seen_ms", "more"), [(15, "15.0"), (40, "20.0")])
+def test_a_line_takes_no_more_than_what_it_is_part_of(seen_ms, more):
+    line = Line(file="/home/me/train.py", line=7, function="Net.forward", spent_ns=seen_ms * 1e6, of_peers_ns=0)
+    cause = Cause(kind="forward", where="layers.1", gain_ns=20e6, spent=21e6, of_peers=1e6, line=line)
+    assert told(culprit(causes=[cause]))[0] == (
+        f"{DELAYS}`layers.1` forward takes 21.0 ms against 1.0 ms on its peers, {more} ms more at train.py:7 "
+        "Net.forward; p = 0.0001")
+
+
 def test_a_rank_that_shares_its_core():
     cause = Cause(kind="core", where=None, gain_ns=22e6, spent=0.613, of_peers=0.98)
-    assert told(culprit(causes=[cause]))[0] == f"{DELAYS}it got 61 % of a core against 98 % of its peers; p = 0.0001"
+    assert told(culprit(causes=[cause]))[0] == f"{DELAYS}it got 61 % of a core against 98 % for its peers; p = 0.0001"
 
 
 def test_longer_samples():
     cause = Cause(kind="elements", where=None, gain_ns=22e6, spent=16_384, of_peers=8192)
     assert told(culprit(causes=[cause]))[0] == (
-        f"{DELAYS}its input has 16.38 K elements against 8.19 K of its peers; p = 0.0001")
+        f"{DELAYS}its input has 16.38 K elements against 8.19 K on its peers; p = 0.0001")
 
 
 def test_a_larger_batch_and_several_causes():
     causes = [Cause(kind="batch", where=None, gain_ns=15e6, spent=512, of_peers=256),
               Cause(kind="data", where=None, gain_ns=5e6, spent=5e6, of_peers=1e6)]
     assert told(culprit(causes=causes))[:2] == [
-        f"{DELAYS}its batch has 512 samples against 256 of its peers; p = 0.0001",
+        f"{DELAYS}its batch has 512 samples against 256 on its peers; p = 0.0001",
         "  loading data takes 5.00 ms against 1.00 ms on its peers: 5.00 ms of it"]
 
 

@@ -126,7 +126,7 @@ def test_commands_are_counted_though_none_has_a_launch(tmp_path):
     kernels = [op("kernel", 1000 * number + 20, 100, tid=7, cat="kernel") for number in range(3)]
     text = called("comms", folder(tmp_path, [*(marked(number, 1000 * number, 1000 * number + 1000)
                                                for number in range(3)), *kernels])).stdout
-    assert "steps of devices are unknown; in no step: 3 commands (300.00 us) whose launch is unknown" in text
+    assert "device steps are unknown; in no step: 3 commands (300.00 us) whose launch is unknown" in text
     assert "no collective was recorded\n" in text
 
 
