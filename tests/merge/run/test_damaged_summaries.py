@@ -113,7 +113,7 @@ def test_a_block_that_unpacks_to_a_thousand_times_its_size(tmp_path, made):
     finally:
         tracemalloc.stop()
     assert list(found.frames) == [5] and found.frames[5].offset == host_file.HEAD.size
-    assert [one.detail for one in found.problems] == ["a block of a summary is cut or too large"]
+    assert [one.detail for one in found.problems] == ["a block of the summary is truncated or too large"]
 
 
 @pytest.mark.parametrize("what", ["a pipe", "a device", "1099511627776 bytes"])
