@@ -87,8 +87,8 @@ class Opened:
 
     @property
     def is_alone(self) -> bool:
-        """True where no rank waits for another, as far as the run shows."""
-        return len(self.measured.run.ranks) == 1 or self.program.rows.drop_nulls(("arrival_ns", "end_ns")).is_empty()
+        """As `is_alone`."""
+        return is_alone(self.measured.run, self.program)
 
     def replayable(self) -> Replayable:
         """The graph of all ranks.
@@ -97,6 +97,11 @@ class Opened:
             DataError: It cannot be replayed.
         """
         return checked(self.measured, self.program, self.program.job(), self.steps)
+
+
+def is_alone(run: Run, program: RunProgram) -> bool:
+    """True where no rank waits for another, as far as the run shows."""
+    return len(run.ranks) == 1 or program.rows.drop_nulls(("arrival_ns", "end_ns")).is_empty()
 
 
 def opened(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Opened:

@@ -17,7 +17,8 @@ from distprof.merge.activity.rank_slices import step_windows
 from distprof.merge.cost.joined_run import OF_ROWS, rows_of_ranks
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
-from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
+from distprof.merge.critical.device.run_paths import DevicePaths, device_paths
+from distprof.merge.critical.replayable import Replayable, checked, chosen_steps, is_alone
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
 from distprof.merge.operators.rank_share import Asked
@@ -271,6 +272,16 @@ class Sources:
         """
         found = self.replayable
         return critical_path(found.program, found.job, chosen_steps(found, ()))
+
+    @property
+    def device_paths(self) -> DevicePaths | None:
+        """The chains through devices, where no rank waits for another; None where there are none.
+
+        Raises:
+            DataError: Too many launches are missing.
+        """
+        run, program = self.measured.run, self.program[0]
+        return device_paths(run, self.measured.clock, program) if is_alone(run, program) else None
 
 
 def _tried(work: Callable[[], Found]) -> Found | DataError:

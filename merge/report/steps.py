@@ -14,6 +14,8 @@ from distprof.merge.activity.device.mean_steps import counted_steps, host_meanwh
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import CAUSES
 from distprof.merge.activity.device.steps import PARTS as DEVICE_PARTS
+from distprof.merge.critical.device import sums
+from distprof.merge.critical.device.run_paths import DevicePaths
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
 from distprof.merge.report.section import AbsentError, Columns, Sample, columns_of, columns_of_rows
 from distprof.merge.report.sources import Sources
@@ -150,6 +152,11 @@ def critical_path(sources: Sources) -> dict[str, Any]:
         raise AbsentError("the critical path of so many ranks is not part of a report",
                           remedy="see distprof critical-path")
     try:
+        if (devices := sources.device_paths) is not None:
+            return _through_devices(devices)
+    except DataError as error:
+        raise AbsentError("no critical path: too many launches or commands of the device are missing") from error
+    try:
         found, path = sources.replayable, sources.critical_path
     except DataError as error:
         raise AbsentError("no critical path: it needs steps with collectives whose times and waits are known, on "
@@ -158,9 +165,20 @@ def critical_path(sources: Sources) -> dict[str, Any]:
     tables = {"by_rank": by_rank(path), "by_module": by_module(path), "by_op": by_op(path),
               "by_collective": by_collective(path, found.program.rows)}
     return {"steps": path.steps, "duration_ns": durations.mean(), "by_kind": by_kind(path),
-            "ranks_with_guessed_waits": found.guessed,
-            **{name: columns_of(table.head(MOST_OF_PATH).rename({"module_path": "module"}, strict=False))
-               for name, table in tables.items()}}
+            "ranks_with_guessed_waits": found.guessed, **_longest(tables)}
+
+
+def _through_devices(found: DevicePaths) -> dict[str, Any]:
+    path = found.path
+    durations = path.steps.select(duration_ns=pl.col("end_ns") - pl.col("start_ns"))["duration_ns"]
+    tables = {"by_rank": sums.by_device(path), "by_module": sums.by_module(path), "by_op": sums.by_op(path)}
+    return {"through": "device", "steps": found.steps, "duration_ns": durations.mean(), "by_kind": sums.by_kind(path),
+            **_longest(tables)}
+
+
+def _longest(tables: Mapping[str, pl.DataFrame]) -> dict[str, Columns]:
+    return {name: columns_of(table.head(MOST_OF_PATH).rename({"module_path": "module"}, strict=False))
+            for name, table in tables.items()}
 
 
 def script_lines(sources: Sources) -> Columns:

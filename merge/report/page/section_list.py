@@ -109,8 +109,8 @@ SECTIONS = (
     Section(
         id="critical_path",
         title="Critical path",
-        about="The longest chain of work and communication over all ranks. A step gets shorter only if something on "
-              "it does.",
+        about="The longest chain of work and communication over all ranks, or of launches, kernels and the host's work "
+              "on a device where no rank waits for another. A step gets shorter only if something on it does.",
         needs=("critical_path",),
         view="critical_path",
     ),

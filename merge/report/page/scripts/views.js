@@ -83,10 +83,13 @@ function waitsView({ rows, steps }) {
   blocking, { sort: "blocked_ns", caption: "what blocks the host" })];
 }
 
-function criticalView({ by_rank: byRank, by_module: byModule, by_op: byOp }) {
+function criticalView({ through, duration_ns: whole, by_kind: byKind, by_rank: byRank, by_module: byModule, by_op: byOp }) {
   const time = { key: "time_ns", label: "on the path, per step", kind: "ns" }, ratio = { key: "ratio", label: "share", kind: "ratio" };
   return [el("div", { class: "beside" },
-    table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], rowsOf(byRank), { sort: "time_ns", caption: "by rank", tall: true }),
+    through === "device"
+      ? table([{ key: "kind", label: "what", kind: "text" }, time, ratio], Object.entries(byKind).filter(([, ns]) => ns > 0).map(([kind, ns]) =>
+        ({ kind: kind === "unshown" ? "not shown" : kind, time_ns: ns, ratio: ns / whole })), { sort: "time_ns", caption: "by kind, mean of all devices", tall: true })
+      : table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], rowsOf(byRank), { sort: "time_ns", caption: "by rank", tall: true }),
     table([{ key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, time, ratio], rowsOf(byModule), { sort: "time_ns", caption: "by module", tall: true }),
     table([{ key: "op", label: "operator", kind: "name" }, time, ratio], rowsOf(byOp), { sort: "time_ns", caption: "by operator", tall: true }))];
 }

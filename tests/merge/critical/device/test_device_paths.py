@@ -8,6 +8,8 @@ from itertools import pairwise
 import pytest
 
 from distprof.merge.critical.device.walk import KINDS
+from distprof.merge.report.document import document
+from distprof.merge.report.section import rows_of
 from support.device_arithmetic import Trace, slices_of
 from support.jobs import ROOT, called
 from support.made_up_traces import folder, op
@@ -74,6 +76,14 @@ def test_one_rank_of_several_is_looked_at_alone(tmp_path):
     assert refused.returncode == 2 and "no rank 7; --rank can be 0-1" in refused.stderr
 
 
+def test_the_report_has_the_same_path(even):
+    found, mine = path_of(even), document(even)["critical_path"]
+    assert {key: mine[key] for key in ("through", "duration_ns", "by_kind")} == {
+        key: found[key] for key in ("through", "duration_ns", "by_kind")}
+    for name in ("by_rank", "by_module", "by_op"):
+        assert rows_of(mine[name]) == found[name][:30]
+
+
 def test_chains_are_listed_link_by_link(even):
     found = path_of(even, "--step", 3)
     links, step = found["chain"], found["steps"][0]
@@ -94,6 +104,7 @@ def test_nothing_is_said_where_launches_are_missing(tmp_path):
     assert called("critical-path", folder(tmp_path, [*trace(launched=True)])).returncode == 0
     failed = called("critical-path", folder(tmp_path, [*trace(launched=False)]))
     assert failed.returncode != 0 and "what the device waited for is unknown" in failed.stderr
+    assert document(tmp_path)["absent"]["critical_path"].startswith("no critical path: too many launches")
 
 
 @needs_gpu_traces
