@@ -81,11 +81,11 @@ class Processors:
         """The same in the mean and in the median step: one step without a processor is no habit."""
         return min(one.lacked_ns(rank) for one in (self, self.median) if one is not None)
 
-    def by_turns_ns(self, rank: int) -> float:
-        """By how much it may have waited longer than others of its host in a balanced job."""
+    def by_turns_part(self, rank: int) -> float:
+        """Part of what it lacked, which is no 0, that it may lack in a balanced job as well."""
         usual = self.usual_ns(rank, on_host=True) or 0.0
         is_crowded = usual >= CROWDED * self.step_ns.get(rank, 0)
-        return (BY_CHANCE if is_crowded else BY_TURNS) * usual
+        return (BY_CHANCE if is_crowded else BY_TURNS) * usual / max(self.always_lacked_ns(rank), 1)
 
     def by_turns_ratio(self, rank: int) -> float:
         """The same, as a part of all work."""

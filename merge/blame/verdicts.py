@@ -159,6 +159,10 @@ class Verdicts:
         spent = float(one.excess.usual[one.row].sum()) if cause is None else cause.of_peers
         return self._processors.by_turns_ratio(self._number(one)) * spent
 
+    def _doubt_ns(self, one: Candidate, scenario: str) -> float:
+        """The same, or what the rank lacked of a processor now and then, which may be all by which it is late."""
+        return max(self._by_turns_ns(one, scenario), self._processors.lacked_ns(self._number(one)))
+
     def _core(self, one: Candidate, gain_ns: float) -> Cause | None:
         """The processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
         number, processors = self._number(one), self._processors
@@ -185,9 +189,8 @@ class Verdicts:
             excess_ns=late.tolist(),
             late_steps=late_steps_of(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means) if core is None else [core],
-            # what it lacked of a processor now and then may be all by which it is late
-            by_turns_ns=max(self._by_turns_ns(one, chosen), self._processors.lacked_ns(self._number(one)))
-            if core is None else self._processors.by_turns_ns(self._number(one)))
+            by_turns_ns=self._doubt_ns(one, chosen) if core is None else means[chosen] * self._processors.by_turns_part(
+                self._number(one)))
 
     def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
         """By the steps that are replayed; where they are too few to tell, by more steps, at half the level."""

@@ -53,8 +53,9 @@ class Difference:
     @cached_property
     def step_passes(self) -> tuple[str, ...]:
         """The passes that step times are taken from, those that all runs have; none where no pass is in all of them."""
+        light = tuple(name for name in LIGHT if all(name in run.light_passes for run in self.runs))
         each = (tuple(name for name in some if all(name in run.passes for run in self.runs))
-                for some in (LIGHT, *TRACED))
+                for some in (light, LIGHT, *TRACED))
         return next((names for names in each if names), ())
 
     @property

@@ -30,7 +30,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.totals.description import problems_of, without_tables
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
-from distprof.merge.totals.step_time import LIGHT, TRACED, StepTime, on_device, settled
+from distprof.merge.totals.step_time import LIGHT, TRACED, StepTime, light_passes, on_device, settled
 from distprof.merge.totals.summary import reduce
 from distprof.merge.totals.workload import Unit, Workload, workload
 
@@ -98,9 +98,18 @@ class Observed:
         """Those of `PASSES` that have steps that count."""
         return [name for name in PASSES if len(self.steps_of((name,)))]
 
+    @cached_property
+    def light_passes(self) -> Sequence[str]:
+        """Passes in which nothing heavy ran."""
+        return light_passes(self._steps)
+
+    @property
+    def _steps(self) -> pl.DataFrame:
+        return on_device(self.tables.steps if self.tables is not None else self.program.windows)
+
     def steps_of(self, passes: Sequence[str]) -> pl.DataFrame:
         """Steps that count of some passes: `step`, `rank`, `duration_ns` and what threads did."""
-        return settled(on_device(self.tables.steps if self.tables is not None else self.program.windows), passes)
+        return settled(self._steps, passes)
 
     def step_samples(self, passes: Sequence[str], column: str = "duration_ns") -> Samples | None:
         """Durations of these steps, or another column of them; None where there are none."""

@@ -106,7 +106,7 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
         None where there is no such step.
     """
     steps = on_device(steps)
-    every = (settled(steps, some) for some in ((_light(steps), *TRACED) if passes is None else (passes,)))
+    every = (settled(steps, some) for some in ((light_passes(steps), *TRACED) if passes is None else (passes,)))
     found = next((rows for rows in every if len(rows)), None)
     if found is None:
         return None
@@ -122,7 +122,12 @@ def on_device(steps: pl.DataFrame) -> pl.DataFrame:
         "device_ns" in steps.columns) else steps
 
 
-def _light(steps: pl.DataFrame) -> Sequence[str]:
+def light_passes(steps: pl.DataFrame) -> Sequence[str]:
+    """Passes in which nothing heavy ran: those that step times are of, where there are any.
+
+    Args:
+        steps: `rank`, `step`, `pass` and `duration_ns`.
+    """
     timed, arrivals = (settled(steps, (name,)) for name in LIGHT)
     if arrivals["step"].n_unique() < SETTLES or not len(timed):
         return LIGHT

@@ -3,7 +3,7 @@
 Kinds: tp (parallelize_module; a block sleeps on rank 1), fsdp (FSDP2; backward on rank 2), tp_fsdp (both; forward
 on rank 1), lbfgs (an optimizer that calls a closure; forward on rank 2), broadcast and reduce (the root, rank 0, sleeps
 before it), sequences (rank 3 has longer ones), burn (rank 2 computes in the host), workers (a loader with a worker on
-rank 1), pinned (rank 2 shares its core with a busy process), checkpoint (rank 0 sleeps behind the optimizer), none. The
+rank 1), pinned (rank 1 shares its core with a busy process), checkpoint (rank 0 sleeps behind the optimizer), none. The
 delay is in each so-manieth step. Each rank writes how long its steps took to the folder WATCH.
 """
 
@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 kind, *numbers = [*sys.argv[1:], *("none", "20", "45", "1")[len(sys.argv) - 1:]]
 milliseconds, num_steps, every = (int(number) for number in numbers)
 LATE = {"tp": 1, "fsdp": 2, "tp_fsdp": 1, "lbfgs": 2, "broadcast": 0, "reduce": 0, "sequences": 3, "burn": 2,
-        "workers": 1, "pinned": 2, "checkpoint": 0, "none": -1}
+        "workers": 1, "pinned": 1, "checkpoint": 0, "none": -1}
 WIDTH, DEPTH = 64, 3
 step = 0
 

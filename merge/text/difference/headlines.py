@@ -83,8 +83,10 @@ def _steps(found: Difference) -> str:
     if not set(found.step_passes) <= set(LIGHT):
         return f"{steps} with the profiler on{_lacking(found, LIGHT)}"
     used = {name for run in found.runs for name in run.passes if name in LIGHT}
-    return steps if used == set(found.step_passes) else (
-        f"{steps} of the {' and '.join(found.step_passes)} pass, which all runs have")
+    if used == set(found.step_passes):
+        return steps
+    all_have = ", which all runs have" if any(used - set(run.passes) for run in found.runs) else ""
+    return f"{steps} of the {' and '.join(found.step_passes)} pass{all_have}"
 
 
 def _lacking(found: Difference, names: Sequence[str]) -> str:

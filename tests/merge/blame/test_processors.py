@@ -145,7 +145,7 @@ def test_a_host_is_crowded_where_all_of_its_ranks_wait():
 def test_a_rank_alone_on_its_host_is_compared_with_all_and_takes_no_turns():
     job = shared(1, 0.2, num_ranks=4, lacking={3: 4}, hosts={0: "a", 1: "a", 2: "a", 3: "b"})
     assert named(job.culprits()) == [(3, "core", None)]
-    assert job.processors().by_turns_ns(3) == 0 and job.processors().lacked_ns(3) > 0
+    assert job.processors().by_turns_part(3) == 0 and job.processors().lacked_ns(3) > 0
 
 
 def test_kernels_that_do_not_tell_change_nothing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import numpy as np
 import polars as pl
@@ -137,6 +138,19 @@ def test_every_number_that_is_called_a_step_time_is_equal(run):
         assert "time pass" not in text
     assert f"{ns / MS:.2f} ms" in next(line for line in texts[0].splitlines() if line.startswith("step   "))
     assert f" {ns / MS:.2f} " in next(line for line in texts[2].splitlines() if line.startswith("mean of"))
+
+
+@pytest.mark.long
+def test_where_timers_are_heavy_it_is_of_the_other_steps_in_diff_too(run, tmp_path):
+    slow = shutil.copytree(run, tmp_path / "slow")
+    for file in slow.glob("rank*/steps.parquet"):
+        longer = pl.when(pl.col("pass") == "time").then(5).otherwise(1)
+        pl.read_parquet(file).with_columns(pl.col("duration_ns") * longer).write_parquet(file)
+    shutil.rmtree(slow / "merged")
+    ns = json.loads(printed("comms", "--json", slow))["step_time"]["time_ns"]
+    both = json.loads(printed("diff", "--json", slow, run))
+    assert both["step_passes"] == ["arrivals"] and both["step_time"]["base"] == pytest.approx(ns)
+    assert "steps of the arrivals pass)" in printed("diff", slow, run)
 
 
 @pytest.mark.long
