@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from distprof.errors import OutputError
+from distprof.own import open_file
 from distprof.storage.faults import RemoteError
 from distprof.storage.places import remote
 from distprof.system import open_for_sync
@@ -41,6 +42,9 @@ KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "
          (stat.S_ISDIR, "a folder"))
 
 
+LEAST_READ = 1 << 20
+
+
 class UnfitFileError(OSError):
     """A file that is not read, as reading it might never end or take all memory."""
 
@@ -56,11 +60,11 @@ def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         _check_size(path.stat().st_size, most_bytes)
         return path.read_bytes()
     _check_kind(path.stat().st_mode)  # to open a device may do something
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAITING)) as file:
+    with open_file(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAITING)) as file:
         now = os.fstat(file.fileno())
         _check_kind(now.st_mode)
         _check_size(now.st_size, most_bytes)
-        content = file.read(most_bytes + 1)
+        content = file.read(min(most_bytes, max(now.st_size, LEAST_READ)) + 1)  # so much memory is taken at once
     _check_size(len(content), most_bytes)
     return content
 

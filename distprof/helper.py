@@ -14,7 +14,6 @@ import pickle
 import select
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Any
 
 from distprof.after_import import own_imports
 from distprof.compiled.library import library
-from distprof.system import opened_at
+from distprof.own import lock
+from distprof.system import OwnSocket
 
 HEAVY = "pyarrow"
 """What is to stay out of the process of the script; where that has it, nothing is gained."""
@@ -41,9 +41,8 @@ class Helper:
     """Starts when it is needed first."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: socket.socket | None = None
-        self._opened: tuple[int, int] | None = None
+        self._lock = lock()
+        self._connection: OwnSocket | None = None
         self._works = True
 
     def call(self, where: str, *args: Any, **kwargs: Any) -> Any:
@@ -69,23 +68,22 @@ class Helper:
         """Ends the process, if there is one."""
         if self._connection is not None and self._lock.acquire(timeout=BUSY_S):
             with suppress(OSError):
-                if opened_at(self._connection.fileno()) == self._opened:
+                if self._connection.is_there:
                     _send(self._connection, None)
             self._drop()
             self._lock.release()
 
     def forget(self) -> None:
         """In a forked child: it is the parent's."""
-        self._lock, self._works = threading.Lock(), False
+        self._lock, self._works = lock(), False
         self._drop()
 
     def _asked(self, request: Request) -> tuple[Any, Exception | None] | None:
         """What it answers; None where it cannot be started, or ended."""
         try:
             if self._connection is None:
-                self._connection = _started()
-                self._opened = opened_at(self._connection.fileno())
-            elif opened_at(self._connection.fileno()) != self._opened:
+                self._connection = OwnSocket(_started())
+            elif not self._connection.is_there:
                 raise OSError("the script closed it")
             _send(self._connection, request)
             found = _received(self._connection)
@@ -97,10 +95,8 @@ class Helper:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None and opened_at(connection.fileno()) == self._opened:
+        if connection is not None:
             connection.close()
-        elif connection is not None:
-            connection.detach()
 
 
 def _received(connection: socket.socket) -> tuple[Any, Exception | None]:

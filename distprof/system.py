@@ -10,12 +10,15 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
+
+from distprof.own import text_of
 
 try:
     import resource as resource
@@ -95,7 +98,7 @@ def status_bytes(key: Literal["VmRSS", "VmHWM", "VmSize"]) -> int | None:
     ru_maxrss of getrusage would not do: it survives exec, so it may be that of the parent program.
     """
     with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = text_of(Path("/proc/self/status")).splitlines()
         return int(next(line for line in lines if line.startswith(f"{key}:")).split()[1]) << 10
     return None
 
@@ -158,3 +161,28 @@ def opened_at(number: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+class OwnSocket(socket.socket):
+    """A socket whose number a script may close, as one that it does not know, and give to a file of its own: that one
+    is then neither used nor closed.
+    """
+
+    def __init__(self, taken: socket.socket) -> None:
+        """In the place of another one, which is no socket any more."""
+        seconds = taken.gettimeout()
+        super().__init__(fileno=taken.detach())
+        self.settimeout(seconds)
+        self._opened = opened_at(self.fileno())
+
+    @property
+    def is_there(self) -> bool:
+        """False where its number is free, or another file's."""
+        return self.fileno() >= 0 and opened_at(self.fileno()) == self._opened
+
+    def close(self) -> None:
+        """Ends it, if it is there."""
+        if self.is_there:
+            super().close()
+        elif self.fileno() >= 0:
+            self.detach()

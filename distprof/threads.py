@@ -6,13 +6,13 @@ A thread that gets no memory while it starts is never noticed by the one that st
 
 from __future__ import annotations
 
-import _thread
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
+from distprof.own import _thread
 from distprof.system import all_blocked, limit_of
 
 SCARCE_BYTES = 4 << 30

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -20,6 +19,7 @@ from typing import Any
 
 from distprof.after_import import AfterImport, after_import, own_imports
 from distprof.needs import switch_on_flight_recorder
+from distprof.own import time
 from distprof.system import after_fork
 
 RECORDED_BY = "DISTPROF_RECORDED_BY"

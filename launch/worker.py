@@ -16,13 +16,13 @@ import os
 import pkgutil
 import runpy
 import sys
-import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from distprof.after_import import after_import, own_imports
+from distprof.own import time
 from distprof.terminal import say
 
 LINGER_S = 0.2

@@ -6,7 +6,6 @@ The launcher's watcher writes it whole, every few seconds while the job runs and
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ import msgspec
 
 from distprof.errors import DataError, FormatError
 from distprof.files import MOST_LINES_BYTES, json_text, read_small, write_whole
+from distprof.own import time
 
 FORMAT = 1
 """Of the state: the newest that this version reads, and the one that it writes."""

@@ -37,6 +37,7 @@ from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
+from distprof.own import lock
 from distprof.shape_formulas.operator_call import Cost
 
 NOT_SEEN = "operators inside are not visible; bytes are those of its inputs and outputs"
@@ -72,7 +73,7 @@ class CountPass(TorchDispatchMode):
         self._scopes = scopes
         self._phase = phase
         self._outside = CallPath(None, None)
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._running_here = _RunningKernel()
         self._joined: set[Frame] = set()
         """Calls that switched the mode on for a thread of the script."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from copy import copy
@@ -14,6 +13,7 @@ from distprof.counting.known_calls import KnownCall
 from distprof.model.call_paths import CallPath
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, GradientWatch
+from distprof.own import lock
 from distprof.shape_formulas.operator_call import Cost
 
 NO_CALLS = partial(Cost, calls=0)
@@ -47,7 +47,7 @@ class StepSums:
     def __init__(self, are_work: Callable[[Site], bool]) -> None:
         """Begins empty; `are_work` tells whether calls of a root without gradient are part of every step."""
         self._are_work = are_work
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._tally: Tally = {}
         """Of the running step."""
         self._tallies_apart: dict[tuple[Site, GradientWatch | None], Tally] = {}

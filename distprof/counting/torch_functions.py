@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_na
 from distprof.model.call_paths import CallPath
 from distprof.model.scopes import in_backward
 from distprof.model.tensors import dtype_name
+from distprof.own import lock
 
 OPENED = ("torch.nn.functional", "torch.functional")
 """Modules of Python functions; the torch functions that these call are recorded too."""
@@ -113,7 +114,7 @@ class FunctionPass(TorchFunctionMode):
         """Fields of `FunctionCall` -> how often, in a list: to look one up takes time, as arguments are compared."""
         self._known: dict[Any, KnownFunction] = {}
         self._running_here = _Names()
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._opened: dict[types.FunctionType, types.FunctionType] = {}  # per pass, because scripts may patch functions
         self._path = path
         self._names = names

@@ -11,7 +11,6 @@ an operator raises in the script, unless the operator knows a rule for this clas
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -22,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof.formulas.dispatched_call import name_of
 from distprof.model.tensors import has_data, tensors
+from distprof.own import lock
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 COMPOSITE_NESTED = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor
@@ -118,7 +118,7 @@ def _entered(mode: TorchDispatchMode, function: Any) -> Any:
 TAKE_ALL = hasattr(TorchDispatchMode, "supports_higher_order_operators")
 """True where a mode gets every higher-order operator because it says so."""
 
-_lock = threading.Lock()
+_lock = lock()
 _modes: set[TorchDispatchMode] = set()
 """The modes that are on."""
 _plain_init: Any = HigherOrderOperator.__init__

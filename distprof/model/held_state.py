@@ -16,7 +16,7 @@ import random
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,9 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes
+
+from distprof.model.held_tensors import Undo, undo_of
 
 MOST = 100_000
 """So many objects that may change are followed."""
@@ -38,8 +40,6 @@ FOREIGN = ("torch._", "torch.fx", "torch.distributed", "torch.jit", "distprof.")
 HOOKS = "_hooks"
 """How the attributes of modules end that have them."""
 SEQUENCES = (list, deque, bytearray, array.array)
-
-Undo = Callable[[], None]
 
 
 class CannotRestoreError(Exception):
@@ -90,11 +90,13 @@ class _Found:
         found = list[Undo]()
         self._add(roots)
         while self._waiting:
+            value = self._waiting.pop()
             try:
-                found += self._visited(self._waiting.pop())
-            except Exception:  # whatever an object of the user's raises
+                found += self._visited(value)
+            except Exception as error:  # whatever an object of the user's raises
                 if strict:
-                    raise
+                    raise CannotRestoreError(
+                        f"the model holds a {type(value).__name__}, which cannot be put back: {error}") from error
         return found
 
     def _add(self, values: Iterable[Any]) -> None:
@@ -112,7 +114,7 @@ class _Found:
     def _visited(self, value: object) -> list[Undo]:
         """How to put the value itself back; what it holds waits."""
         if isinstance(value, torch.Tensor):
-            return [] if is_lazy(value) or value.is_meta else [_tensor(value)]
+            return [] if is_lazy(value) or value.is_meta else [undo_of(value)]
         if (known := _state(value)) is not None:
             return [known]
         return [*self._content(value), *self._named(value)]
@@ -180,7 +182,7 @@ def _parts(value: object) -> Iterable[Any]:
     if isinstance(value, types.FunctionType):
         return *(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__
     if isinstance(value, io.IOBase) or (hasattr(type(value), "__next__") and not hasattr(value, "__dict__")):
-        raise CannotRestoreError(f"the model holds a {type(value).__name__}, which cannot be put back")
+        raise CannotRestoreError("it can only go on")
     return ()
 
 
@@ -219,34 +221,6 @@ def _restore_generator(generator: torch.Generator, before: torch.Tensor) -> None
 
 def _nothing() -> None:
     """For what cannot change."""
-
-
-def _tensor(tensor: torch.Tensor) -> Undo:
-    with torch.inference_mode(tensor.is_inference()):
-        place = tensor.detach()  # where it lies, should it come to lie elsewhere
-        if tensor.layout is torch.strided:  # what was expanded cannot be written as a whole
-            place_once = place[tuple(slice(0, 1) if not step else slice(None) for step in place.stride())]
-        else:
-            place_once = place
-        return functools.partial(_restore_tensor, tensor, place, place_once, place_once.clone())
-
-
-def _restore_tensor(tensor: torch.Tensor, place: torch.Tensor, place_once: torch.Tensor, before: torch.Tensor) -> None:
-    # by way of .data: a graph of the user's that waits for its backward must not see a new version
-    if tensor.is_inference():
-        with torch.inference_mode():
-            place_once.copy_(before)
-        return
-    if place.layout is not torch.strided:  # to copy would exchange what lies within `place` alone
-        tensor.data = before
-        return
-    place_once.data.copy_(before)
-    if not (_is_wrapper(tensor) or tensor.is_set_to(place)):
-        tensor.data = place
-
-
-def _is_wrapper(tensor: torch.Tensor) -> bool:
-    return is_traceable_wrapper_subclass(tensor)
 
 
 def _restore_dict(holder: dict[Any, Any], before: dict[Any, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -14,8 +13,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from distprof.model.compiled import ForcedEager
+from distprof.own import reentrant_lock
 
-_ALONE = threading.RLock()
+_ALONE = reentrant_lock()
 """Random state and the compiler's stance belong to the process: two threads must not restore them at once."""
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from distprof.contract.rank_json import PeakMemory
 from distprof.files import read_small
+from distprof.own import text_of
 from distprof.process.accelerators import accelerator_name, peak_device_bytes
 from distprof.system import status_bytes
 
@@ -120,7 +121,7 @@ def boot_id() -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return text_of(path)
     except OSError:
         return ""  # not Linux, or hidden from this process
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
@@ -23,6 +22,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
 from distprof.model.scopes import in_backward
+from distprof.own import time
 from distprof.recording.blocking.origins import NOWHERE, Place, caller_of_callback, place_of, place_of_thread
 
 LONGEST = 2000

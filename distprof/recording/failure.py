@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sysconfig
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from distprof.contract.rank_json import RankFailure
 from distprof.contract.stuck import in_brief
 from distprof.errors import DistprofError
 from distprof.files import hint_of
+from distprof.own import time
 from distprof.recording.hang.report import is_communication, message_of
 
 

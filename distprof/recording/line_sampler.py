@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import NamedTuple
@@ -12,6 +10,7 @@ from typing import NamedTuple
 from torch.autograd.graph import _engine_run_backward
 
 from distprof.contract.tables import TableRow
+from distprof.own import _thread, time
 from distprof.recording.blocking.origins import Place, line_of_script
 from distprof.threads import UnseenThread, is_scarce
 

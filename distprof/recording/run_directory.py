@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +36,7 @@ from distprof.errors import OutputError
 from distprof.files import hint_of, read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
+from distprof.own import time
 from distprof.process.identity import git_commit, versions
 from distprof.system import opened_at
 
@@ -221,15 +221,22 @@ class RankFolder:
 
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
         """Writes one table, tagged."""
-        tags = self._tags()
         with told(self.path):
-            self.files[table.file] = self._helper.call(
-                "distprof.contract.parquet:write_table", self.path.absolute(), table, rows,
-                tags={column.name: tags[column.name] for column in TAGS},
-                metadata={f"distprof.{name}": str(value) for name, value in tags.items()})
+            self.files[table.file] = self.call("distprof.contract.parquet:write_table", self.path.absolute(), table,
+                                               rows, **self.about_tables())
             if table is STEPS:
                 self.close()
                 (self.path / STEP_LINES).unlink(missing_ok=True)
+
+    def about_tables(self) -> dict[str, dict[str, Any]]:
+        """Columns that are equal in all rows of a table, and what its schema holds."""
+        tags = self._tags()
+        return {"tags": {column.name: tags[column.name] for column in TAGS},
+                "metadata": {f"distprof.{name}": str(value) for name, value in tags.items()}}
+
+    def call(self, where: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function, given as `module:name`, in the process that writes the tables."""
+        return self._helper.call(where, *args, **kwargs)
 
     def write_rank(self, rank: RankJson) -> None:
         """Writes rank.json, with the files that the folder holds by now."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 
 from distprof.compiled.library import library
+from distprof.own import reentrant_lock, time
 from distprof.threads import UnseenThread, is_unseen
 
 PATIENCE_S = 5.0
@@ -31,7 +31,7 @@ class Writing:
     def __init__(self) -> None:
         self.now = False
         """True while the main thread writes: a signal handler on it must not."""
-        self._lock = threading.RLock()
+        self._lock = reentrant_lock()
 
     @contextmanager
     def held(self) -> Iterator[None]:

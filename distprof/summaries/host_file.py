@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from distprof.contract.rank_summary import SUMMARIES, SUMMARY_FORMAT, SUMMARY_SU
 from distprof.contract.run_json import MOST_RANKS
 from distprof.errors import FormatError
 from distprof.files import escaped
+from distprof.own import time
 from distprof.system import lock
 
 MAGIC = b"\x93dpcol\r\n"
@@ -35,8 +35,8 @@ HEAD = struct.Struct("<8sIIII")
 PATIENCE_S = 2.0
 """How long a rank waits for another one that writes, before it writes a file of its own."""
 LOOK_AGAIN_S = 0.005
-MOST_RAW_BYTES = 1 << 30
-"""Of an unpacked block: more is damage."""
+MOST_RAW_BYTES, SOME_RAW_BYTES, MOST_RATIO = 1 << 30, 1 << 26, 100
+"""Of an unpacked block: more is damage; so is more than some that is a hundred times what it was packed to."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 """File systems without locks: appending a frame in one write is all that can be done."""
 
@@ -200,7 +200,7 @@ def _unpacked(content: memoryview) -> bytes:
     """Raises a ValueError for what cannot be unpacked, or is too large to be of ours."""
     machine = isal_zlib.decompressobj()
     try:
-        found = bytes(machine.decompress(content, MOST_RAW_BYTES))
+        found = bytes(machine.decompress(content, min(MOST_RAW_BYTES, max(SOME_RAW_BYTES, MOST_RATIO * len(content)))))
     except isal_zlib.error as error:  # type: ignore[misc]
         raise ValueError(str(error)) from error
     if not machine.eof:

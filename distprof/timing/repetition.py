@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import ModuleScopes
+from distprof.own import time
 from distprof.process.accelerators import CPU
 from distprof.timing.latency import Latency
 from distprof.timing.time_pass import TimePass

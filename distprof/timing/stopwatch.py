@@ -5,13 +5,13 @@ The time that instruments take amid what they time is left out of the clock of t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 
+from distprof.own import time
 from distprof.process.accelerators import CPU, accelerator, device_type, is_capturing
 
 Anchor = tuple[torch.Event, int]

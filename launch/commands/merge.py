@@ -67,7 +67,8 @@ if TYPE_CHECKING:
               help="Draw collectives and the ranks that waited, as separate threads. Foreign traces are read a second "
                    "time for this.  [default: drawn for runs recorded by distprof]")
 @click.option("--critical-path", is_flag=True,
-              help="Draw the critical path of each step across ranks, with arrows where it moves to another rank.")
+              help="Draw the critical path of each step across ranks, with arrows where it moves to another rank. "
+                   "Where no rank waits for another, it is the path through each GPU.")
 @click.option("--tensors", is_flag=False, flag_value="1MB", default=None, metavar="[SIZE]",
               help="Draw the lifetime of each tensor of at least this size, if the profiler recorded memory. Traces "
                    "are read a second time for this. Put it after RUN.  [SIZE: 1MB]")

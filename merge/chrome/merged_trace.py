@@ -17,7 +17,7 @@ from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plan import RankPlan
-from distprof.merge.chrome.rank_plans import Chain, plan_ranks
+from distprof.merge.chrome.rank_plans import plan_ranks
 from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.work_folder import remove_work_folder
@@ -60,7 +60,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
                  options: MergeOptions, progress: Progress = lambda _: None, *,
                  collectives: CollectivePieces | None = None, steps: pl.DataFrame | None = None,
                  allocations: pl.DataFrame | None = None,
-                 chain: Chain | None = None, by_workers: ByWorkers | None = None) -> MergedTrace:
+                 chain: pl.DataFrame | None = None, by_workers: ByWorkers | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
     Args:

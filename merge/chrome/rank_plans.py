@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from distprof.contract.merged import MERGED_COLLECTIVES
 from distprof.contract.passes import ARRIVALS
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.drawing.drawn import DRAWN, DrawnTensor
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 1 << 31
 """Perfetto keeps 32 bits of a pid or tid, with a sign."""
-Chain = tuple["pl.DataFrame", "pl.DataFrame"]
-"""`on_common_clock` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
 
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
                collectives: CollectivePieces | None = None, recorded: pl.DataFrame | None = None,
-               allocations: pl.DataFrame | None = None, chain: Chain | None = None) -> Plans:
+               allocations: pl.DataFrame | None = None, chain: pl.DataFrame | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 
     Args are those of `merge_traces`; `recorded` are its `steps`.
@@ -138,7 +137,7 @@ def traced(collectives: CollectivePieces | None, recorded: pl.DataFrame | None) 
         pl.col("step").is_null() | (pl.col("step") < pl.lit(first)))
 
 
-def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chain: Chain | None,
+def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chain: pl.DataFrame | None,
                         selections: Mapping[int, EventSelection], steps: Mapping[int, Steps],
                         origin_ns: int) -> Drawing | None:
     """What is drawn of communication and chains; it is in the category of what the merge draws."""
@@ -147,6 +146,7 @@ def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chai
         return None
     from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
     from distprof.merge.cost.measured_parts import CollectivePieces
+    from distprof.merge.run.tables import empty
 
     wanted = {}
     for rank, selection in selections.items():
@@ -155,11 +155,10 @@ def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chai
         wanted[rank] = DrawOptions(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
                                    step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
     if collectives is None:
-        assert chain is not None
-        collectives = CollectivePieces.held(chain[1].clear())
+        collectives = CollectivePieces.held(empty(MERGED_COLLECTIVES))
     found = draw_collectives(collectives, clock, wanted, origin_ns)
     if chain is None:
         return found
     from distprof.merge.chrome.drawing.chains import draw_chains
 
-    return replace(found, chains=draw_chains(*chain, wanted, origin_ns, found.num_arrows))
+    return replace(found, chains=draw_chains(chain, wanted, origin_ns, found.num_arrows))

@@ -118,10 +118,16 @@ def opened(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Open
     if measured.run.kind == "distprof":
         recorded = read_table(measured.run, STEPS)
         measured, steps = measured.noting(recorded.problems), recorded.rows
-    return _opened(measured, steps)
+    return opened_run(measured, steps)
 
 
-def _opened(measured: MeasuredRun, steps: pl.DataFrame | None) -> Opened:
+def opened_run(measured: MeasuredRun, steps: pl.DataFrame | None) -> Opened:
+    """The same of a run that is measured.
+
+    Args:
+        measured: With its collectives.
+        steps: `STEPS` of the run; None for traces of other programs.
+    """
     assert measured.collectives is not None
     return Opened(measured=measured, steps=steps,
                   program=run_program(measured.run, measured.clock, measured.collectives, steps))
@@ -139,19 +145,6 @@ def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES
         DataError: It cannot be read, or its ranks cannot be put into one graph.
     """
     return opened(path, *more, sizes=sizes).replayable()
-
-
-def replayable(measured: MeasuredRun, steps: pl.DataFrame | None) -> Replayable:
-    """Puts what ranks did into one graph.
-
-    Args:
-        measured: With its collectives.
-        steps: `STEPS` of the run; None for traces of other programs.
-
-    Raises:
-        DataError: That is not possible.
-    """
-    return _opened(measured, steps).replayable()
 
 
 def checked(measured: MeasuredRun, program: RunProgram, job: Job, steps: pl.DataFrame | None) -> Replayable:

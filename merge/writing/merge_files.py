@@ -17,7 +17,6 @@ from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import SENTENCES
-from distprof.merge.chrome.rank_plans import Chain
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
@@ -127,13 +126,19 @@ def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
     return run_memory(replace(run, ranks=chosen)).rows.filter(pl.col("size_bytes") >= options.tensor_bytes)
 
 
-def _chain(found: MeasuredRun, tables: RecordedTables | None) -> Chain:
-    """The longest chains of all steps with a timeline."""
+def _chain(found: MeasuredRun, tables: RecordedTables | None) -> pl.DataFrame:
+    """The longest chains of all steps with a timeline: over ranks, or through devices where ranks do not meet."""
+    from distprof.merge.chrome.drawing.chains import links_of_devices, links_of_ranks
     from distprof.merge.critical.critical_path import critical_path
-    from distprof.merge.critical.replayable import chosen_steps, replayable
+    from distprof.merge.critical.device.run_paths import device_paths
+    from distprof.merge.critical.replayable import chosen_steps, opened_run
 
-    read = replayable(found, tables.steps if tables is not None else None)
-    return critical_path(read.program, read.job, chosen_steps(read, ())).on_common_clock, read.program.rows
+    opened = opened_run(found, tables.steps if tables is not None else None)
+    if opened.is_alone and (paths := device_paths(opened.run, opened.clock, opened.program)) is not None:
+        return links_of_devices(paths.path.links)
+    read = opened.replayable()
+    return links_of_ranks(critical_path(read.program, read.job, chosen_steps(read, ())).on_common_clock,
+                          read.program.rows)
 
 
 def _write_no_rows(run: Run, folder: Path) -> None:

@@ -173,3 +173,49 @@ def test_what_cannot_go_back_is_called_once():
     profiler.end_profile()
     FlopCountAnalysis(model, torch.ones(1, 4)).total()
     assert (model.helper.count, model.helper.noted) == (1, [[1]])
+
+
+KINDS = {
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "jagged": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    "coo": lambda: torch.eye(4).to_sparse(), "csr": lambda: torch.eye(4).to_sparse_csr(),
+    "csc": lambda: torch.eye(4).to_sparse_csc(), "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "conjugated": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    "overlapping": lambda: torch.arange(6.0).unfold(0, 3, 1),
+    "eight bits": lambda: torch.ones(3).to(torch.float8_e4m3fn),
+    "four bits": lambda: torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+    "no shape": lambda: torch.ones(()),
+}
+CHANGES = {
+    "quantized": lambda held: held.copy_(torch.zeros(3)), "nested": lambda held: held.mul_(2),
+    "jagged": lambda held: held.values().mul_(2), "overlapping": lambda held: held[0].mul_(2),
+    "eight bits": lambda held: held.fill_(0), "four bits": lambda held: held.view(torch.uint8).fill_(7),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_of_any_kind_are_put_back(kind):
+    model = nn.Linear(2, 2)
+    model.held = KINDS[kind]()
+    before, held = content(model.held), model.held
+    with attributes_kept(model):
+        CHANGES.get(kind, lambda held: held.mul_(2))(model.held)
+        assert content(model.held) != before
+        model.held = None
+    assert model.held is held and content(held) == before
+
+
+def content(tensor: torch.Tensor) -> str:
+    if tensor.is_nested:
+        return str(tensor.unbind())
+    return str(tensor.view(torch.uint8) if tensor.dtype is torch.float4_e2m1fn_x2 else tensor)
+
+
+def test_memory_that_was_given_back_is_there_again():
+    model = nn.Linear(2, 2)
+    model.held = torch.arange(5.0)
+    with attributes_kept(model):
+        model.held.untyped_storage().resize_(0)
+    assert model.held.tolist() == [0, 1, 2, 3, 4]

@@ -136,7 +136,7 @@ def test_a_timeline_that_cannot_be_read_is_said_to_be_that_and_kept(tmp_path, mo
     def fails(text: bytes) -> None:
         raise msgspec.DecodeError("JSON is malformed: odd (byte 7)")
 
-    monkeypatch.setattr("distprof.recording.tracing.timeline.read_repaired", fails)
+    monkeypatch.setattr("distprof.recording.tracing.timeline_files.read_repaired", fails)
     recorded = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.randn(2, 4), steps="count=1,trace=2", num_steps=8)
     assert recorded.info["status"] == "complete" and (recorded.folder / "trace.json.gz").exists()
     said = called("merge", tmp_path / "run").stdout

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 from support.missing import missing
 
@@ -27,6 +28,16 @@ def connection(address: str, key: str = KEY) -> str:
     """What tells clients where it is, in AZURE_STORAGE_CONNECTION_STRING."""
     return (f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
             f"BlobEndpoint={address}/{ACCOUNT};")
+
+
+def signed_connection(address: str) -> str:
+    """The same for somebody who has a signature to read and list with, and no key."""
+    from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
+
+    signature = generate_account_sas(
+        ACCOUNT, KEY, resource_types=ResourceTypes(service=True, container=True, object=True),
+        permission=AccountSasPermissions(read=True, list=True), expiry=datetime.now(UTC) + timedelta(days=1))
+    return f"BlobEndpoint={address}/{ACCOUNT};SharedAccessSignature={signature}"
 
 
 @contextmanager

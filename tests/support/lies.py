@@ -99,7 +99,7 @@ def _claims(length: int) -> Act:
 
 def _echoes(handler: Handler, answer: Answer) -> None:
     """Says all that it was told, where errors of clients may repeat it."""
-    told = handler.headers.get("Authorization", "nothing")
+    told = f'{handler.headers.get("Authorization", "nothing")} {handler.path}'
     handler.wfile.write(_head(f"400 you said {told}", f"X-Said: {told}", f"Location: {told}", "Content-Length: 0"))
     hangs_up(handler, answer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -23,9 +24,10 @@ from torch.nn.modules import module as nn_module
 import distprof
 from distprof.after_import import AfterImport
 from distprof.recording.termination import _unused_signal
-from support.jobs import ROOT
+from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.left_behind import VIEWS, seen_now
 from support.recording import Recorded
+from support.unharmed import WORKER
 
 PLAN = "wait=1,count=1,time=1,trace=1,sync=1,arrivals=1"
 STEPS = 6
@@ -107,7 +109,7 @@ def train(run: Path, each=lambda step: None) -> Recorded:
 
 
 PATCHED = [(torch.Tensor, "tolist"), (threading.Thread, "join"), (threading.Condition, "wait"), (profile, "__exit__"),
-           (torch.amp.GradScaler, "step"), (torch.cuda.CUDAGraph, "replay")]
+           (torch.amp.GradScaler, "step"), (torch.cuda.CUDAGraph, "replay"), (torch.Tensor, "cpu")]
 """Functions that have one of ours in front of them in some pass."""
 
 
@@ -222,3 +224,36 @@ def test_threads_that_begin_while_it_is_recorded_get_no_signal(tmp_path):
     new = {task: mask for task, mask in new.items() if task not in before}
     bit = 1 << (signal.SIGTERM - 1)
     assert new and all(mask & bit for mask in new.values())
+
+
+STAYING = """
+import os, re, time
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(60):
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+time.sleep(0.2)
+print(*re.findall(r"^(?:RssAnon|Threads):\\s+(\\d+)", open("/proc/self/status").read(), re.MULTILINE))
+"""
+
+
+@pytest.mark.job
+def test_after_the_last_pass_at_most_ten_megabytes_and_a_thread_stay(tmp_path):
+    """In Pythons that start: the modules of a forked one would be there before."""
+    script = tmp_path / "staying.py"
+    script.write_text(STAYING)
+
+    def stays(*command: str | Path, **environ: str) -> list[int]:
+        done = subprocess.run([sys.executable, *command, script], env=clean_environ() | environ, check=True,
+                              capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
+        return [int(number) for number in done.stdout.split()]
+
+    plain_kb, plain_threads = stays()
+    kb, threads = stays(WORKER, DISTPROF_OUT=str(tmp_path / "run"), DISTPROF_WATCH="off")
+    assert Recorded(tmp_path / "run").info["status"] == "complete"
+    assert (kb - plain_kb) * 1024 <= 10e6 and threads - plain_threads <= 1, (kb, plain_kb, threads, plain_threads)

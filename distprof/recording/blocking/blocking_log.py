@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
 from distprof.contract.tables import TableRow
 from distprof.model.scopes import Guard, in_backward
+from distprof.own import lock, time
 from distprof.process.accelerators import CPU, device_type
 from distprof.recording.blocking.origins import NOWHERE, NodeOwners, Place, place_of, place_of_thread
 
@@ -81,7 +81,7 @@ class BlockingLog:
         self.add = guard(self._on_wait)
         """Adds a wait that is over: what it is, its time in ns, the frame that called it."""
         self._running = _Running()
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._thread = 0
         self._sums: dict[_Key, _Sum] = {}
         self._of_step: dict[_Key, _Sum] = {}

@@ -6,7 +6,6 @@ Kernels of the sync pass have to be in this folder, by which `origins.py` knows 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from distprof.model.scopes import Guard
+from distprof.own import time
 from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait, is_on_device, known
 from distprof.recording.blocking.origins import caller_of_callback
 from distprof.recording.communication.backward_end import BUCKETS, is_of_ddp

@@ -11,15 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from distprof.contract.rank_json import ClockPair, ClockSample
+from distprof.own import Event, time
 from distprof.process.identity import Identity, in_process_group
 from distprof.recording.clock.exchange import MEETING_S, Place, best_of, open_store, own_addresses, store_hosts
 from distprof.recording.clock.responder import ClockResponder
+from distprof.system import OwnSocket
 from distprof.threads import UnseenThread
 
 TOTAL_S = 0.25
@@ -53,11 +53,11 @@ class ClockRecorder:
         self._place: Place | None = None
         self._identity: Identity | None = None
         self._responder: ClockResponder | None = None
-        self._connection: socket.socket | None = None
+        self._connection: OwnSocket | None = None
         self._peer = 0
         self._published = False
         self._stopped = False
-        self._wake = threading.Event()
+        self._wake = Event()
         self._searching: UnseenThread | None = None
         self._meetings = 0
         self._closed = False
@@ -165,7 +165,7 @@ class ClockRecorder:
         for index, name in enumerate(names):
             left = (until - time.monotonic()) / (len(names) - index)
             try:
-                found = socket.create_connection((name, address.port), timeout=max(left, 0.001))
+                found = OwnSocket(socket.create_connection((name, address.port), timeout=max(left, 0.001)))
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 found.sendall(address.token.encode())
             except OSError as error:
@@ -203,6 +203,8 @@ class ClockRecorder:
         sample = ClockSample(peer=self._peer, at_ns=time.time_ns())
         if connection is not None:
             try:
+                if not connection.is_there:
+                    raise OSError("the script closed the connection")
                 sample, late = best_of(connection, self._peer, until)
                 if late is not None:
                     raise late

@@ -9,7 +9,6 @@ import contextlib
 import os
 import socket
 import struct
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distprof.contract.rank_json import ClockSample
+from distprof.own import time
 from distprof.process.identity import Identity
 
 FAN_OUT = 32

@@ -11,12 +11,12 @@ import hmac
 import secrets
 import selectors
 import socket
-import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from distprof.own import Event, time
 from distprof.recording.clock.exchange import ANSWER, ASK
+from distprof.system import OwnSocket
 from distprof.threads import UnseenThread
 
 TOKEN_BYTES = 16
@@ -47,17 +47,18 @@ class ClockResponder:
             OSError: No port is free.
         """
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
-        self._listener = _listener(remote=remote)
+        self._listener = OwnSocket(_listener(remote=remote))
         self.port = int(self._listener.getsockname()[1])
-        self._wake, self._waker = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._strangers: dict[socket.socket, Stranger] = {}
+        self._wake, self._waker = map(OwnSocket, socket.socketpair())
+        self._selector = selectors.PollSelector()  # has no descriptor itself
+        self._strangers: dict[OwnSocket, Stranger] = {}
         """The oldest first."""
         self._num_clients = 0
         self._listens_at: float | None = None
         """When to listen again; None: it does."""
         self._finished: Counter[int] = Counter()
-        self._changed = threading.Condition()
+        self._more = Event()
+        """Another client has asked enough."""
         for ours in (self._listener, self._wake):
             ours.setblocking(False)
             self._selector.register(ours, selectors.EVENT_READ)
@@ -66,11 +67,17 @@ class ClockResponder:
 
     def wait(self, meeting: int, *, num_clients: int, seconds: float) -> None:
         """Lets the thread run until the clients have asked enough, or the time is up."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._finished[meeting] >= num_clients, timeout=seconds)
+        until = time.monotonic() + seconds
+        while True:
+            self._more = more = Event()
+            if self._finished[meeting] >= num_clients or not more.wait(until - time.monotonic()):
+                return
 
     def close(self) -> None:
         """Ends the thread and closes every connection."""
+        if not (self._wake.is_there and self._waker.is_there):  # the thread waits for ever: the script closed them
+            self._release()
+            return
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")  # closing does not wake the thread where a fork holds the socket too
         self._waker.close()
@@ -87,11 +94,11 @@ class ClockResponder:
                 ready = self._selector.select(self._until_next())
                 now_ns = time.time_ns()  # what is ready has arrived by now
                 for key, _ in ready:
-                    if key.fileobj is self._wake:
+                    if key.fileobj is self._wake or not self._listener.is_there:
                         return
                     if key.fileobj is self._listener:
                         self._accept()
-                    elif isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() >= 0:  # a stranger may be gone
+                    elif isinstance(key.fileobj, OwnSocket) and key.fileobj.fileno() >= 0:  # a stranger may be gone
                         self._hear(key.fileobj, now_ns)
                 self._look_at_the_time()
         finally:
@@ -101,7 +108,7 @@ class ClockResponder:
 
     def _accept(self) -> None:
         try:
-            client, _ = self._listener.accept()
+            client = OwnSocket(self._listener.accept()[0])
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:  # like no file descriptors left: select would return at once, again and again
@@ -128,7 +135,7 @@ class ClockResponder:
         self._close(oldest)
         return True
 
-    def _close(self, client: socket.socket) -> None:
+    def _close(self, client: OwnSocket) -> None:
         self._num_clients -= self._strangers.pop(client, None) is None
         self._selector.unregister(client)
         client.close()
@@ -149,10 +156,11 @@ class ClockResponder:
 
     # --- what is said ----------------------------------------------------------------------------------------------
 
-    def _hear(self, client: socket.socket, now_ns: int) -> None:
+    def _hear(self, client: OwnSocket, now_ns: int) -> None:
         stranger = self._strangers.get(client)
         try:
-            stays = self._answer(client, now_ns) if stranger is None else self._introduced(client, stranger)
+            stays = client.is_there and (
+                self._answer(client, now_ns) if stranger is None else self._introduced(client, stranger))
         except BlockingIOError:
             return
         except OSError:
@@ -160,7 +168,7 @@ class ClockResponder:
         if not stays:
             self._close(client)
 
-    def _answer(self, client: socket.socket, now_ns: int) -> bool:
+    def _answer(self, client: OwnSocket, now_ns: int) -> bool:
         """False where the connection has ended."""
         received = client.recv(64)
         if len(received) > 1:  # some of it may have come later
@@ -172,7 +180,7 @@ class ClockResponder:
                 self._count(byte)
         return bool(received)
 
-    def _introduced(self, client: socket.socket, stranger: Stranger) -> bool:
+    def _introduced(self, client: OwnSocket, stranger: Stranger) -> bool:
         """Reads the token, which may come in pieces. No piece is judged: a stranger would learn how much is right."""
         received = client.recv(TOKEN_BYTES - len(stranger.said))
         stranger.said += received
@@ -185,15 +193,15 @@ class ClockResponder:
         return True
 
     def _count(self, meeting: int) -> None:
-        with self._changed:
-            self._finished[meeting] += 1
-            self._changed.notify_all()
+        self._finished[meeting] += 1
+        self._more.set()
 
     def _release(self) -> None:
         for key in list((self._selector.get_map() or {}).values()):
-            if isinstance(key.fileobj, socket.socket):
+            if isinstance(key.fileobj, OwnSocket):
                 key.fileobj.close()
-        self._listener.close()
+        for ours in (self._listener, self._wake, self._waker):
+            ours.close()
         self._selector.close()
 
 

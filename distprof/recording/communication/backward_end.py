@@ -6,7 +6,6 @@ is queued with its first bucket runs just before that one; one that this queues 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from torch.autograd import Variable
 from torch.autograd.graph import _engine_run_backward
 
 from distprof.model.scopes import Guard
+from distprof.own import time
 from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 
 ENGINE = _engine_run_backward.__code__

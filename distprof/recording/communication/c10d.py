@@ -7,7 +7,6 @@ its slice written to when it ends.
 from __future__ import annotations
 
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ import torch.distributed as dist
 
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT
 from distprof.model.scopes import Guard
+from distprof.own import time
 
 
 class C10dKernels:

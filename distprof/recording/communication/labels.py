@@ -6,7 +6,6 @@ Kernels in front of the c10d operators are removed when the pass ends.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, reaches_autograd
+from distprof.own import time
 from distprof.recording.communication.c10d import HOST, C10dKernels, RunningWorks, backend_name, unboxed
 from distprof.recording.communication.collective_call import CollectiveCall, note_passed, note_wait
 from distprof.recording.communication.waits import WaitWatch

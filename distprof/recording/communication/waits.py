@@ -8,7 +8,6 @@ collectives wait in an operator. What waits inside C++ is known by the functions
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -20,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from distprof.contract.tables import WAIT_SLICE
 from distprof.model.scopes import Guard
+from distprof.own import time
 from distprof.recording.communication.backward_end import BackwardEnd
 from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from distprof.contract.paths import FORMAT, STUCK_JSON
 from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.files import json_text, write_whole
 from distprof.hidden import hidden
+from distprof.own import reentrant_lock, time
 from distprof.process.identity import in_process_group
 from distprof.threads import UnseenThread, is_unseen
 
@@ -49,7 +49,7 @@ class HangReport:
         """
         self._folder = folder
         self._about = about
-        self.lock = threading.RLock()
+        self.lock = reentrant_lock()
         """Held while the file is written."""
         self._written = False
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import msgspec
 from distprof.contract.stuck import OpenCall, Stuck
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
 from distprof.files import read_small
+from distprof.own import Event, time
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called, message_of
 from distprof.recording.pass_switch import PassSwitch
@@ -89,7 +89,7 @@ class HangWatch:
         self._ending = False
         self._interrupted: Stuck | None = None
         self._report = HangReport(lambda: rank.rank_folder, self._about)
-        self._over = threading.Event()
+        self._over = Event()
         self.stays = "DISTPROF_RUN_ID" in os.environ
         """True where the job is watched after the last pass, too: it was launched by distprof."""
 

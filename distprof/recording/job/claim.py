@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.files import told
+from distprof.own import time
 from distprof.process.identity import Identity
 from distprof.recording.run_directory import LOCK, make_run_directory, refuse_file, run_id_in
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WINDOWS, window_folder
+from distprof.own import time
 from distprof.process.identity import Identity, in_process_group, local_rank, number
 from distprof.recording.job.claim import about_run, attempt_of, change, claim, locked, note_world_size, set_aside
 from distprof.recording.job.store import JobStore, RankPlace, directories_of, local_rank_in

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from distprof.contract.run_json import RanksDirectory
+from distprof.own import Event, time
 from distprof.process.identity import Identity, in_process_group
 from distprof.threads import UnseenThread
 
@@ -47,7 +46,7 @@ class JobStore:
         self._number = key or str(next(_numbers))
         self.places: list[RankPlace] = []
         """Of all ranks, once they have told; in the order of ranks."""
-        self._hurried = threading.Event()
+        self._hurried = Event()
         self._thread: UnseenThread | None = None
 
     def agreed(self, proposal: str) -> str | None:

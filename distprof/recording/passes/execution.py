@@ -144,10 +144,10 @@ class ExecutionSteps(Pass):
         if not own:  # the job ended in the first of them
             self._observer.discard()
             return
-        content = self._timeline.write(folder.path / EXECUTION_TIMELINE_JSON, steps=own)
-        if content.rows:
-            folder.files[EXECUTION_TIMELINE_JSON] = len(content.rows)
-            time_calls(self._calls, content.backend_events)
+        found = self._timeline.write(folder, EXECUTION_TIMELINE_JSON, steps=own)
+        if found.num_events:
+            folder.files[EXECUTION_TIMELINE_JSON] = found.num_events
+            time_calls(self._calls, found.backend_events)
             mine = {step["step"] for step in own}
             folder.write_rows(EXECUTION_COLLECTIVES, collective_rows(
                 call for call in self._calls if call.step in mine))

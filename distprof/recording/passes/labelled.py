@@ -7,7 +7,6 @@ and waits for it, over many steps. What the thread uses of its processor is note
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.paths import TRACE_JSON
 from distprof.contract.tables import EVENTS, TableRow
+from distprof.own import time
 from distprof.recording.communication.backend_times import time_calls
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder
@@ -147,17 +147,11 @@ class TraceSteps(LabelledSteps):
 
     def _write_timeline(self, folder: RankFolder, traced: Sequence[TableRow]) -> None:
         room = self._timeline.room_in(folder.path) - TABLE_BYTES - CALL_BYTES * len(self._collectives.calls)
-        content = self._timeline.write(folder.path / TRACE_JSON, steps=traced, room=room)
-        folder.left_out = self._timeline.left_out
-        time_calls(self._collectives.calls, content.backend_events)
-        if content.rows:
-            folder.files[TRACE_JSON] = len(content.rows)
-            _add_steps(content.rows, traced)
-            folder.write_rows(EVENTS, content.rows)
-
-
-def _add_steps(events: Sequence[TableRow], traced: Sequence[TableRow]) -> None:
-    """Adds to each event the step in which it starts."""
-    windows = [(step["start_ns"], step["end_ns"], step["step"]) for step in traced]
-    for event in events:
-        event["step"] = next((step for start, end, step in windows if start <= event["start_ns"] < end), None)
+        found = self._timeline.write(folder, TRACE_JSON, steps=traced, room=room, table=True)
+        folder.left_out = found.left_out
+        time_calls(self._collectives.calls, found.backend_events)
+        if found.num_events:
+            folder.files[TRACE_JSON] = found.num_events
+            if found.failure is not None:
+                raise found.failure
+            folder.files[EVENTS.file] = found.num_events

@@ -6,7 +6,6 @@ Held are parameters, buffers, gradients, the state of optimizers and inputs; the
 from __future__ import annotations
 
 import json
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from distprof.contract.tables import TENSORS, USES, TableRow
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame
 from distprof.model.tensors import dtype_name, tensors
+from distprof.own import time
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.steps.optimizers import live_optimizers

@@ -5,7 +5,6 @@ How long steps take on the device: where the host runs ahead of it, its own step
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import Counter
 from contextlib import suppress
@@ -19,6 +18,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Model, Site
 from distprof.model.scopes import Frame
 from distprof.model.tensors import first_tensor, num_elements, num_rows
+from distprof.own import time
 from distprof.recording.steps.evaluation import CallsWithoutGradient
 from distprof.recording.steps.pattern import Waited
 from distprof.timing.stopwatch import comes, recorded_event

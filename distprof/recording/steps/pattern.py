@@ -10,7 +10,6 @@ What `--step-every` says instead: a class of optimizers whose steps end steps, o
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from itertools import pairwise
 from typing import Self
 
 from distprof.errors import UsageError
+from distprof.own import time
 
 MOST_TURNS = 64
 """Turns after which optimizers that step in no pattern are no longer looked at."""

@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from distprof.own import text_of
 from distprof.system import limit_of, resource, status_bytes
 
 VARIABLE = "DISTPROF_PROFILER_MEMORY"
@@ -86,11 +87,11 @@ def _free_bytes() -> int:
     """What this process may still get."""
     found = [MOST_BYTES << 10]
     with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = text_of(Path("/proc/meminfo")).splitlines()
         found.append(int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10)
     for limit, used in CGROUPS:
         with suppress(OSError, ValueError):
-            found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+            found.append(int(text_of(Path(limit))) - int(text_of(Path(used))))
     most = limit_of("AS")
     if most is not None:
         found.append(most - (status_bytes("VmSize") or 0))

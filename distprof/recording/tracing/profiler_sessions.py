@@ -15,7 +15,6 @@ import mmap
 import os
 import re
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ from torch._C._profiler import _EventType
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity
 
+from distprof.own import time
 from distprof.process.live_objects import YoungObjects, live_instances
 from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.tracing.foreign_profiler import our_session

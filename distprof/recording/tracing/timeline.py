@@ -10,22 +10,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import msgspec
 import torch
 from isal import igzip
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
-from distprof.contract.rank_json import EventsLeftOut
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE, TableRow
 from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.process.accelerators import CPU, device_type
-from distprof.recording.tracing.kineto_trace import TraceContent, capped, part_that_fits, read_repaired
+from distprof.recording.run_directory import RankFolder
 from distprof.recording.tracing.profiler_sessions import ProfilerSessions, end_with_step
-from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
+from distprof.recording.tracing.slice_names import copy_with_real_names, recorded_name
+from distprof.recording.tracing.timeline_files import TimelineFiles
 from distprof.sizes import bytes_in, rank_bytes
 from distprof.system import end_forked_children_at_exit
 
@@ -57,8 +56,6 @@ class Timeline:
         """True once `write` wrote a trace."""
         self._closures: list[Any] = []
         self._most_bytes = rank_bytes(os.environ)
-        self.left_out: EventsLeftOut | None = None
-        """Events that `write` had no room for."""
 
     def room_in(self, folder: Path) -> int:
         """Bytes that are left for a timeline in the folder of a rank."""
@@ -125,52 +122,40 @@ class Timeline:
         if self._closures:
             self._closures.pop().__exit__(None, None, None)
 
-    def write(self, path: Path, *, steps: Sequence[TableRow], room: int | None = None) -> TraceContent:
-        """Writes the Chrome trace to a `.json.gz` file and returns its events; none where nothing was recorded.
+    def write(self, folder: RankFolder, file: str, *, steps: Sequence[TableRow], room: int | None = None,
+              table: bool = False) -> TimelineFiles:
+        """Writes the Chrome trace to a `.json.gz` file; says of no event where nothing was recorded.
 
         Args:
-            path: Where it goes.
+            folder: Where it goes.
+            file: Its name.
             steps: Those that are in it.
             room: Bytes that it may take with the table of its events; the shortest are left out where it would take
                 more. None: as many as it needs.
+            table: Writes that table too.
 
         Raises:
             OutputError: The profiler could not write it whole.
         """
         if self._profile is None or not self._sessions.has_ended(self._profile):
-            return TraceContent(rows=[], backend_events=[])
+            return TimelineFiles(num_events=0)
+        path = folder.path.absolute() / file
         plain = path.with_suffix("")
         try:
-            with told(plain):
-                plain.touch()  # where that fails Kineto would write to stderr, in its own words
-            self._profile.export_chrome_trace(str(plain))
-            self._finish(plain, steps)
-            text, found = self._read(real_names(plain.read_bytes()))
-        except OSError:  # Kineto does not tell why
-            raise _not_whole(plain) from None
+            self._export(plain, steps)
+            found: TimelineFiles = folder.call(
+                "distprof.recording.tracing.timeline_files:write_timeline", plain, path, steps=steps, room=room,
+                most_bytes=self._most_bytes, table=folder.about_tables() if table else None)
         finally:  # it is many times the size of the file that stays
             for left in (plain, plain.with_suffix(".json.tmp")):
                 with suppress(OSError):
                     left.unlink()
-        packed = igzip.compress(text, 1)
-        part = 1.0 if room is None else part_that_fits(len(packed), found.rows, room)
-        if part < 1 and found.rows:
-            less = capped(text, found, part, most_bytes=self._most_bytes)
-            packed, found, self.left_out = igzip.compress(less.text, 1), less.content, less.left_out
-        with told(path):
-            write_whole(path, lambda temporary: temporary.write_bytes(packed))
         self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
+        if found.unreadable:
+            self._note(f"cannot read the timeline that torch.profiler wrote ({found.unreadable}), so it has no table "
+                       "of events")
         return found
-
-    def _read(self, text: bytes) -> tuple[bytes, TraceContent]:
-        """What can be read of a trace that is whole; the text itself is kept in any case, as merging reads on behind
-        damage."""
-        try:
-            return read_repaired(text)
-        except msgspec.MsgspecError as error:
-            self._note(f"cannot read the timeline that torch.profiler wrote ({error}), so it has no table of events")
-            return text, TraceContent(rows=[], backend_events=[])
 
     def events(self) -> Iterable[Any]:
         """The profiler's own events, as trees; none of a torch that does not show them, or after they were written."""
@@ -180,11 +165,16 @@ class Timeline:
         tree: Callable[[], Iterable[Any]] | None = getattr(results, "experimental_event_tree", None)
         return tree() if tree is not None else ()
 
-    def _finish(self, plain: Path, steps: Sequence[TableRow]) -> None:
-        _check_end(plain)
-        last_ns = max((step["end_ns"] for step in steps), default=0)
+    def _export(self, plain: Path, steps: Sequence[TableRow]) -> None:
         with told(plain):
+            plain.touch()  # where that fails Kineto would write to stderr, in its own words
+        try:
+            self._profile.export_chrome_trace(str(plain))
+            _check_end(plain)
+            last_ns = max((step["end_ns"] for step in steps), default=0)
             end_with_step(plain, last_ns, self._ended_ns, self._thread)
+        except OSError:  # Kineto does not tell why
+            raise _not_whole(plain) from None
 
     def save(self, path: Path, steps: Sequence[TableRow]) -> bool:
         """Writes the Chrome trace alone, in as little memory as there is to it; False where nothing was recorded.
@@ -200,11 +190,8 @@ class Timeline:
             return False
         plain = path.with_suffix("")
         try:
-            with told(plain):
-                plain.touch()
-            self._profile.export_chrome_trace(str(plain))
+            self._export(plain, steps)
             self._profile = None
-            self._finish(plain, steps)
             with told(path):
                 write_whole(path, lambda temporary: _compress(plain, temporary))
         finally:

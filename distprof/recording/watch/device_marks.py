@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from distprof.contract.watch import UNKNOWN
+from distprof.own import lock, time
 from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.recording.watch.phase_marks import Marks, PhaseMarks, marked_steps
 from distprof.recording.watch.rows import Row
@@ -39,7 +38,7 @@ class DeviceMarks:
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._last: torch.Event | None = None
         self._tells_phases = False
         self.phases = PhaseMarks()

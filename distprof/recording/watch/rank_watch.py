@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
 from distprof.model.quiet import is_traced, unnoticed
 from distprof.model.scopes import NO_GRAPH_TASK, graph_task
+from distprof.own import time
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.run_directory import WATCH

@@ -6,7 +6,6 @@ called; then it goes, a hook of that root alone waits for the end of the call, a
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -28,6 +27,7 @@ from distprof.model.compiled import ABOUT_HOOKS, CompiledCalls, CompileWatch, is
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout, is_traced, unnoticed
 from distprof.model.scopes import NO_GRAPH_TASK, graph_task, in_backward
+from distprof.own import time
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.phases import Phases, new_running
 from distprof.recording.watch.phase_marks import BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END, PhaseMarks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from threading import get_ident
 from typing import Any
 
 from distprof.contract.watch import UNKNOWN
+from distprof.own import time
 from distprof.process.accelerators import accelerator, is_capturing
 from distprof.recording.watch.root_phases import StepPhases
 from distprof.system import resource

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Protocol
 
 from distprof.contract.watch_series import EVERY_S, SHARE, SUFFIXES, by_step
 from distprof.contract.watch_state import STATE_JSON, WATCH, WatchState, certain_findings, logged_file, read_state
+from distprof.own import Event, time
 from distprof.threads import UnseenThread, is_scarce, stay_unseen
 
 VARIABLE = "DISTPROF_LOG_TO"
@@ -134,7 +133,7 @@ class RunLog:
         """
         self._run, self._rank, self._log_to, self._to, self._say = run, rank, log_to, to, say
         self._is_asked = True
-        self._over = threading.Event()
+        self._over = Event()
         self._began_s, self._due_s, self._last = time.monotonic(), 0.0, -1
         self._seen = (0, 0)
         self._seen_s: dict[str, float] = {}

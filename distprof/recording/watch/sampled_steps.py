@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from distprof.contract.watch import MOST_SPARSE, UNKNOWN, SampledStep
 from distprof.model.scopes import Guard, ModuleScopes
+from distprof.own import time
 from distprof.process.accelerators import is_capturing
 from distprof.recording.communication.c10d import RunningWorks
 from distprof.recording.communication.collective_call import CollectiveCall

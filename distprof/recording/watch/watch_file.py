@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 
 from distprof.contract.watch import Frame, Note, SampledStep, StepRows, encoded
 from distprof.helper import Helper
+from distprof.own import Event, lock
 from distprof.recording.watch.rows import Row
 from distprof.recording.watch.sampled_steps import FoundSample
 from distprof.recording.watch.thinning import NAME
@@ -48,8 +48,8 @@ class WatchFile:
         self._notes: deque[Note] = deque(maxlen=MOST_HELD)
         self._number = 0
         self._in_piece = self._in_all = 0
-        self._file_lock = threading.Lock()
-        self._over = threading.Event()
+        self._file_lock = lock()
+        self._over = Event()
         self._works = True
         self._thread: UnseenThread | None = None
 

@@ -6,7 +6,6 @@ in `EVERY_NS`. While a request waits for its step, the rank checks before every 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from distprof.contract.paths import PARTIAL_SUFFIX
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
 from distprof.errors import DistprofError
 from distprof.files import read_small
+from distprof.own import time
 from distprof.recording.plan import StepPlan
 from distprof.recording.steps.optimizer_hooks import Later, OptimizerHooks
 from distprof.recording.termination import Flush

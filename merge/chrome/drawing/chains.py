@@ -1,4 +1,4 @@
-"""Draws the longest chains of steps: slices on a thread of each rank, and an arrow where a chain goes on on another."""
+"""Draws the longest chains of steps: slices on a thread of each rank or device, and arrows where one changes ranks."""
 
 from __future__ import annotations
 
@@ -12,25 +12,67 @@ from distprof.merge.chrome.drawing.collectives import DrawOptions
 from distprof.merge.chrome.drawing.drawn import ArrowEnd, DrawnCollective, DrawnSlice
 
 THREAD = "critical path"
+KINDS = {"unshown": "not shown"}
+"""Names of links without any."""
 
 
 class _Piece(NamedTuple):
     """What a chain has on one rank without a break."""
 
+    chain: int
     step: int
     rank: int
+    thread: str
     name: str
     start_ns: int
     end_ns: int
 
 
-def draw_chains(links: pl.DataFrame, rows: pl.DataFrame, wanted: Mapping[int, DrawOptions], origin_ns: int,
-                first_number: int) -> dict[int, list[DrawnCollective]]:
-    """Draws chains.
+def links_of_ranks(links: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The links of chains over ranks, with names.
 
     Args:
         links: Of a `CriticalPath`, on the common clock.
         rows: `MERGED_COLLECTIVES`.
+    """
+    calls = rows.unique("collective", keep="first").select(
+        "collective", called=pl.concat_str(pl.col("op").cast(pl.String), pl.format(" #{}", "sequence"),
+                                           ignore_nulls=True))
+    what = pl.when(pl.col("kind") == "work").then(_work()).otherwise(
+        pl.concat_str("called", "kind", separator=" ", ignore_nulls=True))
+    return links.join(calls, on="collective", how="left", maintain_order="left").select(
+        pl.lit(0).alias("chain"), "step", "rank", pl.lit(THREAD).alias("thread"), what.alias("name"), "start_ns",
+        "end_ns")
+
+
+def links_of_devices(links: pl.DataFrame) -> pl.DataFrame:
+    """The links of chains through devices, with names; of several devices of a rank each has a thread.
+
+    Args:
+        links: Of a `DevicePath`.
+    """
+    several = pl.col("device").n_unique().over("rank") > 1
+    thread = pl.when(several).then(pl.format(f"{THREAD}, device {{}}", "device")).otherwise(pl.lit(THREAD))
+    command = pl.col("kind").is_in(["kernels", "communication", "copies"])
+    what = pl.when(pl.col("kind") == "host").then(pl.concat_str(pl.lit("host:"), _work(), separator=" ")).when(
+        command).then("op").otherwise(pl.col("kind").replace(KINDS))
+    return links.sort("rank", "device", "start_ns").select(
+        pl.struct("rank", "device").rank("dense").alias("chain"), "step", "rank", thread.alias("thread"),
+        what.alias("name"), "start_ns", "end_ns")
+
+
+def _work() -> pl.Expr:
+    where = pl.when(pl.col("module_path") == "").then(pl.lit("model")).otherwise("module_path")
+    phase = pl.when(where.is_null() | ~pl.col("phase").is_in(["host", "annotation"])).then("phase")  # the name says it
+    return pl.concat_str(where, phase, separator=" ", ignore_nulls=True)
+
+
+def draw_chains(links: pl.DataFrame, wanted: Mapping[int, DrawOptions], origin_ns: int,
+                first_number: int) -> dict[int, list[DrawnCollective]]:
+    """Draws chains.
+
+    Args:
+        links: `links_of_ranks` or `links_of_devices`.
         wanted: By rank; others are not drawn.
         origin_ns: The instant that becomes 0: no arrow lies before it.
         first_number: Of arrows.
@@ -38,7 +80,7 @@ def draw_chains(links: pl.DataFrame, rows: pl.DataFrame, wanted: Mapping[int, Dr
     Returns:
         By rank.
     """
-    pieces = _pieces(links, rows)
+    pieces = _pieces(links)
     shown = [piece.rank in wanted and _is_wanted(piece, wanted[piece.rank]) for piece in pieces]
     arrows: dict[int, list[ArrowEnd]] = defaultdict(list)
     for place in range(1, len(pieces)):
@@ -46,7 +88,7 @@ def draw_chains(links: pl.DataFrame, rows: pl.DataFrame, wanted: Mapping[int, Dr
         # a viewer finds the slices by time: both ends have to lie in one, and the arrow must not run back
         starts = max(min(before.end_ns, after.end_ns - 1) - 1, before.start_ns)
         ends = max(after.start_ns, starts + 1)
-        if (before.rank != after.rank and before.step == after.step and shown[place - 1] and shown[place]
+        if (before.rank != after.rank and before[:2] == after[:2] and shown[place - 1] and shown[place]
                 and origin_ns <= starts < before.end_ns and ends < after.end_ns):
             arrows[place - 1].append(ArrowEnd("s", first_number + place, starts, THREAD))
             arrows[place].append(ArrowEnd("f", first_number + place, ends, THREAD))
@@ -54,31 +96,24 @@ def draw_chains(links: pl.DataFrame, rows: pl.DataFrame, wanted: Mapping[int, Dr
     for place, piece in enumerate(pieces):
         if shown[place]:
             found[piece.rank].append(DrawnCollective(
-                thread=THREAD, slice=DrawnSlice(piece.name, piece.start_ns, piece.end_ns), args={"step": piece.step},
-                parts=(), arrows=tuple(arrows[place])))
+                thread=piece.thread, slice=DrawnSlice(piece.name, piece.start_ns, piece.end_ns),
+                args={"step": piece.step}, parts=(), arrows=tuple(arrows[place])))
     return found
 
 
-def _pieces(links: pl.DataFrame, rows: pl.DataFrame) -> Sequence[_Piece]:
-    """Links with names, joined where they follow each other; in a step from where the one before has ended."""
-    calls = rows.unique("collective", keep="first").select(
-        "collective", called=pl.concat_str(pl.col("op").cast(pl.String), pl.format(" #{}", "sequence"),
-                                           ignore_nulls=True))
-    where = pl.when(pl.col("module_path") == "").then(pl.lit("model")).otherwise("module_path")
-    what = pl.when(pl.col("kind") == "work").then(pl.concat_str(where, "phase", separator=" ", ignore_nulls=True)
-                                                  ).otherwise(pl.concat_str("called", "kind", separator=" ",
-                                                                            ignore_nulls=True))
-    named = links.join(calls, on="collective", how="left", maintain_order="left").select(
-        "step", "rank", what.alias("name"), "start_ns", "end_ns")
+def _pieces(links: pl.DataFrame) -> Sequence[_Piece]:
+    """Links, joined where they follow each other; in a step from where the one before has ended."""
     found, ended = list[_Piece](), 0
-    for one in map(_Piece._make, named.iter_rows()):
+    for one in map(_Piece._make, links.iter_rows()):
         last = found[-1] if found else None
-        if last is not None and last.step != one.step:
+        if last is not None and last.chain != one.chain:
+            ended = 0
+        elif last is not None and last.step != one.step:
             ended = last.end_ns
         one = one._replace(start_ns=max(one.start_ns, ended))
         if one.end_ns <= one.start_ns:
             continue
-        if last is not None and last[:3] == one[:3] and last.end_ns == one.start_ns:
+        if last is not None and last[:5] == one[:5] and last.end_ns == one.start_ns:
             found[-1] = last._replace(end_ns=one.end_ns)
         else:
             found.append(one)

@@ -56,7 +56,8 @@ class Drawing:
     @property
     def most_threads(self) -> int:
         """Threads that this takes on a rank at most."""
-        return self.num_threads + any(self.chains.get(rank) for rank in self.wanted)
+        return self.num_threads + max((len({one.thread for one in self.chains.get(rank, ())}) for rank in self.wanted),
+                                      default=0)
 
     def of_rank(self, rank: int) -> RankDrawing:
         """What is drawn of a rank."""

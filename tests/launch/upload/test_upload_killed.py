@@ -18,7 +18,7 @@ from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server
 
 SECRET = "Mark4SecretKey"
-SEED = int(os.environ.get("KILLS_SEED", "0"))
+SEED, KILLS = int(os.environ.get("KILLS_SEED", "0")), int(os.environ.get("KILLS", "200"))
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_a_merge_that_is_killed_while_it_uploads_leaves_nothing_half(server: S3S
 
 @pytest.mark.stress
 def test_uploads_are_killed_at_any_time(server: S3Server, bucket: str, run: Path) -> None:
-    _kill_uploads(200, server, bucket, run)
+    _kill_uploads(KILLS, server, bucket, run)
 
 
 @pytest.mark.stress
 def test_merges_are_killed_at_any_time(server: S3Server, bucket: str, run: Path) -> None:
-    _kill_merges(50, server, bucket, run)
+    _kill_merges(KILLS // 4, server, bucket, run)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import polars as pl
 import pytest
 
-from distprof.merge.chrome.drawing.chains import THREAD, draw_chains
+from distprof.merge.chrome.drawing.chains import THREAD, draw_chains, links_of_devices, links_of_ranks
 from distprof.merge.chrome.drawing.collectives import DrawOptions
 from distprof.merge.chrome.drawing.drawn import DrawnSlice
 from distprof.merge.critical.critical_path import SCHEMA
+from distprof.merge.critical.device.path import SCHEMA as OF_DEVICES
 from distprof.merge.layout.event_selection import Windows
 from support.drawn_rows import MS, collective, frame
-from support.jobs import distprof
+from support.jobs import called, distprof
+from support.made_up_traces import folder, op
 from support.perfetto import ERRORS, ask, rank_of
 
 MOST = 0.8
@@ -40,7 +44,8 @@ def links(*rows: tuple[object, ...]) -> pl.DataFrame:
 
 
 def drawn(*rows: tuple[object, ...], wanted: dict[int, DrawOptions] = BOTH, first_number: int = 0):
-    return draw_chains(links(*rows), frame(collective(3, {0: (1.0, 9.0), 1: (2.0, 9.0)})), wanted, 0, first_number)
+    calls = frame(collective(3, {0: (1.0, 9.0), 1: (2.0, 9.0)}))
+    return draw_chains(links_of_ranks(links(*rows), calls), wanted, 0, first_number)
 
 
 def test_pieces_that_follow_each_other_are_one_and_an_arrow_leads_to_the_next_rank():
@@ -86,6 +91,38 @@ def test_perfetto_shows_chains_without_gaps_and_arrows_where_they_change_ranks(t
     late = [abs(row["source_ts"] + row["source_dur"] - row["ts"]) for row in arrows]
     assert np.quantile(late, MOST) <= 10 * MS, "likewise"
     assert all(rank_of(row["source"]) != rank_of(row["target"]) for row in arrows)
+
+
+def test_the_path_through_a_device_is_drawn_without_gaps(tmp_path):
+    """Slices of each step are as long as its path in `critical-path`."""
+    (tmp_path / "traces").mkdir()
+    run = folder(tmp_path / "traces", [
+        *(op(f"ProfilerStep#{step}", 4000 * step, 4000, cat="user_annotation") for step in range(3)),
+        *(op("cudaLaunchKernel", 1000 * call + 10, 8, cat="cuda_runtime", correlation=call + 1) for call in range(12)),
+        *(op("gemm", 1000 * call + 30, 500 if call == 6 else 1000, tid=7, cat="kernel", correlation=call + 1)
+          for call in range(12))])
+    found = json.loads(called("critical-path", "--json", run).stdout)
+    done = called("merge", "--critical-path", "--out", tmp_path / "out", run)
+    assert done.returncode == 0, done.stderr
+    answer = ask(tmp_path / "out" / "trace.json.gz", ERRORS, SLICES, ARROWS)
+    assert answer.import_errors == [] and answer.results[0] == [] and answer.results[2] == []
+    slices = answer.results[1]
+    assert [one["ts"] + one["dur"] for one in slices[:-1]] == [one["ts"] for one in slices[1:]]
+    of_steps = Counter[int]()
+    for one in slices:
+        of_steps[int(one["step"])] += one["dur"]
+    assert of_steps == {one["step"]: one["end_ns"] - one["start_ns"] for one in found["steps"]}
+    assert {one["name"] for one in slices} >= {"gemm", "latency"}
+
+
+def test_two_devices_of_a_rank_have_a_thread_each_and_no_arrow():
+    rows = [(0, device, 3, kind, start * MS, end * MS, "forward", "a", "gemm", "7")
+            for device in ("0", "1") for kind, start, end in (("host", 0, 2), ("kernels", 2, 5), ("unshown", 5, 6))]
+    found = draw_chains(links_of_devices(pl.DataFrame(rows, OF_DEVICES, orient="row")), BOTH, 0, 0)
+    assert [(one.thread, one.slice.name) for one in found[0]] == [
+        (f"critical path, device {device}", name) for device in "01"
+        for name in ("host: a forward", "gemm", "not shown")]
+    assert not any(one.arrows for one in found[0])
 
 
 @pytest.mark.job

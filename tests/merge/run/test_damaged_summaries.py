@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tracemalloc
 import zlib
 
 import pytest
@@ -97,6 +99,37 @@ def test_a_block_that_unpacks_to_too_much(tmp_path, made, monkeypatch):
     found = read_summaries([tmp_path])
     assert sorted(found.frames) == [5, 6]  # the last one counts, which is whole
     assert [len(frames_in(one, one.read_bytes())[0]) for one in files_of(tmp_path)] == [3]
+
+
+def test_a_block_that_unpacks_to_a_thousand_times_its_size(tmp_path, made):
+    bomb = zlib.compress(bytes(1 << 28), 9)
+    path = append(tmp_path, made)
+    path.write_bytes(path.read_bytes() + host_file.HEAD.pack(
+        host_file.MAGIC, 5, len(bomb), 0, zlib.crc32(bomb)) + bomb)
+    tracemalloc.start()
+    try:
+        found = read_summaries([tmp_path])
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
+    assert list(found.frames) == [5] and found.frames[5].offset == host_file.HEAD.size
+    assert [one.detail for one in found.problems] == ["a block of the summary is truncated or too large"]
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device", "1099511627776 bytes"])
+def test_what_never_ends_in_the_place_of_a_file(tmp_path, made, what):
+    append(tmp_path, made)
+    other = tmp_path / SUMMARIES / "other.bin"
+    if what == "a pipe":
+        os.mkfifo(other)
+    elif what == "a device":
+        other.symlink_to("/dev/zero")
+    else:
+        other.touch()
+        os.truncate(other, 1 << 40)
+    found = read_summaries([tmp_path])
+    assert list(found.frames) == [5]
+    assert [(one.file, what in one.detail) for one in found.problems] == [(f"{SUMMARIES}/other.bin", True)]
 
 
 def test_no_summary_at_all(tmp_path):

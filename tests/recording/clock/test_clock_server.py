@@ -166,3 +166,24 @@ def test_a_forked_child_holds_nothing_open(responder):
             os._exit(len(open_still))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert ask(client), "the parent goes on"
+
+
+@pytest.mark.parametrize("meets_somebody", [False, True])
+def test_files_of_the_script_in_the_places_of_its_sockets_are_let_alone(tmp_path, meets_somebody):
+    responder = ClockResponder(remote=False)
+    with connect(responder) as client:
+        client.sendall(responder.token.encode())
+        ask(client)
+        ours = {key.fileobj.fileno() for key in responder._selector.get_map().values()} | {responder._waker.fileno()}
+        assert len(ours) == 4
+        for number in ours:
+            os.close(number)
+        files = [os.open(tmp_path / str(number), os.O_CREAT | os.O_RDWR) for number in range(4)]
+        assert set(files) == ours, "the numbers that are free, the smallest first"
+        if meets_somebody:
+            with contextlib.suppress(OSError):
+                connect(responder).close()
+        responder.close()
+    for file in files:
+        assert os.write(file, b"x") == 1 and os.fstat(file).st_size == 1
+        os.close(file)
