@@ -13,7 +13,10 @@ from distprof.terminal import quoted, show
 @click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR",
               help="Output directory, new or empty.")
-def split(trace: Path, *, out: Path) -> None:
+@click.option("--first-rank", type=click.IntRange(min=0), metavar="N", default=None,
+              help="Add N to the ranks, for one of several traces of a job, such as one per host. DIR may then hold "
+                   "the ranks of the others.")
+def split(trace: Path, *, out: Path, first_rank: int | None) -> None:
     """Split a merged TRACE into one file per rank.
 
     TRACE is a Chrome trace in which a tool put the events of several ranks together: with the rank in front of pids
@@ -24,7 +27,7 @@ def split(trace: Path, *, out: Path) -> None:
     from distprof.merge.text.problems import sentence
     from distprof.units import counted, spans
 
-    found = split_trace(TraceFile(path=trace), out)
+    found = split_trace(TraceFile(path=trace), out, first_rank=first_rank)
     ranks = sorted(found.num_events)
     show(f"{counted(sum(found.num_events.values()), 'event')} of ranks {spans(ranks)} in {out}")
     if found.num_left_out:

@@ -44,12 +44,13 @@ class Parts:
     """What is lost of the trace, as if it were of rank 0."""
 
 
-def split(trace: TraceFile, out: Path) -> Parts:
+def split(trace: TraceFile, out: Path, *, first_rank: int | None = None) -> Parts:
     """Writes `rank0.json.gz`, `rank1.json.gz` and so on.
 
     Args:
         trace: The merged trace.
-        out: A folder that is new or empty.
+        out: A folder that is new or empty; with `first_rank` others may be in it, which this one joins.
+        first_rank: Added to the ranks, for one of several traces of a job, like one of each host.
 
     Raises:
         DataError: It is no trace, or nothing in it tells the ranks of its processes.
@@ -61,11 +62,16 @@ def split(trace: TraceFile, out: Path) -> Parts:
     if len({*parts.ranks.values()}) < 2:
         raise DataError(f"nothing in {trace.name} tells which events are of which rank",
                         hint="pids like '[TP00-DP01] 2848' or process names like 'rank 3' do")
-    if out.exists() and any(out.iterdir()):
-        raise OutputError(f"{out} is not empty", hint="choose another --out")
+    if first_rank is not None:
+        parts.ranks = {pid: first_rank + rank for pid, rank in parts.ranks.items()}
+    names = {_name(rank) for rank in parts.ranks.values()}
+    there = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    if there and (first_rank is None or names & {*there}):
+        raise OutputError(f"{out} is not empty" if first_rank is None else f"{out} has {sorted(names & {*there})[0]}",
+                          hint="choose another --out" if first_rank is None else "choose another --first-rank")
     with told(out):
         out.mkdir(parents=True, exist_ok=True)
-        _write(trace, survey, parts, out)
+        _write(trace, survey, parts, out, None if first_rank is not None else len({*parts.ranks.values()}))
     return parts
 
 
@@ -90,13 +96,13 @@ def _ranks_of(names: list[str]) -> list[int]:
     return ranks_of_places([place_in(path) for path in paths]) or [*range(len(names))]
 
 
-def _write(trace: TraceFile, survey: Survey, parts: Parts, out: Path) -> None:
+def _write(trace: TraceFile, survey: Survey, parts: Parts, out: Path, world_size: int | None) -> None:
     ranks = sorted({*parts.ranks.values()})
     scanner = ENGINE.new_scanner()
     file = ChromeFile(trace.name, ChunkReader(trace), scanner)
     of_thread = np.empty(0, np.int64)
     for rank in ranks:
-        head = json.dumps(_head(survey.metadata, rank, len(ranks)))[:-1]
+        head = json.dumps(_head(survey.metadata, rank, world_size))[:-1]
         _append(out, rank, f'{head}, "traceEvents": [\n'.encode())
     for text in file.scanned():
         threads = (thread_of(key)[0] for key in scanner.threads.texts(len(of_thread)))
@@ -114,11 +120,15 @@ def _write(trace: TraceFile, survey: Survey, parts: Parts, out: Path) -> None:
 
 def _append(out: Path, rank: int, text: bytes) -> None:
     """As a member of its own: there may be more ranks than a process can have files open."""
-    with (out / f"rank{rank}.json.gz").open("ab") as file:
+    with (out / _name(rank)).open("ab") as file:
         file.write(igzip.compress(text, 1))
 
 
-def _head(metadata: Mapping[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+def _name(rank: int) -> str:
+    return f"rank{rank}.json.gz"
+
+
+def _head(metadata: Mapping[str, Any], rank: int, world_size: int | None) -> dict[str, Any]:
     """Keys beside the events, as the trace of the rank had them."""
     found = {key: value for key, value in metadata.items() if key not in ("traceEvents", "metadata")}
     ours = metadata.get("metadata")
@@ -127,8 +137,8 @@ def _head(metadata: Mapping[str, Any], rank: int, world_size: int) -> dict[str, 
         mine = (about.get("ranks") or {}).get(str(rank)) or {}
         found |= {**(mine.get("kineto") or {}), "baseTimeNanoseconds": about.get("origin_ns", 0)}
     told = found.get("distributedInfo")
-    return found | {"distributedInfo": {"world_size": world_size, **(told if isinstance(told, dict) else {}),
-                                        "rank": rank}}
+    known = {} if world_size is None else {"world_size": world_size}
+    return found | {"distributedInfo": {**known, **(told if isinstance(told, dict) else {}), "rank": rank}}
 
 
 _PID = re.compile(rb'("pid"\s*:\s*)"\[[^"\]]{1,64}\] ?([^"]*)"')

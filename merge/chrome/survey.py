@@ -41,6 +41,10 @@ UNUSUAL = re.compile(rb"\\u|[0-9]{19}")
 """In JSON that decoders take to mean different things: escaped surrogates and large integers."""
 
 
+_PREFIXED = re.compile(r"\[[^\]]{1,64}\] ?\d")
+"""`[TP00-DP01] 2848`: of a trace that a tool merged."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamingEvent:
     """A metadata event that names a process or thread."""
@@ -76,6 +80,8 @@ class Survey:
     meta: list[NamingEvent] = field(default_factory=list)
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     """Steps that torch.profiler marked: name, start, end; base included."""
+    has_several: bool = False
+    """Several ranks are in it, as processes or their numbers say: another tool has merged them."""
     num_allocations: int = 0
     """Events of the allocator, frees included; not more than there are."""
     layout: Layout = field(default_factory=Layout)
@@ -126,6 +132,8 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
         _read(file, survey, rows)
         survey.num_bytes, survey.damage = file.num_bytes, reader.damage
         span, survey.layout, survey.threads = rows.span(), rows.layout(), rows.threads.names
+    of_cpu = {meta.pid for meta in survey.meta if (meta.kind, meta.value) == ("process_labels", "CPU")}
+    survey.has_several = len(of_cpu) > 1 or any(_PREFIXED.match(pid) for pid, _ in survey.threads)
     survey.num_numbers = len(survey.threads) * (1 + survey.layout.num_lanes) + 64
     if span is not None:
         survey.first_ns, survey.last_ns = (at + survey.base_ns for at in span)

@@ -34,6 +34,11 @@ _COMPILED = "triton_(?:[a-z]+_)?fused_"
 triton_poi_fused_all_reduce_0 copies what will be reduced."""
 _COMMUNICATES = re.compile(
     f"(?!{_COMPILED})(?:{_LIBRARIES}|.*(?:{'|'.join(pattern for pattern, _ in _CUSTOM)}))", re.IGNORECASE)
+_ALIKE = re.compile(
+    f"(?!{_COMPILED}).*(?:nccl|rccl|nvls|multimem|multicast|symm_?mem|custom_?ar(?![a-z])|(?:one|two)_?shot|p2p"
+    "|cross_?(?:device|rank|gpu)|inter_?node|intra_?node|rdma|ibgda|all_?2_?all|a2a|send_?recv|peer_?to_?peer"
+    "|ep_(?:dispatch|combine))", re.IGNORECASE)
+"""Words of exchanging data, in names of kernels of which nobody has said that they do nothing else."""
 _OPS = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, op in _CUSTOM if op is not None)
 
 _TYPES = {
@@ -57,6 +62,11 @@ _BY_NAME = {scalar: name for name, (scalar, _) in _TYPES.items()} | {name: name 
 def communicates(kernel: str) -> bool:
     """True for names of kernels that do nothing but exchange data with other ranks, or wait for them."""
     return _COMMUNICATES.match(kernel) is not None
+
+
+def may_communicate(kernel: str) -> bool:
+    """True for names of other kernels that look like communication."""
+    return not communicates(kernel) and _ALIKE.match(kernel) is not None
 
 
 def op_of_kernel(name: str) -> str | None:

@@ -67,6 +67,9 @@ def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> I
     elif losses.damaged_events:
         yield TraceDamaged(rank=rank, file=trace.name, what="places", places=losses.damaged_events,
                            lost_bytes=losses.lost_bytes)
+    if losses.has_second:
+        yield TraceDamaged(rank=rank, file=trace.name, what="container", detail="holds another trace behind this one, "
+                           "which is not read: write each into a file of its own")
     if losses.damaged_keys or (losses.lost_key_bytes and not losses.is_cut):
         yield TraceDamaged(rank=rank, file=trace.name, what="keys", lost_bytes=losses.lost_key_bytes,
                            detail=", ".join(losses.damaged_keys))

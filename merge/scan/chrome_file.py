@@ -15,13 +15,17 @@ from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.repair import repaired, valid_utf8
 from distprof.merge.scan.scanned_columns import LATEST_NS, NON_ASCII, REPAIR, Status, Text
 from distprof.merge.scan.text_window import TextFeed, TextWindow
-from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys, end_of_events, ends_keys
+from distprof.merge.scan.top_level_keys import EVENTS, SECOND, TopLevelKeys, end_of_events, ends_keys
 
 MOST_EVENT_BYTES = 64 << 20
 """A longer event is damage: a bracket that is never closed takes in all that follows."""
 MOST_RECOVERED_BYTES = 1 << 20
 """Longer damage is passed over as it comes."""
 SHOWN_KEYS = 4
+
+
+KEYS_BYTES = 1 << 16
+"""Behind the events, in which the end of the trace is looked for."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class Losses:
     """Keys beside the events whose values cannot be read, or not whole."""
     lost_key_bytes: int = 0
     """Bytes between such keys that could not be read."""
+    has_second: bool = False
+    """True where another trace stands behind the end of this one, which is not read."""
 
 
 @dataclass(slots=True)
@@ -126,6 +132,7 @@ class ChromeFile:
         keys, losses = self._keys, self.losses
         losses.is_cut |= keys.is_cut
         losses.damaged_keys, losses.lost_key_bytes = tuple(keys.damaged), keys.lost_bytes
+        losses.has_second |= keys.has_second
 
     def _strict(self, text: Text, at: int, behind: int) -> Iterator[Text]:
         """The text that was scanned, as strict JSON in UTF-8; scanned again where it was not."""
@@ -174,7 +181,8 @@ class ChromeFile:
     def _is_end(self, window: TextWindow, at: int) -> bool:
         """False where more events come: for a bracket that damage made, or that reading fell into behind it."""
         follows = window.cut(at + 1, at + AHEAD_BYTES)
-        return ends_keys(follows) or self.scanner.next_event(window.text, at, window.end) is None
+        is_last = SECOND.search(window.cut(at + 1, at + KEYS_BYTES)) is not None
+        return is_last or ends_keys(follows) or self.scanner.next_event(window.text, at, window.end) is None
 
     def _behind_damage(self, window: TextWindow, at: int, source: TextFeed) -> tuple[int, bytes]:
         """Where the next event begins behind what is none, or the text ends; and the text up to there, if short."""

@@ -6,7 +6,7 @@ export, and older versions lack columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,16 +46,29 @@ COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "Dt
 
 def may_be_export(path: Path) -> bool:
     """False for the database of another program, and for what is none; True for one that is damaged."""
+    tables = _tables_at(path)
+    return tables is None or not OF_NSYS.isdisjoint(tables)
+
+
+def is_of_rocprof(path: Path) -> bool:
+    """True for a database that rocprofv3 wrote."""
+    return any(name.startswith("rocpd_") for name in _tables_at(path) or ())
+
+
+def _tables_at(path: Path) -> Collection[str] | None:
+    """Of a database; none of what is no database, and None of one that is damaged."""
     import sqlite3
 
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            return False
     try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return ()
         with closing(_opened(path)) as base:
-            return not OF_NSYS.isdisjoint(_tables(base))
+            return _tables(base)
+    except OSError:  # who reads it says so
+        return ()
     except sqlite3.Error:
-        return True
+        return None
 
 
 def chrome_text(path: Path) -> Iterator[bytes]:

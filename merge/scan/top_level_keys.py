@@ -12,6 +12,8 @@ from distprof.merge.scan.text_window import TextFeed
 MOST_METADATA_BYTES = 64 << 20
 """Keys beside the events may take so much text: more is no trace."""
 EVENTS = "traceEvents"
+SECOND = re.compile(rb'\}\s*+(?=\{\s*+"(?:schemaVersion|traceEvents|displayTimeUnit|deviceProperties)"\s*+:)')
+"""The end of a trace behind which another begins, as `cat` joins files, and gzip members do."""
 OVERLAP = 64
 """Bytes that are searched again: a key may lie across two chunks."""
 _OF_TRACES = ("traceEvents", "distributedInfo", "deviceProperties", "schemaVersion", "baseTimeNanoseconds", "traceName",
@@ -51,6 +53,8 @@ class TopLevelKeys:
         """Keys whose values cannot be kept."""
         self.lost_bytes = 0
         """Text that was passed over because of damage."""
+        self.has_second = False
+        """True where another trace stands behind the end of this one: it is not read."""
         self.is_of_trace = False
         """True where a key was met that traces have."""
         self._feed = feed
@@ -86,6 +90,9 @@ class TopLevelKeys:
         if self.is_array:
             return None
         text += self._more(MOST_METADATA_BYTES)
+        second = SECOND.search(text)
+        if second is not None:
+            self.has_second, text = True, text[:second.start() + 1]
         members = object_of(b"{" + text.lstrip().removeprefix(b","))
         if members is not None and EVENTS not in members:
             self._keep_all(members)

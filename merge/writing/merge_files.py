@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,13 @@ from distprof.contract.merged import COPIED, MERGED_COLLECTIVES, MERGED_MODULES,
 from distprof.contract.parquet import write_table
 from distprof.contract.passes import MEMORY
 from distprof.contract.paths import MERGED, SUMMARY_JSON
-from distprof.contract.problems import Problem, from_json
+from distprof.contract.problems import Problem, Remark, SeveralRanksInFile, from_json
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import SENTENCES
-from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
+from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
@@ -82,6 +83,7 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
         tables = read_tables(run)
     read = reading.read(lambda done: progress(0.3 * done))
     found = found.noting([one for one in read.problems if one not in found.run.problems])
+    found = replace(found, run=found.run.noting(remarks=_of_several(found.run, read.ranks)))
     if options.critical_path:
         found = found.held()
     chain = _chain(found, tables) if options.critical_path else None
@@ -103,6 +105,13 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
         summary = _write_tables(found, tables, folder)
     return MergeResult(run=found.run, clock=found.clock, trace=trace, summary=summary,
                        problems=from_json(Problem, summary["problems"]), late=_late(summary))
+
+
+def _of_several(run: Run, read: Sequence[RankSurvey]) -> Iterator[Remark]:
+    """Traces with several ranks in them, as only all of their events show."""
+    for one in read:
+        if one.survey.has_several and (remark := SeveralRanksInFile(file=one.trace.name)) not in run.remarks:
+            yield remark
 
 
 def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:

@@ -29,6 +29,7 @@ from distprof.merge.activity.device.steps import (
     synchronisations,
 )
 from distprof.merge.activity.intervals import NOTHING, Intervals
+from distprof.merge.match.backend_names import may_communicate
 
 AWAITED = {COMMUNICATION: "for_communication", COPY: "for_copy", COMPUTE: "for_kernel"}
 EARLY_NS = 1000
@@ -107,6 +108,8 @@ CALLS = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "name": pl.Str
 LINES = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "file": pl.String, "line": pl.Int64,
          "function": pl.String, "samples": pl.Int64}
 """Lines of the script in which samples found the host while a device was idle because of it."""
+ALIKE = {"rank": pl.Int64, "device": pl.String, "name": pl.String, "calls": pl.Int64, "time_ns": pl.Int64}
+"""Kernels that look like communication and count as computing, in steps or not."""
 WINDOWS = {"step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "is_marked": pl.Boolean}
 """Steps of the host; `is_marked` is false where a whole trace counts as one."""
 
@@ -127,6 +130,8 @@ class DeviceSteps:
     """`CALLS`."""
     lines: pl.DataFrame
     """`LINES`."""
+    alike: pl.DataFrame
+    """`ALIKE`."""
 
     @classmethod
     def joined(cls, several: Sequence[DeviceSteps]) -> DeviceSteps:
@@ -137,7 +142,8 @@ class DeviceSteps:
     def of_steps(self, steps: Sequence[int]) -> DeviceSteps:
         """Some steps alone."""
         chosen = pl.col("step").is_in(list(steps))
-        return replace(self, **{name: getattr(self, name).filter(chosen) for name in FRAMES if name != "outside"})
+        return replace(self, **{name: getattr(self, name).filter(chosen) for name in FRAMES
+                                if name not in ("outside", "alike")})
 
     def of_ranks(self, ranks: Sequence[int]) -> DeviceSteps:
         """Some ranks alone."""
@@ -146,7 +152,7 @@ class DeviceSteps:
 
 
 FRAMES: dict[str, dict[str, Any]] = {"steps": SCHEMA, "outside": OUTSIDE, "streams": STREAMS, "doing": DOING,
-                                     "calls": CALLS, "lines": LINES}
+                                     "calls": CALLS, "lines": LINES, "alike": ALIKE}
 NO_DEVICES = DeviceSteps.joined(())
 
 
@@ -191,6 +197,7 @@ def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnH
         frames["doing"] += [{**names, **row} for row in _doing(spans, idleness, host)]
         frames["calls"] += [{**names, **row} for row in _calls(mine, spans, idleness)]
         frames["lines"] += [{**names, **row} for row in _lines(spans, idleness, host)]
+        frames["alike"] += [{**names, **row} for row in _alike(mine)]
     if commands.lost and not commands.devices:
         frames["outside"].append({"rank": rank, "device": None, **_outside(commands, step), **_lost(commands, 0)})
     return DeviceSteps(**{name: pl.DataFrame(frames[name], schema=schema, orient="row")
@@ -205,6 +212,15 @@ def _steps(commands: Commands, step: Integers, spans: Sequence[Span], idleness: 
         yield {"step": number, "start_ns": start, "device_step_ns": end - start, "is_whole": is_whole,
                "commands": int(np.count_nonzero(step == number)),
                **{name: values[place] for name, values in parts.items()}}
+
+
+def _alike(commands: Commands) -> Iterator[dict[str, Any]]:
+    is_computing = commands.kind == COMPUTE
+    for number in np.unique(commands.name[is_computing]).tolist():
+        if may_communicate(commands.names[number]):
+            chosen = is_computing & (commands.name == number)
+            yield {"name": commands.names[number], "calls": int(np.count_nonzero(chosen)),
+                   "time_ns": int((commands.end_ns - commands.start_ns)[chosen].sum())}
 
 
 def _outside(commands: Commands, step: Integers) -> dict[str, int]:

@@ -7,6 +7,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -28,14 +29,22 @@ LEVELS = 4
 SHOWN_LEVELS = 2
 """Folders above a file that was given itself: its rank may be in their names."""
 ASCEND_FOLDER, ASCEND_RANK = "ASCEND_PROFILER_OUTPUT", re.compile(r"profiler_info_(\d{1,6})\.json")
-TOLD_BY_NAME = (*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES, nsys.REPORT_SUFFIX)
-MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace")
+MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace", ".json.txt")
 """Suffixes of files, beside none, that are traces if they begin like one."""
 HEAD_CHUNK_BYTES = 1 << 16
 _MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks|perfetto_trace)(?![a-z])", re.IGNORECASE)
 OF_TORCH = frozenset(("distributedInfo", "deviceProperties"))
 """Keys that every version of Kineto writes beside the events, one of them at least."""
-NSYS_REPORT = "an Nsight Systems report: make it readable with nsys export --type sqlite"
+OTHERS = {
+    (nsys.REPORT_SUFFIX, ".qdrep"): "an Nsight Systems report: make it readable with nsys export --type sqlite",
+    (".pftrace", ".perfetto-trace", ".pftrace.gz"): "a Perfetto trace, not a Chrome trace",
+    (".fxt", ".fxt.gz"): "a Fuchsia trace, not a Chrome trace",
+    (".tar.zst", ".tar.xz", ".tar.bz2", ".7z"): "an archive that has to be unpacked first",
+    (".sqlite.gz", ".sqlite.zst", ".db.gz"): "a compressed database, which has to be decompressed first",
+}
+"""Ends of names -> what such a file is that may hold a trace and is not read."""
+TOLD_BY_NAME = (*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES, *chain.from_iterable(OTHERS))
+ROCPD = "a rocprofv3 database: write JSON with rocprofv3 --output-format json"
 LEFTOVER = "a leftover of merging that cannot be read"
 NAMED = 3
 """Files that a line names of those it is about."""
@@ -234,7 +243,7 @@ def _begins_like_a_trace(file: Path) -> bool:
         return False
     try:
         if file.name.endswith(nsys.SUFFIXES):
-            return nsys.may_be_export(file)
+            return nsys.may_be_export(file) or nsys.is_of_rocprof(file)
         first = next(iter(ChunkReader(TraceFile(path=file), chunk_bytes=HEAD_CHUNK_BYTES)), b"")
     except (DataError, OSError):
         return False
@@ -246,8 +255,9 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
     if special is not None:
         found.skipped[special].append(printable(label))
         return
-    if path.name.endswith(nsys.REPORT_SUFFIX):
-        found.skipped[NSYS_REPORT].append(printable(label))
+    instead = _instead(path)
+    if instead is not None:
+        found.skipped[instead].append(printable(label))
         return
     try:
         if path.name.endswith(ARCHIVE_SUFFIXES):
@@ -257,6 +267,14 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
             _read(reader, where, found, named=named, asked=asked)
     except DataError as error:
         found.cannot_read(printable(label), _unreadable(error), where, asked=asked)
+
+
+def _instead(path: Path) -> str | None:
+    """What a file is that is not read."""
+    found = next((what for ends, what in OTHERS.items() if path.name.endswith(ends)), None)
+    if found is None and path.name.endswith(nsys.SUFFIXES) and nsys.is_of_rocprof(path):
+        return ROCPD
+    return found
 
 
 def _unreadable(error: DataError) -> Unreadable:

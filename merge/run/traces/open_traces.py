@@ -99,7 +99,7 @@ def _by_rank(found: Discovery) -> dict[int, TraceFile]:
     traces = found.execution_traces
     by_rank = {one.rank: one.trace for one in reversed(traces) if one.rank is not None}
     pattern = None if by_rank else suggested_pattern([one.trace.name for one in traces])
-    if pattern is not None:
+    if pattern is not None and re.compile(pattern).groups == 1:
         numbers = ((re.search(pattern, one.trace.name), one.trace) for one in traces)
         by_rank = {int(number[1]): trace for number, trace in numbers if number is not None}
     return by_rank

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
 from pathlib import PurePosixPath
 
 from distprof.contract.run_json import MOST_RANKS
@@ -96,13 +97,29 @@ def written_in(name: str) -> str:
 
 
 def suggested_pattern(names: Sequence[str]) -> str | None:
-    """A regular expression whose one group is another number, from 0 on, in each file; None if there is none."""
+    """A regular expression whose one group is another number, from 0 on, in each file; or whose two groups are places
+    in a grid that the files fill, like node and GPU. None if there is none.
+    """
     if len(names) < 2 or len({shape(name) for name in names}) > 1:
         return None
-    for column in range(len(NUMBER.findall(names[0]))):
-        numbers = [list(NUMBER.finditer(name))[column] for name in names]
-        values = sorted(int(number[0]) for number in numbers)
-        if values == list(range(len(names))):
-            before = re.split(r"\d|/", names[0][:numbers[0].start()])[-1][-12:]
-            return re.escape(before).replace(r"\-", "-") + r"(\d+)"
+    columns = [*zip(*(list(NUMBER.finditer(name)) for name in names), strict=True)]
+    values = [[int(number[0]) for number in column] for column in columns]
+    for column, found in zip(columns, values, strict=True):
+        if sorted(found) == list(range(len(names))):
+            return rf"{_before(names[0], column[0])}(\d+)"
+    for first, second in combinations(range(len(columns)), 2):
+        grid = sorted(zip(values[first], values[second], strict=True))
+        if grid == [*product(range(max(values[first]) + 1), range(max(values[second]) + 1))]:
+            one, two = columns[first][0], columns[second][0]
+            between = names[0][one.end():two.start()]
+            middle = _escaped(between) if len(between) < 13 else f".*{_before(names[0], two)}"
+            return rf"{_before(names[0], one)}(\d+){middle}(\d+)"
     return None
+
+
+def _before(name: str, number: re.Match[str]) -> str:
+    return _escaped(re.split(r"\d|/", name[:number.start()])[-1][-12:])
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"\d+", r"\\d+", re.escape(text).replace(r"\-", "-"))

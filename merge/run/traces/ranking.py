@@ -254,7 +254,7 @@ def of_one_program(files: Numbered, remarks: list[Remark]) -> tuple[Numbered, Ma
 
 def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
     """The newest trace of each rank: by the time in its name, else by the numbers there where names are of one form,
-    else by its own time.
+    else by its own time. A file whose name tells the rank comes before others, which may hold several ranks.
     """
     of_rank: dict[int, list[Candidate]] = defaultdict(list)
     for rank, one in files:
@@ -264,7 +264,8 @@ def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
         alike = len({shape(one.where.name) for one in several}) == 1 or all(
             written_in(one.where.name) for one in several)
         newest: Callable[[Candidate], object] = _name_order if alike else _time_order
-        *others, chosen[rank] = sorted(several, key=newest)  # type: ignore[arg-type]
+        by_age = sorted(several, key=newest)  # type: ignore[arg-type]
+        *others, chosen[rank] = sorted(by_age, key=lambda one: rank_in(one.where) == rank)
         if others:
             problems.append(SeveralTraces(rank=rank, used=chosen[rank].trace.name,
                                           left_out=tuple(one.trace.name for one in others)))

@@ -27,6 +27,7 @@ from distprof.units import UNKNOWN, counted, duration, numbered, percent
 MOST_RANKS = 16
 """From more devices on only the slowest, the median and the fastest have a row."""
 MOST_STREAMS = 8
+NAME_LETTERS = 60
 NAMED = 4
 """Things that hosts do meanwhile that are named."""
 NO_SLICE = "unknown"
@@ -80,10 +81,24 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
         verb = "exchanges" if len(without_kernels) == 1 else "exchange"
         page.line(f"{rank_list(without_kernels)} {verb} data with others, but no kernel communicates, as with gloo: "
                   "while that lasts, the device counts as idle or copying")
+    for line in alike_lines(devices):
+        page.line(line)
     if usual is not None and usual.is_light:
         page.line(without_profiler(rows, usual))
     page.line()
     show_idleness(devices, page)
+
+
+def alike_lines(devices: DeviceSteps) -> Iterator[str]:
+    """Kernels of which a reader should know that they count as computing."""
+    rows = devices.alike.group_by("name").agg(pl.col("calls", "time_ns").sum()).sort("time_ns", "name",
+                                                                                      descending=[True, False])
+    if rows.is_empty():
+        return
+    shown = [f"{cut(name, NAME_LETTERS)} ({counted(calls, 'call')}, {duration(time_ns)})"
+             for name, calls, time_ns in rows.head(NAMED).iter_rows()]
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    yield f"kernels that look like communication, but count as computing: {', '.join(shown)}{more}"
 
 
 def without_profiler(rows: pl.DataFrame, usual: StepTime) -> str:
@@ -172,10 +187,10 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     means = mean_device_steps(devices).mean().row(0, named=True)
     least = LEAST * (means["device_step_ns"] or 1)
     if means["after_sync_ns"] >= least:
-        yield (f"of host late, {duration(means['after_sync_ns'])} per step directly follow a synchronisation that "
+        yield (f"host late: {duration(means['after_sync_ns'])} of it per step directly follow a synchronisation that "
                "emptied the queue: without it, the host might have launched ahead")
     if means["in_graph_ns"] >= least:
-        yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
+        yield (f"not shown: {duration(means['in_graph_ns'])} of it per step come before CUDA graph commands: the "
                "profiler may not have recorded all kernels of a graph")
     yield from doubts_of(devices)
 
@@ -291,4 +306,4 @@ def devices_data(devices: DeviceSteps) -> dict[str, Any]:
             "streams": mean_streams(devices), "host_meanwhile": host_meanwhile(devices).to_dicts(),
             "calls_meanwhile": calls_meanwhile(devices).to_dicts(),
             "lines_meanwhile": lines_meanwhile(devices).to_dicts(),
-            "in_no_step": devices.outside.to_dicts()}
+            "look_like_communication": devices.alike.to_dicts(), "in_no_step": devices.outside.to_dicts()}

@@ -95,3 +95,26 @@ def test_what_cannot_be_split_is_one_line(tmp_path):
     (tmp_path / "out" / "mine").touch()
     with pytest.raises(OutputError, match="is not empty"):
         split(TraceFile(path=merged(tmp_path / "m.json", "a", "b")), tmp_path / "out")
+
+
+def test_traces_of_several_hosts_become_one_folder(tmp_path):
+    for host in range(2):
+        file = merged(tmp_path / f"host{host}.json", "rank 0", "rank 1")
+        done = called("split", file, "--out", tmp_path / "ranks", "--first-rank", 2 * host)
+        assert done.returncode == 0 and f"of ranks {2 * host}-{2 * host + 1} in" in done.stdout
+    run = open_run(tmp_path / "ranks")
+    assert files_of(run) == {rank: f"rank{rank}.json.gz" for rank in range(4)} and run.missing == [*range(4, 9)]
+    assert slices(read(tmp_path / "ranks" / "rank3.json.gz")) == slices(read(tmp_path / "ranks" / "rank1.json.gz"))
+    done = called("split", tmp_path / "host0.json", "--out", tmp_path / "ranks", "--first-rank", 3)
+    assert done.returncode != 0 and "has rank3.json.gz" in done.stderr and "--first-rank" in done.stderr
+
+
+@pytest.mark.parametrize("second", ["[rank 1] 7", 8])
+def test_a_second_rank_behind_many_events_is_said(tmp_path, second):
+    first = 7 if second == 8 else "[rank 0] 7"
+    labels = [{"ph": "M", "name": "process_labels", "pid": pid, "args": {"labels": "CPU"}} for pid in (first, second)]
+    events = [labels[0], *(slice_of(f"work {at}", 10 * at, 5, pid=first) for at in range(3000)), labels[1],
+              slice_of("more", 5, 5, pid=second)]
+    file = write(tmp_path / "all.json", json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
+    text = called("merge", file, "--out", tmp_path / "out").stdout
+    assert text.count("has events of several ranks and is read as one; distprof split takes it apart") == 1

@@ -16,7 +16,7 @@ from distprof.merge.cost.collective_sums import bandwidths, per_collective
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.difference.split import is_communication
-from distprof.merge.match.backend_names import dtype_of, item_bytes, op_of
+from distprof.merge.match.backend_names import dtype_of, item_bytes, may_communicate, op_of
 from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
@@ -292,6 +292,9 @@ def test_kernels_that_communicate_are_known_by_their_names(tmp_path):
     assert rows["op"].to_list() == list(KERNELS.values())
     for name in (*KERNELS, *NO_COMMUNICATION):
         assert is_communication(name) == (name in KERNELS)
+    assert not any(map(may_communicate, (*KERNELS, *NO_COMMUNICATION)))
+    assert all(map(may_communicate, ("my_p2p_push", "void trtllm::oneShotPush<half>()", "intranode_send_tokens",
+                                     "nvls_kernel", "custom_ar_v2<8>")))
 
 
 @pytest.mark.parametrize(("call", "size_bytes"), [("c10d::_allgather_base_", None), ("symm_mem::all_gather", 32)])

@@ -69,7 +69,7 @@ def test_kernels_of_an_mi300_without_a_launch_are_in_none_of_three_steps():
     assert list(calls.values()) == [60]
     assert found["left_out"]["commands_in_no_step"] == 968 and found["left_out"]["in_no_step_ns"] == 31_834_405
     text = called("ops", "--type", "kernel", path).stdout
-    assert "not counted: 968 commands of devices (31.83 ms) in no step" in text
+    assert "not counted: 968 device commands (31.83 ms) outside all steps" in text
 
 
 @needs_gpu_traces

@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import shutil
+import sqlite3
 import tarfile
 import zipfile
 
@@ -406,3 +407,53 @@ def test_one_file_of_one_process_needs_no_rank(tmp_path):
     plain(tmp_path, ["viztracer.json"])
     run = open_run(tmp_path)
     assert files_of(run) == {0: "viztracer.json"} and run.world_size == 1 and run.problems == () == run.remarks
+
+
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("trace.pftrace", b"\n\5hello", "a Perfetto trace, not a Chrome trace"),
+    ("rank2.perfetto-trace", b"\n\5hello", "a Perfetto trace, not a Chrome trace"),
+    ("merged.fxt.gz", b"\x1f\x8b", "a Fuchsia trace, not a Chrome trace"),
+    ("report1.qdrep", b"binary", "an Nsight Systems report: make it readable with nsys export --type sqlite"),
+    ("all.tar.zst", b"binary", "an archive that has to be unpacked first"),
+    ("all.7z", b"7z\xbc\xaf", "an archive that has to be unpacked first"),
+    ("report1.sqlite.gz", b"\x1f\x8b", "a compressed database, which has to be decompressed first"),
+    ("4711_results.db", None, "a rocprofv3 database: write JSON with rocprofv3 --output-format json")])
+def test_what_may_hold_a_trace_and_is_not_read_is_named(tmp_path, name, content, words):
+    if content is None:
+        with sqlite3.connect(tmp_path / name) as base:
+            base.execute("CREATE TABLE rocpd_kernel_dispatch_0001 (id INTEGER)")
+        base.close()
+    else:
+        (tmp_path / name).write_bytes(content)
+    assert f"{words} ({name})" in refused(tmp_path).replace(f"{name}: {words}", f"{words} ({name})")
+    write(tmp_path / "rank0.json", kineto(0, 1))
+    run = open_run(tmp_path)
+    assert list(sentences(run.remarks)) == [f"1 file skipped: {words} ({name})"] and not run.problems
+
+
+def test_a_browser_s_suffix_hides_no_trace(tmp_path):
+    write(tmp_path / "rank0.json.txt", kineto(0, 1))
+    (tmp_path / "notes.json.txt").write_text("no trace")
+    assert files_of(open_run(tmp_path)) == {0: "rank0.json.txt"}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_of_two_traces_in_a_file_the_first_is_read_and_the_other_is_said(tmp_path, pack):
+    file = tmp_path / "both.json"
+    file.write_bytes(b"\n".join(pack(kineto(rank, 2).encode()) for rank in range(2)) if pack is bytes else b"".join(
+        pack(kineto(rank, 2).encode()) for rank in range(2)))
+    done = distprof("merge", file, "--out", tmp_path / "out")
+    assert "incomplete: rank 0: both.json holds another trace behind this one, which is not read" in " ".join(
+        done.stdout.replace(str(file), "both.json").split())
+    found = json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert [one["name"] for one in found if one["ph"] == "X"] == ["work of 0"]
+
+
+def test_beside_files_that_tell_their_rank_one_that_does_not_is_not_the_newest(tmp_path):
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", kineto(rank, 2))
+    both = write(tmp_path / "both.json", kineto(0, 2) + kineto(1, 2))
+    os.utime(both, ns=(2**62, 2**62))
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.json", 1: "rank1.json"}
+    assert list(run.problems) == [SeveralTraces(rank=0, used="rank0.json", left_out=("both.json",))]

@@ -198,3 +198,12 @@ def test_the_suggested_pattern_works(numbers, form):
         assert [int(re.search(pattern, name)[1]) for name in names] == numbers
     else:
         assert pattern is None
+
+
+def test_a_node_and_a_local_rank_in_names_are_suggested(tmp_path):
+    names = [f"node{node}/local_rank{local}.json" for node in range(2) for local in range(3)]
+    plain(tmp_path, names)
+    said = refused(tmp_path)
+    pattern = said.split("--rank-pattern '")[1].split("'")[0]
+    assert files_of(open_run(tmp_path, naming=Naming(pattern=pattern))) == dict(enumerate(names))
+    assert suggested_pattern(["a0/x0.json", "a0/x1.json", "a1/x0.json"]) is None, "a place is empty"

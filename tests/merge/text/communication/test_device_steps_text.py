@@ -141,3 +141,13 @@ def test_stats_of_traces_shows_the_step_of_the_device(tmp_path):
     assert "exposed communication: 5.0 % of a step of the device; how much of it" in text or (
         "% of a step of the device waiting for other ranks" in text)
     assert "device step 1.00 ms, 65.0 % idle" in text and "step and module times unknown" not in text
+
+
+def test_kernels_that_look_like_communication_and_count_as_computing_are_named(tmp_path):
+    run = folder(tmp_path, job(name="my_p2p_push<float>"), job(name="my_p2p_push<float>"))
+    text = " ".join(called("comms", run).stdout.split())
+    assert "look like communication, but count as computing: my_p2p_push<float> (8 calls, 800.00 us)" in text
+    found = json.loads(called("comms", "--json", run).stdout)["devices"]["look_like_communication"]
+    assert [(one["rank"], one["name"], one["calls"], one["time_ns"]) for one in found] == [
+        (rank, "my_p2p_push<float>", 4, 400_000) for rank in range(2)]
+    assert "look like communication" not in called("comms", folder(tmp_path, job())).stdout
