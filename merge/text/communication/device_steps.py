@@ -187,10 +187,10 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
     means = mean_device_steps(devices).mean().row(0, named=True)
     least = LEAST * (means["device_step_ns"] or 1)
     if means["after_sync_ns"] >= least:
-        yield (f"of host late, {duration(means['after_sync_ns'])} per step directly follow a synchronisation that "
+        yield (f"host late: {duration(means['after_sync_ns'])} of it per step directly follow a synchronisation that "
                "emptied the queue: without it, the host might have launched ahead")
     if means["in_graph_ns"] >= least:
-        yield (f"of not shown, {duration(means['in_graph_ns'])} per step come before commands of CUDA graphs: the "
+        yield (f"not shown: {duration(means['in_graph_ns'])} of it per step come before CUDA graph commands: the "
                "profiler may not have recorded all kernels of a graph")
     yield from doubts_of(devices)
 
