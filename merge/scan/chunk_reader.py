@@ -6,6 +6,7 @@ Memory is a few chunks, whatever the file holds.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import FileIO
@@ -25,6 +26,10 @@ BYTE_ORDER_MARKS = (
 )
 """First bytes -> how the text is encoded; the mark of UTF-32 begins with that of UTF-16."""
 
+LINES = re.compile(rb'\s*+\{(?![^\n]*"traceEvents")[^\n]*?"ph"\s*+:[^\n]*\}[ \t\r]*\n\s*+\{[^\n]*?"ph"\s*+:')
+"""How a file begins that has an event a line and nothing around them."""
+BETWEEN_LINES = re.compile(rb"\}\s*\n\s*\{")
+HEAD_BYTES = 1 << 16
 UNMARKED: dict[tuple[bool, ...], str] = {
     (False, True, True, True): "utf-32-le", (True, True, True, False): "utf-32-be",
     (False, True, False, True): "utf-16-le", (True, False, True, False): "utf-16-be",
@@ -129,9 +134,12 @@ class ChunkReader:
                                  lost="the rest cannot be read")
 
     def _converted(self, text: Iterator[bytes]) -> Iterator[bytes]:
-        """Makes a trace of what rocprofv3 writes."""
+        """Makes a trace of what rocprofv3 writes, and of events that are a line each."""
         first = next(text, b"")
         text = chain([first], text)
+        if LINES.match(first[:HEAD_BYTES]) is not None:
+            self._plain, self.is_compressed, self.is_made = None, True, True
+            return _as_list(text)
         if rocprof.BEGIN.match(first) is None:
             return text
         self._plain, self.is_compressed, self.is_made = None, True, True
@@ -215,6 +223,17 @@ def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in whole:
         yield decoder.decode(piece).encode()
     yield decoder.decode(b"", final=True).encode()
+
+
+def _as_list(text: Iterator[bytes]) -> Iterator[bytes]:
+    """Events of a line each as a list."""
+    held = b"["
+    for piece in text:
+        whole = BETWEEN_LINES.sub(b"},\n{", held + piece)
+        cut = whole.rfind(b"}")  # what is behind it may go on in the next piece
+        yield whole[:max(cut, 0)]
+        held = whole[max(cut, 0):]
+    yield held + b"]"
 
 
 def _encoding(first: bytes) -> str | None:

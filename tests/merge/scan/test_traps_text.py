@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from distprof.merge.scan.chunk_reader import ChunkReader, _as_list
 from distprof.merge.scan.engine import is_compiled
+from distprof.merge.scan.trace_file import TraceFile
 from support.perfetto import ERRORS, PLACES, ask, rank_of
 from support.rank_traces import files, merge, slice_of, text_of
 from support.usual_merge import usual_merge
@@ -208,3 +210,21 @@ def test_a_backslash_at_the_end_of_a_string_ends_it(tmp_path):
     assert [event["name"] for event in found.of(1, "X")] == names
     assert found.found.total("num_repaired") == len(names) + 2
     assert usual_fails(tmp_path / "run", tmp_path / "usual.json") != ""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_event_a_line_is_a_list(tmp_path, size, end):
+    events = [slice_of(f"e{number}", 10 * number, 5, args={"text": "}, {"}) for number in range(4)]
+    (tmp_path / "rank0.json").write_bytes(end.join([*map(json.dumps, events), ""]).encode())
+    reader = ChunkReader(TraceFile(path=tmp_path / "rank0.json"), chunk_bytes=size)
+    assert json.loads(b"".join(reader)) == events
+    found = json.loads(b"".join(_as_list(bytes([byte]) for byte in (tmp_path / "rank0.json").read_bytes())))
+    assert found == events
+
+
+def test_a_whole_trace_in_two_lines_is_no_list(tmp_path):
+    text = json.dumps({"schemaVersion": 1, "traceEvents": [slice_of("a", 1, 5), slice_of("b", 10, 5)]})
+    text = text.replace("}, {", "},\n{")
+    (tmp_path / "rank0.json").write_text(text)
+    assert b"".join(ChunkReader(TraceFile(path=tmp_path / "rank0.json"))) == text.encode()
