@@ -135,7 +135,7 @@ def test_a_claim_that_does_not_hold_is_shown_and_ends_with_1(kept, monkeypatch, 
     assert done.returncode == 1
     shown = [line.split() for line in done.stdout.splitlines()]
     assert [words[:5] for words in shown if words and words[-1] == "NO"] == [
-        ["FLOPs", "of", "a", "product,", "forward"], ["FLOPs", "of", "a", "product,", "backward"],
+        ["FLOPs", "of", "a", "product", "in"], ["FLOPs", "of", "a", "product", "in"],
         ["FLOPs", "of", "a", "step", "61,440"]]
     assert "not tested: GPUs: left out by --cpu" in done.stdout
     assert done.stdout.endswith("3 of 22 claims do not hold. Please report this with the output of "

@@ -241,4 +241,4 @@ def test_a_folder_that_is_gone_ends_the_keeping_alone(tmp_path):
     time.sleep(0.3)
     watch.stop()
     assert told
-    assert "no longer kept" in watch.problem
+    assert "no longer stored" in watch.problem

@@ -3,4 +3,7 @@
 import select
 import time
 
-time.sleep = lambda seconds: select.select([], [], [], seconds) and None
+from distprof import own  # its clock is a module of its own
+
+for module in (time, own.time):
+    module.sleep = lambda seconds: select.select([], [], [], seconds) and None
