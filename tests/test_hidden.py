@@ -26,6 +26,7 @@ NAMES = st.sampled_from((
 PLAIN = ("tokenizer", "author", "lr", "keyboard_layout", "monitor", "hidden_size", "out")
 
 
+@pytest.mark.long
 @given(NAMES, VALUES)
 def test_a_value_of_a_secret_name_is_not_stored(name: str, value: str) -> None:
     for arguments in ([f"--{name}", value], [f"-{name}", f"-{value}"], [f"--{name}={value}"], [f"{name}={value}"],

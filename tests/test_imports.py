@@ -33,6 +33,7 @@ COMMANDS = """import json
         with suppress(SystemExit): main(words)"""
 
 
+@pytest.mark.long
 def test_no_modules_import_each_other():
     """Neither when they are loaded, nor later in functions, nor for types; `graphlib` names a cycle that it finds."""
     graph = grimp.build_graph("distprof", cache_dir=None)
@@ -46,6 +47,7 @@ def test_importing_distprof_imports_nothing_heavy():
     assert not {"torch", "polars", "pyarrow", "msgspec", "click", "rich"} & loaded("import distprof")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [(), ("--help",), ("--version",)])
 def test_help_imports_neither_torch_nor_tables(words):
     assert not {"torch", "polars", "pyarrow", "rich"} & loaded(COMMAND, *words)

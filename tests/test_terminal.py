@@ -157,6 +157,7 @@ def ways(text: str) -> set[str]:
     return named & WAYS | numbers
 
 
+@pytest.mark.long
 def test_nothing_is_printed_past_the_edge():
     files = [path for top in ("distprof", "merge", "launch") for path in (ROOT / top).rglob("*.py")
              if not path.is_relative_to(ROOT / "distprof/merge") and not path.is_relative_to(ROOT / "distprof/launch")]

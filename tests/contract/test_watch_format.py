@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def some_frames(draw: st.DrawFn) -> Frame:
                  notes=draw(st.sampled_from(([], [note]))), groups=groups, names=names)
 
 
+@pytest.mark.long
 @given(st.lists(some_frames(), max_size=4))
 def test_frames_are_read_as_they_were_written(every):
     content = b"".join(map(encoded, every))
@@ -66,6 +68,7 @@ def test_frames_are_read_as_they_were_written(every):
     assert not found or found[-1][0] == len(content)
 
 
+@pytest.mark.long
 @given(st.lists(some_frames(), min_size=1, max_size=3), st.data())
 def test_what_is_cut_off_costs_the_last_frame_and_can_be_read_on(every, data):
     parts = list(map(encoded, every))
@@ -78,6 +81,7 @@ def test_what_is_cut_off_costs_the_last_frame_and_can_be_read_on(every, data):
     assert [frame for _, frame in frames(content[end:])] == every[whole:]
 
 
+@pytest.mark.long
 @given(st.lists(some_frames(), min_size=2, max_size=4), st.data())
 def test_damage_costs_the_frame_it_is_in(every, data):
     parts = list(map(encoded, every))
@@ -95,6 +99,7 @@ def test_bytes_of_any_kind_are_no_frames(content):
     assert list(frames(MARK + content)) == []
 
 
+@pytest.mark.long
 @given(some_rows())
 def test_joined_rows_keep_their_sums(rows):
     if not rows.first_step:

@@ -156,6 +156,7 @@ def test_a_model_on_the_meta_device_needs_no_memory():
     assert counts.forward_flops == 2 * 3 * 10**10 == counts.backward_flops
 
 
+@pytest.mark.long
 def test_a_compiled_model_is_counted_whole_and_not_compiled_again():
     from torch._dynamo.utils import counters
 

@@ -87,6 +87,7 @@ class Net(nn.Module):
         return x.index_add(0, torch.tensor([0]), x.new_ones(1, 1, 1).expand(1, x.shape[1], 5))
 
 
+@pytest.mark.long
 def test_counts_are_the_same_with_and_without_it(monkeypatch):
     def counted():
         torch.manual_seed(0)

@@ -59,6 +59,7 @@ def test_a_dynamically_quantized_model_has_the_parameters_of_the_original(dtype,
     assert counts.macs == original.macs
 
 
+@pytest.mark.long
 def test_a_recorded_rank_has_the_parameters_that_are_counted_alone(tmp_path):
     model, tokens = Reader().eval(), torch.zeros(7, 3, dtype=torch.long)
     small = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.GRUCell, nn.Linear})
@@ -90,6 +91,7 @@ class Scripted(nn.Module):
         return number
 
 
+@pytest.mark.long
 def test_a_script_that_can_unpack_is_no_packed_weight(tmp_path, capsys):
     model = nn.Sequential(torch.jit.script(Scripted()))
     model[0].__dict__["raw"] = model[0]._c  # as modules keep it that wrap a script

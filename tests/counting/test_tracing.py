@@ -55,6 +55,7 @@ class Tracing(nn.Module):
         return found if isinstance(found, torch.Tensor) else self.inner(x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_trace_in_a_model_is_no_work(way):
@@ -93,6 +94,7 @@ def test_a_module_that_is_compiled_at_its_first_call_counts_once():
         assert counts.model_flops == FORWARD + BACKWARD
 
 
+@pytest.mark.long
 def test_a_model_without_data_is_counted():
     meta, x = model().to("meta"), rows()
     assert distprof.count(meta, x).flops == distprof.count(meta, x.to("meta")).flops == FORWARD

@@ -187,6 +187,7 @@ def test_convolutions_under_other_names(batch, c_in, c_out, stride, extra):
         check(F.conv2d, image, weight, stride=stride)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 @settings(max_examples=30)
 @given(SIZE, SIZE, SIZE, st.integers(1, 2))
@@ -214,6 +215,7 @@ def test_onednn_operators(batch, c_in, c_out, groups):
         == batch * c_in * c_out
 
 
+@pytest.mark.long
 @pytest.mark.skipif("x86" not in torch.backends.quantized.supported_engines, reason="needs x86 quantized kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*quant.*:UserWarning")
 @settings(max_examples=20)

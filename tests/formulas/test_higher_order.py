@@ -26,6 +26,7 @@ def eager():
     torch.compiler.set_stance("default")
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(1, 40), st.integers(1, 40),
        st.integers(1, 4))
@@ -37,6 +38,7 @@ def test_flex_attention_in_full_and_with_grouped_heads(batch, heads, shared, que
     assert counter.by_op == {"higher_order::flex_attention": 2 * 2 * batch * heads * shared * queries * keys * width}
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.integers(1, 70), st.integers(1, 70), st.sampled_from([8, 16, (8, 16)]), st.integers(0, 40),
        st.booleans(), st.booleans())

@@ -38,6 +38,7 @@ def process_as_before(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "failed", "steps", "status"), [
     (None, False, 9, "partial"), (0, False, 1, "complete"), (1, True, 1, "complete"), (1, True, 9, "partial"),
     ("no data", True, 9, "partial")])

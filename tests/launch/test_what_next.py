@@ -59,6 +59,7 @@ def test_a_job_that_records_still(tmp_path):
     assert what_next(Path()) == ["distprof comms runs/a    1 rank unfinished: still recording, or killed"]
 
 
+@pytest.mark.long
 def test_a_merge_without_a_report_and_with_one(tmp_path):
     run = run_in(tmp_path)
     assert called("merge", run).returncode == 0

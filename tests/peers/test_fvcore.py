@@ -146,6 +146,7 @@ def test_each_function_as_the_package_sees_it(name):
     assert sums(distprof.count(model, *inputs)) == expected
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 3), max_size=2), st.tuples(*[st.integers(1, 4)] * 3))
 def test_products_of_equal_batches_are_right(batch, sizes):

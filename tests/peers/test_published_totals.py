@@ -27,6 +27,7 @@ def name(request) -> str:
     return request.param
 
 
+@pytest.mark.long
 def test_forward(name):
     counts = torchvision_counts(name)
     assert (counts.macs, counts.params.params) == (TOTALS[name]["core_macs"], TOTALS[name]["params"])

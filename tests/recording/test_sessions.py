@@ -97,6 +97,7 @@ def test_trace_and_memory_in_many_jobs(strict, tmp_path):
         record(strict, tmp_path / str(number), "job.py", "plain", steps=TWO)
 
 
+@pytest.mark.long
 def test_trace_and_memory_in_one_recording(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     found = train(tmp_path / "run", model, lambda: torch.ones(2, 4), steps=TWO, num_steps=5)
@@ -152,6 +153,7 @@ def test_hooks_of_the_script_behind_ours_are_no_trouble(tmp_path):
     assert Recorded(tmp_path / "run").info["status"] == "complete"
 
 
+@pytest.mark.long
 def test_what_is_open_when_the_profiler_stops_ends_with_the_last_step(tmp_path):
     """The search for open slices, which takes as long as there are objects, is in none of them."""
     kept = [[number] for number in range(300_000)]

@@ -107,6 +107,7 @@ def test_a_planted_tensor_is_the_first_of_those_kept_for_nothing(tmp_path):
     assert "kept unused" in text and "aten::prod" in text and "no longer used" in text
 
 
+@pytest.mark.long
 def test_with_too_many_events_uses_are_left_out_and_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(uses, "MOST_EVENTS", 10)
     recorded(tmp_path / "run")

@@ -111,6 +111,7 @@ def test_names_of_all_kinds(storage: Storage, tmp_path: Path) -> None:
     assert all((root / name).read_text() == name for name in names)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # of adlfs and gcsfs; Python shows none
 @pytest.mark.parametrize("size", [0, PART_BYTES + 1])
 def test_files_of_any_length_are_written_and_read(size: int, storage: Storage, tmp_path: Path) -> None:
@@ -126,6 +127,7 @@ def test_files_of_any_length_are_written_and_read(size: int, storage: Storage, t
         assert file.read(1000) == content[size // 3:size // 3 + 1000]
 
 
+@pytest.mark.long
 def test_a_place_is_claimed_by_one_at_a_time(storage: Storage, run: str) -> None:
     with Claim(f"{storage.url}/m", "m") as first:
         refused = called("merge", run, "--out", f"{storage.url}/m")

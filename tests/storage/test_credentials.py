@@ -176,6 +176,7 @@ job_upload.main()
 """
 
 
+@pytest.mark.long
 def test_an_upload_beside_a_job_gets_it_where_nobody_else_looks(tmp_path: Path) -> None:
     """Arguments of processes are for everybody to see."""
     started: list[tuple[list[str], dict[str, str]]] = []

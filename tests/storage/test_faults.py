@@ -215,6 +215,7 @@ def test_a_bucket_that_turns_read_only_is_said(run: str, proxy: FaultyProxy, ser
     assert "summary.json" not in server.objects(f"{bucket}/m")
 
 
+@pytest.mark.long
 def test_a_read_only_bucket_is_noticed_before_the_work(run: str, proxy: FaultyProxy, bucket: str) -> None:
     proxy.add(answers(403, "AccessDenied"), method="PUT")
     assert "access was denied" in _one_line(called("merge", run, "--out", f"{bucket}/m"))

@@ -57,6 +57,7 @@ def test_a_merge_is_replaced_with_force_alone(run: str, server: S3Server, bucket
     assert b"op0" not in _trace(server, "m/trace.json.gz")
 
 
+@pytest.mark.long
 def test_what_is_no_merge_is_never_replaced(run: str, server: S3Server, bucket: str) -> None:
     server.client().put_object(Bucket="jobs", Key="m/thesis.tex", Body=b"x")
     done = called("merge", run, "--out", f"{bucket}/m", "--force")

@@ -125,6 +125,7 @@ def test_few_blocks_are_in_memory(server: S3Server, bucket: str, tmp_path: Path,
             assert len(file._held) + sum(4000 for _ in file._coming) <= (stream.AHEAD + 1) * 4000
 
 
+@pytest.mark.long
 def test_a_head_takes_one_small_request(server: S3Server, bucket: str, tmp_path: Path, proxy: FaultyProxy) -> None:
     (tmp_path / "f").write_bytes(os.urandom(8 << 20))
     path = place(server.put(tmp_path / "f", f"{bucket}/f"))
@@ -146,6 +147,7 @@ def test_another_process_opens_it_without_a_listing(tree: Path, server: S3Server
     assert done.stdout == (tree / "rank00001/rank.json").read_bytes() + (tree / "rank00001/deep/er/x.json").read_bytes()
 
 
+@pytest.mark.long
 def test_what_takes_local_files_alone_gets_a_copy_that_goes_with_the_process(tree: Path, server: S3Server,
                                                                              bucket: str) -> None:
     path = place(server.put(tree, f"{bucket}/t")) / "rank00001" / "rank.json"

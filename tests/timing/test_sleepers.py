@@ -29,6 +29,7 @@ class SleepyBlock(nn.Module):
         return checkpoint(self.kept, mixed, use_reentrant=True)
 
 
+@pytest.mark.long
 def test_sleepers_take_what_they_sleep(tmp_path):
     model = SleepyBlock()
     rows = train(tmp_path / "run", model, lambda: torch.randn(2, 4), steps="wait=1,count=0,time=4,trace=0",
@@ -50,6 +51,7 @@ def test_sleepers_take_what_they_sleep(tmp_path):
         assert own == pytest.approx(rows[""][f"{phase}_time_ns"], rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_stats_show_recomputed_time_where_there_is_some(tmp_path, checkpointed):
     block = nn.Linear(4, 4)

@@ -136,6 +136,7 @@ def test_a_function_that_the_script_wraps_stays_wrapped_and_one_that_it_puts_bac
         setattr(owner, name, own)
 
 
+@pytest.mark.long
 def test_hooks_that_the_script_removes_all_are_missed_and_nothing_else(tmp_path):
     before = seen_now()
 
@@ -148,6 +149,7 @@ def test_hooks_that_the_script_removes_all_are_missed_and_nothing_else(tmp_path)
     assert seen_now() == before
 
 
+@pytest.mark.long
 def test_filters_of_warnings_may_be_reset_and_restored_around_ours(tmp_path):
     def reset(step: int) -> None:
         kept.append(list(warnings.filters))
@@ -207,6 +209,7 @@ def test_an_import_hook_that_the_script_wraps_or_removes_breaks_no_import(made_u
     finder.remove()
 
 
+@pytest.mark.long
 def test_threads_that_begin_while_it_is_recorded_get_no_signal(tmp_path):
     """A script that blocks signals and waits for them is the only one that gets them."""
     def blocked() -> dict[str, int]:

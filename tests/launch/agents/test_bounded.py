@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=40) | st.dictionaries(TEXTS, inner, max_size=40), max_leaves=60)
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=20), VALUES, max_size=30), st.lists(VALUES, max_size=60),
        st.integers(0, 80))

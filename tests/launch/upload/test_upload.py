@@ -95,6 +95,7 @@ def test_files_of_a_rank_that_was_cut_off_are_not_moved_again(run: Path, server:
     assert _objects(server, f"{bucket}/a") == _files(run)
 
 
+@pytest.mark.long
 def test_a_bucket_that_may_not_be_written_is_said_in_a_line(run: Path, server: S3Server, bucket: str,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     with faulty_proxy(server.address) as proxy:

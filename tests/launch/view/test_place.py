@@ -236,6 +236,7 @@ def test_what_a_merge_says_of_itself_is_found_behind_any_number_of_ranks(run, tm
     assert trace_metadata(large) == trace_metadata(trace)
 
 
+@pytest.mark.long
 def test_the_text_of_a_trace_is_measured_and_of_a_large_one_estimated(run, tmp_path, monkeypatch):
     trace = run / "merged" / "trace.json.gz"
     assert text_bytes(trace) == len(gzip.decompress(trace.read_bytes()))

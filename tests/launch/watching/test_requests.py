@@ -204,6 +204,7 @@ def test_nobody_waits_for_a_job_that_has_ended(tmp_path):
     assert "still being recorded" in said(run, code=1)
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_explains_nothing(tmp_path):
     run = running(tmp_path / "run")
     assert explained(run, 1) == []

@@ -91,6 +91,7 @@ def test_without_any_timeline_nobody_is_named_wrongly_and_nobody_is_cleared(tmp_
         [], [(slow.rank, pytest.approx(gain_ns, rel=0.05)) for slow in job.slow])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 7, 12, 13])
 def test_without_overlap_steps_take_as_long_as_if_streams_waited_at_once(tmp_path, seed):
     job = replace(random_job(seed), sharded=False, slow=(), steps=8)
@@ -110,6 +111,7 @@ def test_of_many_jobs_99_in_100_are_judged_and_none_wrongly(tmp_path, untraced):
     assert found["missed"] <= 3 and found["vague"] <= 9, found
 
 
+@pytest.mark.long
 def test_kernels_that_wait_for_other_collectives_are_no_work(tmp_path):
     """All of a step lies behind a loader that is late, and each all_reduce behind the one before."""
     job = DeviceJob(num_ranks=4, layers=8, kernel_ns=200_000, move_ns=50_000, noise=0.0,
@@ -119,6 +121,7 @@ def test_kernels_that_wait_for_other_collectives_are_no_work(tmp_path):
     assert one.gain_ns == pytest.approx(8_000_000, rel=0.01)
 
 
+@pytest.mark.long
 def test_delays_that_hide_behind_each_other_are_both_named(tmp_path):
     job = DeviceJob(num_ranks=6, slow=(Slow(2, "forward", 1, 1_000_000), Slow(0, "backward", 2, 2_000_000)))
     first, second = certain(analysed(job, tmp_path))

@@ -85,6 +85,7 @@ def test_a_rank_that_sleeps_or_computes_more_stays_a_culprit(queued):
         assert named(work.culprits()) == [(1, "forward", "layers.1.mlp")], "it waits longer, as it has more to do"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queued", [0.02, 0.5, 1.5])
 def test_a_rank_that_alone_lacks_a_processor_stays_a_culprit(queued):
     for seed in range(5):
@@ -106,6 +107,7 @@ def test_a_rank_that_lacks_a_processor_now_and_then_is_no_culprit(num_ranks):
     assert named(job.culprits()) == [(1, "forward", "layers.1.mlp")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_on_a_crowded_host_a_rank_that_lacks_a_processor_somewhat_more_is_no_culprit(num_ranks):
     """What else ran there hit it: another rank the next time."""

@@ -74,6 +74,7 @@ def stack(trace: dict, number: object) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @given(ranks=st.lists(traces(), min_size=1, max_size=3))
 def test_each_event_has_the_stack_that_it_had(tmp_path_factory, ranks):
     merged = merge(tmp_path_factory.mktemp("frames"), *ranks)

@@ -120,6 +120,7 @@ def rows_of(some: list[tuple[list[int], int, bool]]) -> pl.DataFrame:
                               unsure=unsure) for number, (comes, moves, unsure) in enumerate(some)))
 
 
+@pytest.mark.long
 @given(SOME)
 def test_an_arrow_leads_to_each_that_waited_from_the_last_to_come(some):
     found = draw_collectives(CollectivePieces.held(rows_of(some)), clock_of(3),

@@ -145,6 +145,7 @@ def test_a_run_with_a_trace_pass_is_merged_without_memory(traces, tmp_path):
     assert ask(run / "merged" / "trace.json.gz", COUNTERS, TENSORS).results == [[], []]
 
 
+@pytest.mark.long
 def test_tensors_are_refused_where_there_are_none_or_no_size(traces, tmp_path):
     (tmp_path / "rank0.json").write_text('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}')
     for flags, words in (((tmp_path / "rank0.json", "--tensors"), "no allocations"),

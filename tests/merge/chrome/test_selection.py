@@ -96,12 +96,14 @@ def test_a_window(run):
     assert arrows == 4
 
 
+@pytest.mark.long
 def test_categories(run):
     _, names, arrows = kept(run, "--categories", "kernel, cpu_op")
     assert all(mine == {name for name in ALL if name[0] in "ko"} for mine in names.values()) and arrows == 12
     assert kept(run, "--categories", "kernel")[2] == 0, "arrows whose other end was left out go too"
 
 
+@pytest.mark.long
 def test_python_functions_and_short_slices(run):
     told, names, arrows = kept(run, "--no-python-functions")
     assert all(mine == {name for name in ALL if not name.startswith("frame")} for mine in names.values())
@@ -111,6 +113,7 @@ def test_python_functions_and_short_slices(run):
     assert arrows == 0
 
 
+@pytest.mark.long
 def test_names(run):
     told, names, arrows = kept(run, "--keep", "op *", "--keep", "kernel [0-9]", "--drop", "* 1")
     assert all(mine == {"op 0", "op 2", "kernel 0", "kernel 2"} for mine in names.values())

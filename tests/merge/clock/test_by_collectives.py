@@ -32,6 +32,7 @@ def table_of(seed: int, each: dict[int, TrueClock], *, num: int, held_ns: int, l
     return pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**32), clocks, clocks, clocks, st.integers(3, 200), st.integers(1, 10**6),
        st.integers(1, 10**7))
 @example(0, TrueClock(0, 0), TrueClock(3 * SECOND, 100_000), TrueClock(-7 * SECOND, -50_000), 100, 20_000, 2_000_000)
@@ -103,6 +104,7 @@ def test_eight_gpus_of_one_host_are_found_to_read_one_clock():
     assert not check_clock(table, found).violations
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
 def test_the_latest_of_ranks_without_hosts_is_the_one_that_their_common_host_shows():
     estimated, told = (json.loads(called("comms", "--json", *flag, DLRM).stdout) for flag in ([], ["--same-host"]))
@@ -152,6 +154,7 @@ def _late_on_gpus(folder: Path, late: int, late_us: float, offsets_us: list[floa
                 "rank": rank, "world_size": num_ranks, "backend": "nccl"}, "traceEvents": events}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("late", "late_us", "offsets_us"), [
     (2, 5000.0, [0.0, 3e6, -5e6, 1e3]), (1, 800.0, [0.0, 9e9]), (0, 2000.0, [0.0, 10.0, -3e3])])
 def test_the_late_gpu_is_named_though_no_clock_was_ever_compared(tmp_path, late, late_us, offsets_us):
@@ -165,6 +168,7 @@ def test_the_late_gpu_is_named_though_no_clock_was_ever_compared(tmp_path, late,
     assert "as if all ranks left a collective at the same time" in called("findings", tmp_path).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["comms", "merge"])
 def test_clocks_that_are_told_to_be_one_and_are_not_are_said_to_contradict_that(tmp_path, command):
     for rank, offset_us in enumerate((0, 3_000_000)):
@@ -178,6 +182,7 @@ def test_clocks_that_are_told_to_be_one_and_are_not_are_said_to_contradict_that(
     assert "before every rank" not in called("comms", tmp_path).stdout.replace("none before every rank", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["comms", "critical-path", "whatif --no-stragglers", "findings"])
 def test_commands_that_are_named_next_compare_times_as_this_one(tmp_path, command):
     _late_on_gpus(tmp_path, 1, 2000.0, [0.0, 0.0], seed=3)
@@ -188,6 +193,7 @@ def test_commands_that_are_named_next_compare_times_as_this_one(tmp_path, comman
         assert named and all((f"--same-host {tmp_path}" in one) == bool(flag) for one in named)
 
 
+@pytest.mark.long
 def test_nobody_is_cleared_on_clocks_that_collectives_contradict(tmp_path):
     _late_on_gpus(tmp_path, 0, 0.0, [0.0, 3e6, -5e6], seed=2)
     told = json.loads(called("comms", "--json", "--same-host", tmp_path).stdout)

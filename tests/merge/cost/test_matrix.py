@@ -44,6 +44,7 @@ COUNTS = st.integers(1, 4).flatmap(lambda calls: st.lists(
     max_size=calls))
 
 
+@pytest.mark.long
 @given(COUNTS)
 def test_imbalance_is_that_of_sums_of_rows_and_columns(calls):
     of = (1, 5, 6)
@@ -68,6 +69,7 @@ def test_an_exchange_whose_splits_one_rank_does_not_tell_has_no_imbalance():
         ended=(), world_size=2)).is_empty()
 
 
+@pytest.mark.long
 def test_an_uneven_exchange_is_said(tmp_path):
     splits = [[1000, 3000], [500, 5500]]
     for rank, mine in enumerate(splits):
@@ -94,6 +96,7 @@ def ring(op: str, count: int, size: int) -> np.ndarray:
     return sent
 
 
+@pytest.mark.long
 @given(st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]),
        st.sampled_from([(0, 1), (4, 2, 7), (1, 3, 5, 6)]),
        st.integers(1, 1000))

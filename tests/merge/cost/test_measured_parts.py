@@ -117,6 +117,7 @@ def assert_drawn_alike(pieces: CollectivePieces, whole: CollectivePieces, clock:
     assert (mine.num_arrows, mine.most_threads) == (theirs.num_arrows, theirs.most_threads)
 
 
+@pytest.mark.long
 def test_a_large_group_with_a_lost_row_is_matched_in_pieces(tmp_path):
     """By its numbers, of which it is known without all rows that they bring together what belongs together."""
     rows = [one for rank in range(4) for place, one in enumerate(numbered(*(

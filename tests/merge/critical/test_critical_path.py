@@ -56,6 +56,7 @@ def assert_adds_up(path: CriticalPath, rows: pl.DataFrame) -> None:
     assert by_rank(path)["ratio"].sum() == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_the_module_that_takes_long_is_on_the_chain_of_its_rank_and_has_slack_on_the_others(late):
     path, rows = path_of(late)
     assert_adds_up(path, rows)
@@ -68,6 +69,7 @@ def test_the_module_that_takes_long_is_on_the_chain_of_its_rank_and_has_slack_on
     assert all(0.8 * SLEPT_NS <= slack[rank] <= SLEPT_NS for rank in (0, 1, 3)), "the others wait for nearly as long"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "where"), [("optimizer", None), ("forward", "layers.3")])
 def test_a_step_takes_as_long_as_in_the_job_where_a_rank_is_late_behind_the_last_collective(tmp_path, kind, where):
     """The others are in their next step by then: what the late rank does belongs to one chain."""
@@ -127,6 +129,7 @@ def test_the_answer_as_text(late):
     assert lines[-2].startswith("Next: distprof merge --force --critical-path ")
 
 
+@pytest.mark.long
 def test_the_answer_as_json(late):
     done = distprof("critical-path", "--json", "--step", "3", "--step", "4", late)
     found = json.loads(done.stdout)
@@ -148,6 +151,7 @@ def test_what_is_not_there_is_said(late, arguments, code, words):
     assert failed.returncode == code and words in failed.stderr
 
 
+@pytest.mark.long
 def test_a_merge_leads_to_its_run_and_a_merge_alone_is_too_little(late, tmp_path):
     assert distprof("merge", "--force", late).returncode == 0
     assert distprof("critical-path", late / "merged").returncode == 0
@@ -156,6 +160,7 @@ def test_a_merge_leads_to_its_run_and_a_merge_alone_is_too_little(late, tmp_path
     assert failed.returncode == 1 and "not a run with its ranks" in failed.stderr and "hint:" in failed.stderr
 
 
+@pytest.mark.long
 def test_waiting_for_a_rank_that_left_nothing_is_called_doubtful(late, tmp_path):
     run = shutil.copytree(late, tmp_path / "run", ignore=shutil.ignore_patterns("rank00002", "merged"))
     line = "what rank 2 did is unknown: time that others waited for it counts as moving"

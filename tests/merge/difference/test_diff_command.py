@@ -248,6 +248,7 @@ def test_the_page_needs_nothing_else_and_escapes_names(hostile, tmp_path):
     assert page.tags.count("table") >= 3
 
 
+@pytest.mark.long
 def test_markdown_escapes_names(hostile):
     done = called("diff", "--markdown", *hostile)
     assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ def test_another_world_size(base, tmp_path):
     assert "4 ranks against 2: times are means per rank and step" in called("diff", base, other).stdout
 
 
+@pytest.mark.long
 def test_one_rank(base, tmp_path):
     found = diff(base, simulated(tmp_path / "one", 2, ranks=1))
     assert codes(found)["one_rank"] == {"new"} and found["step_time"] and found["modules"]
@@ -111,6 +112,7 @@ def test_traces_of_another_program(base, tmp_path):
     assert codes(mixed)["foreign"] == {"new"} and mixed["step_time"]
 
 
+@pytest.mark.long
 def test_a_merge_alone(base, tmp_path):
     assert called("merge", "--out", tmp_path / "lone", base).returncode == 0
     done = called("diff", base, tmp_path / "lone")

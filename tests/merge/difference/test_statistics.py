@@ -81,6 +81,7 @@ def test_identical_jobs_do_not_differ():
     assert changed_ratio(150, **QUIET) <= 0.02
 
 
+@pytest.mark.long
 def test_runs_that_measure_how_they_differ_do_not_either():
     """Twice as much as single runs are taken to differ by."""
     kinds = {**QUIET, "between": 0.02}
@@ -88,6 +89,7 @@ def test_runs_that_measure_how_they_differ_do_not_either():
     assert changed_ratio(150, runs=(3, 3), level=1.2, **kinds) >= 0.9
 
 
+@pytest.mark.long
 def test_a_tenth_more_is_found():
     assert changed_ratio(100, level=1.1, **QUIET) >= 0.9
 

@@ -110,6 +110,7 @@ def test_calls_may_lie_deep_in_each_other(tmp_path):
     assert found[f"call {depth - 1}"]["control"] == [found[f"call {depth - 2}"]["id"]]
 
 
+@pytest.mark.long
 def test_ranks_may_have_different_numbers_of_collectives(tmp_path):
     folder = gloo_job(tmp_path / "run")
     file = folder / "rank1.json"

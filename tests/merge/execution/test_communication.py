@@ -93,6 +93,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["compute", "allreduce_", "broadcast_
 GLOO = {"allreduce_": "all_reduce", "broadcast_": "broadcast", "barrier": "barrier", "send": "send"}
 
 
+@pytest.mark.long
 @given(STEPS, st.integers(0, 30), st.integers(1, 30), st.booleans())
 @example([("allreduce_", False), ("barrier", False), ("allreduce_", False)], 2, 2, True)
 @example([("allreduce_", True), ("send", True), ("barrier", True)], 0, 1, False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def above(graph: RankGraph, place: int) -> set[int]:
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_a_graph_can_be_gone_through_in_the_time_that_it_took(seed):

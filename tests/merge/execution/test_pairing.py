@@ -104,6 +104,7 @@ RANKS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_siz
 """For each rank whether its execution trace is there, has its number in the name, and has calls of its own."""
 
 
+@pytest.mark.long
 @given(RANKS, st.booleans(), st.integers(1, 30), st.integers(0, 2), st.booleans())
 @example([(True, True, False)] * 3, False, 20, 1, True)
 @example([(True, False, False)] * 2, False, 20, 0, True)

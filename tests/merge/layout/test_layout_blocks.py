@@ -57,6 +57,7 @@ def found(engine: Any, events: list[dict], selection: EventSelection, *, room: i
     return {field.name: np.asarray(getattr(layout, field.name)).tolist() for field in fields(Layout)}, span
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @given(seed=st.integers(0, 2**32), selection=selections, room=st.sampled_from([1, 2, 5, 12]),
        max_rows=st.integers(1, 7))

@@ -48,6 +48,7 @@ def test_sequence_numbers_find_them_whatever_is_lost(job):
     assert set(found["matched_by"]) <= {"sequence"}
 
 
+@pytest.mark.long
 @given(jobs())
 def test_labels_find_them_where_numbers_count_something_else(job):
     """As gloo's do on ranks that have sent before: each rank is ahead by numbers of its own."""
@@ -57,6 +58,7 @@ def test_labels_find_them_where_numbers_count_something_else(job):
     assert_true(matched(*shifted, world_size=num_ranks))
 
 
+@pytest.mark.long
 @given(jobs())
 def test_labels_find_them_without_any_number(job):
     num_ranks, rows = job
@@ -66,6 +68,7 @@ def test_labels_find_them_without_any_number(job):
     assert set(found["matched_by"]) <= {"label"}
 
 
+@pytest.mark.long
 @given(st.integers(0, 3), st.integers(0, 5))
 def test_one_missing_first_event_shifts_nothing_even_if_all_are_alike(rank, first):
     members = (0, 1, 2, 3)
@@ -145,6 +148,7 @@ def test_a_rank_whose_record_may_have_ended_before_is_not_blamed():
     assert told(found) == [] and not found["complete"].any()
 
 
+@pytest.mark.long
 @given(jobs(), st.data())
 def test_no_rank_is_said_to_lack_a_call_that_all_ranks_made(job, data):
     """Whatever records begin late, lose and end early, as long as those that are whole to their end are whole."""

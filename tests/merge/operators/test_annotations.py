@@ -32,6 +32,7 @@ def told(path) -> dict[str, float]:
     return {row["op"]: row["device_ns"] / 1000 for row in rows if row["op"].startswith("##")}
 
 
+@pytest.mark.long
 @needs_shared
 def test_backward_has_what_autograd_s_thread_launched():
     path = DLRM.parent / "gpu" / "a100_nccl_data.json.gz"

@@ -59,6 +59,7 @@ def test_rows_are_the_same_from_either_way(merged, never_read, monkeypatch):
     assert read["flops"].sum() == 2 * 48 and read["self_allocated_bytes"].sum() == 64
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [(), ("--json",), ("--by", "op", "--by", "rank", "--csv"), ("--type", "kernel")])
 def test_what_is_printed_is_the_same(merged, flags):
     texts = [called("ops", *flags, path).stdout.replace(str(path), "RUN") for path in (merged, merged / "merged")]

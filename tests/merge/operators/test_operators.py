@@ -100,6 +100,7 @@ def profiled(tmp_path_factory):
     return profiler, tmp_path / "trace.json"
 
 
+@pytest.mark.long
 def test_operators_are_those_of_torch_s_own_table(profiled):
     profiler, trace = profiled
     ours = grouped(run_operators(open_run(trace)).rows, ["op"])

@@ -78,6 +78,7 @@ def test_orders_have_torch_s_names_and_ours(tmp_path, sort, first):
     assert data(folder(tmp_path, *TWO), "--sort", sort)["ops"][0]["op"] == first
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("option", "values"), [("--sort", SORTS), ("--by", BY), ("--type", ASKED)])
 def test_every_value_of_an_option_works(tmp_path, option, values):
     run = folder(tmp_path, *TWO)
@@ -87,6 +88,7 @@ def test_every_value_of_an_option_works(tmp_path, option, values):
         assert lacks_stacks or (done.returncode == 0 and not done.stderr), (value, done.stderr)
 
 
+@pytest.mark.long
 def test_text_and_tables_have_the_same_rows(tmp_path):
     run = folder(tmp_path, *TWO)
     text = called("ops", "--by", "op", "--by", "step", run).stdout

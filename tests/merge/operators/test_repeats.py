@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,12 +53,14 @@ def found_in(texts, most):
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(TEXTS, st.integers(2, 12))
 def test_they_are_those_that_are_found_by_hand(texts, most):
     assert found_in(texts, most) == by_hand(texts, most)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=6), st.integers(2, 5), st.integers(2, 4))
 def test_texts_of_layers_as_well(layer, times, steps):

@@ -81,6 +81,7 @@ STEPS = st.lists(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([7, 
                  max_size=3)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(st.lists(STEPS, min_size=1, max_size=2))
 def test_they_are_counted_as_by_hand(tmp_path_factory, ranks):
@@ -136,6 +137,7 @@ def test_in_a_trace_of_an_h100_they_are_counted_as_by_hand(tmp_path):
     check_file(Path(shutil.copy(H100, tmp_path / "trace_rank0.json.gz")))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not GPU.is_dir(), reason="needs the traces of ../shared/traces/gpu")
 @pytest.mark.parametrize(("name", "first"), [
     ("a100_nccl_data", None), ("a100_negative_queue", None), ("mi300_resnet_act_checkpoint", None),

@@ -185,6 +185,7 @@ def test_bytes_are_those_that_are_counted(name, tmp_path):
 NOT_ON_CPU = {"aten::convolution_overrideable"}
 
 
+@pytest.mark.long
 def test_every_operator_whose_bytes_are_known_is_in_the_test(tmp_path):
     seen = set(NOT_ON_CPU)
     for number, run in enumerate(RUNS.values()):

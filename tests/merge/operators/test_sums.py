@@ -114,6 +114,7 @@ def test_every_number_is_that_of_all_rows(of_ranks, names, at_once):
     assert table["share"].to_list() == shares
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [3, 16, 17, 40])
 def test_chance_is_that_of_all_ranks_at_once(num_ranks):
     drawn = np.random.default_rng(num_ranks).integers(1000, 2000, (num_ranks, 8, 4)) * [1, 2, 3, 4]

@@ -127,6 +127,7 @@ def found_chain(job: Simulation, step: int) -> tuple[list[tuple], int]:
     return found, int(graph.events.at_ns[event])
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(schedules())
 def test_the_longest_chain_is_the_one_of_an_exhaustive_search(programs):
@@ -190,6 +191,7 @@ def test_work_may_take_longer_by_its_slack_and_by_no_more(programs, data):
     assert step_ends(delayed(programs, rank, place, ns + 1), 1) > before
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(schedules(groups=[(0, 1, 2)], most=6), st.data())
 def test_with_two_lanes_slack_promises_no_more_than_there_is(programs, data):
@@ -200,6 +202,7 @@ def test_with_two_lanes_slack_promises_no_more_than_there_is(programs, data):
     assert step_ends(delayed(programs, rank, place, slack[rank, place]), 2) == before
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(schedules())
 def test_work_on_the_longest_chain_has_no_slack(programs):

@@ -56,6 +56,7 @@ def texts(found):
     return [one["text"] for one in found["findings"]]
 
 
+@pytest.mark.long
 def test_a_run_without_timeline(tmp_path):
     run = simulated(tmp_path)
     for events in run.glob(f"rank*/{EVENTS.file}"):
@@ -87,6 +88,7 @@ def test_a_run_with_a_time_pass_alone(tmp_path):
     assert found["collectives"] is None and found["modules"]["tree"]["path"][0] == ""
 
 
+@pytest.mark.long
 def test_one_rank_alone(tmp_path):
     found = document(simulated(tmp_path, ranks=1))
     assert found["ranks"] == [0]
@@ -95,6 +97,7 @@ def test_one_rank_alone(tmp_path):
     assert not any("communication" in text for text in texts(found))
 
 
+@pytest.mark.long
 def test_ranks_that_are_missing(tmp_path):
     run = simulated(tmp_path)
     shutil.rmtree(run / rank_folder(3))
@@ -122,6 +125,7 @@ def test_where_no_collective_is_known_from_two_ranks_waiting_is_unknown_and_not_
         found["communication"] | {"blind": "no collective"})
 
 
+@pytest.mark.long
 def test_collectives_that_a_device_ends_in_the_next_step_of_its_host_are_shown_whole(tmp_path):
     for rank, arrives_us in enumerate((900, 950)):
         events = [slice_of(f"ProfilerStep#{number}", 1000 * number, 1000, cat="user_annotation") for number in (0, 1)]
@@ -171,6 +175,7 @@ def test_a_damaged_timeline_is_named(tmp_path):
     assert any(text.startswith("rank 1: ") for text in found["missing"])
 
 
+@pytest.mark.long
 def test_a_damaged_rank_is_called_damaged_and_not_only_missing(tmp_path):
     run = simulated(tmp_path)
     about = run / rank_folder(2) / RANK_JSON
@@ -203,6 +208,7 @@ def stuck(rank, number, *, over):
                  since_ns=None, groups=[group], open_calls=[], threads=[thread])
 
 
+@pytest.mark.long
 def test_a_hang(tmp_path):
     run = simulated(tmp_path, ranks=2)
     for rank, call in enumerate((stuck(0, 42, over=False), stuck(1, 41, over=True))):
@@ -216,6 +222,7 @@ def test_a_hang(tmp_path):
     assert {name: found["hang"][name] for name in comms} == comms
 
 
+@pytest.mark.long
 def test_a_rank_that_was_killed(tmp_path):
     run = simulated(tmp_path, ranks=2)
     change(run, 1, status="recording")
@@ -242,6 +249,7 @@ def test_a_rank_that_lost_its_connection_to_a_host_that_died_did_not_fail_first(
     assert "failed first" not in said and "Connection reset" not in said.split("op  ")[0]
 
 
+@pytest.mark.long
 def test_the_exception_of_the_rank_that_failed_first(tmp_path):
     run = simulated(tmp_path, ranks=2)
     what = "ValueError in the script: bad sample 17 (train.py:9)"
@@ -260,6 +268,7 @@ def test_traces_of_another_program(tmp_path):
     assert "profile_memory=True" in found["absent"]["memory"]
 
 
+@pytest.mark.long
 def test_traces_that_mark_no_steps_are_not_called_a_step(tmp_path):
     call = op("c10d::allreduce_", 20, 30), op("gloo:all_reduce", 25, 20, tid=2)
     found = document(folder(tmp_path, *([op("aten::mm", 10, 400), *call] for _ in range(2))))

@@ -97,6 +97,7 @@ def test_a_fresh_merge_changes_no_number(run):
     assert json.loads(written("--json", run)) == before
 
 
+@pytest.mark.long
 def test_a_new_recording_takes_the_old_page_away(run):
     rank_json.write(run / RUN_JSON, RunJson(run_id="simulated"))
     written(run)

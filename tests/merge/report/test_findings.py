@@ -36,6 +36,7 @@ def of(found, section):
     return [one for one in found["findings"] if one["section"] == section]
 
 
+@pytest.mark.long
 def test_the_late_rank_comes_first_with_its_module_and_cost(tmp_path):
     found = simulated(tmp_path, LATE)
     first = found["findings"][0]
@@ -48,12 +49,14 @@ def test_the_late_rank_comes_first_with_its_module_and_cost(tmp_path):
     assert not any(one["severity"] == "good" for one in found["findings"])
 
 
+@pytest.mark.long
 def test_a_balanced_job_is_called_good_and_nobody_late(tmp_path):
     found = simulated(tmp_path)
     assert not any(one["severity"] == "bad" for one in found["findings"])
     assert not any(re.search(r"Rank \d delays", one["text"]) for one in found["findings"])
 
 
+@pytest.mark.long
 def test_a_delay_that_may_be_chance_is_in_doubt_as_comms_words_it(tmp_path):
     found = simulated(tmp_path, Plant(2, "forward", "layers.1", ns=40 * MS, once=4))
     said, = of(found, "blame")
@@ -61,12 +64,14 @@ def test_a_delay_that_may_be_chance_is_in_doubt_as_comms_words_it(tmp_path):
     assert all(one["sentence"] is None for one in found["blame"]["culprits"])
 
 
+@pytest.mark.long
 def test_the_worst_is_said_first(tmp_path):
     weights = ["bad", "warn", "note", "good"]
     found = [one["severity"] for one in simulated(tmp_path, LATE)["findings"]]
     assert found == sorted(found, key=weights.index)
 
 
+@pytest.mark.long
 def test_clocks_that_are_worse_than_what_they_show(tmp_path):
     found = simulated(tmp_path, recorder=Recorder(clock_off_ns={1: 5 * MS, 3: -7 * MS}), steps=4)
     said, = of(found, "clock")
@@ -144,6 +149,7 @@ def test_a_rank_with_more_memory_than_the_others():
     assert not list(memory_imbalance({"memory": None, "peak_memory": None}, "runs/a"))
 
 
+@pytest.mark.long
 def test_markdown_says_the_same(tmp_path):
     found = simulated(tmp_path, LATE)
     lines = render(found).splitlines()

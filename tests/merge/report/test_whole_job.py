@@ -58,6 +58,7 @@ def found(slow_later: Path) -> dict[str, Any]:
     return document(slow_later)
 
 
+@pytest.mark.long
 def test_the_picture_has_the_onset_pauses_and_windows(found: dict[str, Any]) -> None:
     job = found["whole_job"]
     slow = next(one for one in job["findings"] if one["kind"] == "slow_rank")
@@ -73,6 +74,7 @@ def test_the_picture_has_the_onset_pauses_and_windows(found: dict[str, Any]) -> 
     assert sum(value * job["unit_ns"] > 1.5e9 for value in job["points"]["longest"]) == 3, "as many pauses"
 
 
+@pytest.mark.long
 def test_the_recorded_steps_clear_nobody_who_was_slow_later(found: dict[str, Any], slow_later: Path) -> None:
     texts = [one["text"] for one in found["findings"]]
     assert found["findings"][0]["text"].startswith("Rank 1 slow from step 1,5")
@@ -96,6 +98,7 @@ def test_the_recorded_steps_clear_nobody_who_was_slow_later(found: dict[str, Any
     assert first["watch"]["cost_ns"] > 1e9 and data["steps"]["change"] is None and "watched" not in data["steps"]
 
 
+@pytest.mark.long
 def test_what_the_watcher_wrote_is_taken_with_module_and_line(tmp_path: Path) -> None:
     run = with_state(recorded(tmp_path), findings=[slow_rank(2, module="encoder.1", line="train.py:33", window=1)])
     first = document(run)["findings"][0]
@@ -104,6 +107,7 @@ def test_what_the_watcher_wrote_is_taken_with_module_and_line(tmp_path: Path) ->
     assert (first["step"], first["module"], first["id"]) == (6204, "encoder.1", "slow_rank-2")
 
 
+@pytest.mark.long
 def test_a_job_in_which_nobody_was_slow_is_cleared(tmp_path: Path) -> None:
     run = with_state(recorded(tmp_path), findings=[])
     text = stats_text(run)
@@ -142,6 +146,7 @@ def test_a_rank_with_coarser_or_missing_rows_is_unknown_only_where_it_noted_noth
     assert np.isnan(nothing.of["step_ns"]).all()
 
 
+@pytest.mark.long
 def test_of_many_ranks_those_with_findings_are_shown(tmp_path: Path) -> None:
     run = recorded(tmp_path, ranks=70)
     write_watch(run, Job(world=70, num_steps=60))

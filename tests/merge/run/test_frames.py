@@ -32,6 +32,7 @@ def test_frames_are_what_a_merge_writes_and_commands_show(tp):
     assert events["rank"].unique().sort().to_list() == run.ranks
 
 
+@pytest.mark.long
 @needs_shared
 def test_traces_of_other_programs_have_operators_and_collectives():
     run = distprof.read_run(DLRM / "kineto")

@@ -92,6 +92,7 @@ def test_a_directory_given_twice_or_copied_elsewhere_is_one(tmp_path):
     assert "rank 1 lacks trace.json.gz" in told.stdout
 
 
+@pytest.mark.long
 def test_a_rank_in_both_is_taken_where_it_is_more_complete(tmp_path):
     a, b = apart(tmp_path, [0, 1], [1, 2, 3])
     edit(a / "rank00001" / "rank.json", status="partial", why="cut")

@@ -32,6 +32,7 @@ def both(tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", range(0, JOB.num_ranks, 5))
 def test_they_are_equal(both, rank):
     of_tables, made_up = both[rank]

@@ -42,6 +42,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_window, "CHUNK_BYTES", 300)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("lines", [False, True])
 def test_a_file_cut_anywhere_gives_what_is_whole(engine, lines):
@@ -121,6 +122,7 @@ def test_what_is_no_value_and_is_no_word_either_is_damage(engine, literal, is_va
     assert (len(found), file.losses.repaired_events) == ((2, 1) if is_value else (1, 0))
 
 
+@pytest.mark.long
 @needs_compiled
 @given(damages=st.dictionaries(st.integers(0, 39), DAMAGE, max_size=12), lines=st.booleans(),
        first=st.sampled_from(["ph", "name"]), max_rows=st.sampled_from([3, 50]))
@@ -148,6 +150,7 @@ def test_a_bracket_that_is_never_closed_takes_one_event_along(engine, monkeypatc
         assert len(broken) < file.losses.lost_bytes < len(broken) + 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("first", ["ph", "name"])
 def test_a_long_file_with_many_damages(engine, monkeypatch, first):

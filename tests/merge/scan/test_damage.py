@@ -77,6 +77,7 @@ def test_what_a_name_has_in_it_is_never_taken_for_fields(event):
         assert all(one.get(key, value) == value for key, value in truth.items())
 
 
+@pytest.mark.long
 def test_one_event_that_is_lost_does_not_cost_the_others_their_name(tmp_path):
     events = [printed(f"op {number}", '{"dt": b c}' if number == 1000 else '{"dt": ncclFloat32}')
               for number in range(2000)]
@@ -86,6 +87,7 @@ def test_one_event_that_is_lost_does_not_cost_the_others_their_name(tmp_path):
     assert abs(losses.lost_bytes - len(events[1000])) < 5 and len(found.of(0, "X")) == 1999
 
 
+@pytest.mark.long
 def test_odd_events_of_any_length_are_read_wherever_the_text_is_cut(tmp_path):
     events = [printed(f'f<"{number}">' + "x" * (5000 + 700 * (number % 40))) for number in range(500)]
     found = merge(tmp_path, '{"traceEvents":[' + ",".join(events) + "]}")

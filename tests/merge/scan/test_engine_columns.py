@@ -101,6 +101,7 @@ def check_row(scanner: Any, text: bytes, row: int) -> None:
         assert is_text_of(interned[columns[key]], args[key]) if key in args else columns[key] == -1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @given(text=traces | repetitive_traces())
 def test_columns_are_what_json_says(engine, text):

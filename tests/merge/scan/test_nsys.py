@@ -51,6 +51,7 @@ def job(path: Path, *devices: int, stray: bool = False) -> Path:
     return export.close()
 
 
+@pytest.mark.long
 @needs_gpu_traces
 @pytest.mark.parametrize("name", ["a100_nccl_data", "a100_negative_queue"])
 def test_operators_and_communication_are_those_of_the_trace(tmp_path, name):
@@ -146,6 +147,7 @@ TABLES = {table: [column.split()[0] for column in columns.split(",")] for table,
 CELLS = st.sampled_from([(table, column) for table, columns in TABLES.items() for column in columns])
 
 
+@pytest.mark.long
 @given(cell=CELLS, value=st.sampled_from((None, -1, 2**62, -2**63, 3.5, "x", "", b"\0\xff", 2**40)))
 def test_any_value_in_any_column_ends_no_command(tmp_path_factory, cell, value):
     """SQLite keeps whatever is put into a column."""

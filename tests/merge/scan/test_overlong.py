@@ -50,6 +50,7 @@ def test_what_lasts_into_the_second_behind_it_is_cut_where_the_next_begins(strea
     assert (found[right] == duration[right]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("call", "counted"), [("hipLaunchKernel", True), ("cudaLaunchKernel", False)])
 def test_operators_and_communication_are_counted_with_what_a_stream_had_time_for(tmp_path, call, counted):
     """A stream of 600 us, whose second kernel is recorded with 1.6 s; of CUDA as it is."""

@@ -163,6 +163,7 @@ def test_torch_s_own_tools_say_the_same(tmp_path, seed, capsys):
     assert failed
 
 
+@pytest.mark.long
 def test_a_snapshot_that_torch_makes_of_a_profile_is_read(tmp_path):
     """On the CPU: torch's own code writes segments, blocks and history."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
@@ -380,6 +381,7 @@ def test_bytes_changed_at_random_are_read_or_refused(tmp_path):
             assert error.hint
 
 
+@pytest.mark.long
 def test_one_damaged_snapshot_of_several_is_named(tmp_path):
     written(tmp_path / "rank0.pickle", snapshot(played(3)))
     (tmp_path / "rank1.pickle").write_bytes(b"\x80\x04garbage")

@@ -20,6 +20,7 @@ def frames(found: RecordedTables) -> list[pl.DataFrame]:
             found.parameters.sums, found.parameters.first_replica]
 
 
+@pytest.mark.long
 def test_how_many_files_are_read_at_once_changes_nothing(tmp_path, monkeypatch):
     Ranks(num_ranks=7, num_modules=5).write(tmp_path / "run")
     (tmp_path / "run" / "rank00002" / "modules.parquet").write_bytes(b"damaged")
@@ -33,6 +34,7 @@ def test_how_many_files_are_read_at_once_changes_nothing(tmp_path, monkeypatch):
         assert other.problems == found[0].problems and len(other.problems) == 1
 
 
+@pytest.mark.long
 def test_pieces_of_summaries_are_whole_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "MANY_RANKS", 1)
     write(tmp_path / "run", PipelinedJob(pp=2, dp=2, tp=2, layers=2, microbatches=2), passes=FEW_STEPS, full=True)

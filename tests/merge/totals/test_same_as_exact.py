@@ -87,6 +87,7 @@ def test_a_merge_of_many_ranks_tells_what_stats_does(runs, tmp_path):
     assert [one["rank"] for one in by_tables["culprits"]] == [2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
 def test_modules(runs, shape):
@@ -94,6 +95,7 @@ def test_modules(runs, shape):
     assert by_summaries["modules"] == exact["modules"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
 def test_collectives(runs, shape):
@@ -119,6 +121,7 @@ def _comparable(collectives: pl.DataFrame, columns: list[str], steps: list[int])
     return texts.sort("step", "group", "first_arrival_ns", "last_end_ns")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_the_clock(runs):
     by_summaries, exact = (one["clock"] for one in both("stats", "--json", runs / "tp x pp x dp"))
@@ -128,6 +131,7 @@ def test_the_clock(runs):
     assert by_summaries["causality"]["contradicts"] is False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("few")
 def test_an_inferred_topology(tmp_path, shape):
@@ -156,6 +160,7 @@ def test_a_rank_without_summary_is_read_from_its_tables(runs, tmp_path):
     assert [*sorted(found[0].kinds, key=str)] == [*sorted(found[1].kinds, key=str)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["tp x pp x dp", "dp"])
 @pytest.mark.usefixtures("few")
 def test_calls_that_are_lost_on_some_ranks(tmp_path, shape):
@@ -172,6 +177,7 @@ def test_calls_that_are_lost_on_some_ranks(tmp_path, shape):
     assert found[0].run.problems == found[1].run.problems
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_a_missing_rank_is_missing_in_both(runs, tmp_path):
     run = _copy(runs / "dp", tmp_path)
@@ -214,6 +220,7 @@ def _without(run: Path, rank: int) -> None:
         path.write_bytes(content)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_a_rank_that_got_stuck_behind_its_last_pass(runs, tmp_path):
     run = _copy(runs / "dp", tmp_path)
@@ -233,6 +240,7 @@ def test_a_rank_that_got_stuck_behind_its_last_pass(runs, tmp_path):
     assert by_summaries["hangs"][0]["waiting"] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_each_rank_of_each_call_is_shown_where_that_is_asked_for(runs):
     for flag in ("--timeline", "--matrix"):
@@ -241,6 +249,7 @@ def test_each_rank_of_each_call_is_shown_where_that_is_asked_for(runs):
             assert shown.stdout == distprof("comms", flag, runs / "dp").stdout and shown.returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_calls_as_json(runs):
     found, exact = both("comms", "--json", runs / "tp x pp x dp")
@@ -315,6 +324,7 @@ def test_many_late_ranks_are_all_named(tmp_path):
         assert {one["rank"] for one in found["culprits"] if one["certain"]} == set(late)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [(2, 6, 2), (1, 12, 1)])
 @pytest.mark.usefixtures("few")
 def test_who_is_late_and_what_that_costs(tmp_path, sizes):

@@ -162,6 +162,7 @@ def test_gains_are_parts_of_it(run):
     assert late["step_ns"] == pytest.approx(stats["step"]["time_ns"])
 
 
+@pytest.mark.long
 def test_a_merge_alone_has_it_and_one_of_an_earlier_version_is_refused(run, tmp_path):
     alone = tmp_path / "alone"
     assert called("merge", "--out", alone, run).returncode == 0

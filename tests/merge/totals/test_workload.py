@@ -68,6 +68,7 @@ def test_of_samples_of_one_length_their_number_tells(lengths):
     assert found is not None and (found.unit, found.counted, found.usual) == ("samples", 4, 6)
 
 
+@pytest.mark.long
 def test_rates_of_padded_sequences_are_of_sequences_as_long_as_most(tmp_path):
     lengths = chain((32, 8), repeat(32))
     train(tmp_path / "run", nn.Linear(16, 16), lambda: torch.ones(4, next(lengths), 16),
@@ -81,6 +82,7 @@ def test_rates_of_padded_sequences_are_of_sequences_as_long_as_most(tmp_path):
     assert "the counted step had 512 input elements, the average step 2.05 K" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [2, 8])
 def test_rates_are_of_steps_as_they_are(tmp_path, first):
     """The counted step has `first` samples, the timed ones 8."""

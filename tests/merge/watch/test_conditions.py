@@ -63,6 +63,7 @@ def test_what_began_at_another_time_is_not_named():
         assert told(machines, [5], 600) == []
 
 
+@pytest.mark.long
 def test_what_does_not_last_as_long_is_not_named():
     machines = machines_of(9)
     throttling(machines, 5, slice(600, 630))

@@ -32,6 +32,7 @@ class Usual(Halved):
     halved = False
 
 
+@pytest.mark.long
 def test_steps_with_shorter_kernels_are_those_of_a_simulation_with_shorter_kernels():
     errors = []
     for seed in range(80):
@@ -60,6 +61,7 @@ def even(tmp_path_factory):
     return DeviceJob(num_ranks=1, noise=0).write(tmp_path_factory.mktemp("even") / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scale", "slow"), [
     ("module=layers.2,phase=forward: 0.5", Slow(0, "forward", 2, -KERNEL_NS // 2)),
     ("op=gemm_grad_1: 0.5", Slow(0, "backward", 1, -KERNEL_NS)),
@@ -81,6 +83,7 @@ def test_work_of_the_host_that_is_hidden_gains_nothing(even):
     assert found["gain_ns"] == pytest.approx(0, abs=1) and found["scaled"][0]["by_rank"][0]["time_ns"] > 0
 
 
+@pytest.mark.long
 def test_what_is_not_there_is_refused(even):
     for scale in ("op=nix*: 0.5", "module=nix: 0.5", "phase=nix: 0.5", "rank=3: 0.5", "step=99: 0.5"):
         refused = called("whatif", "--scale", scale, even)

@@ -289,6 +289,7 @@ def test_on_a_device_a_work_is_waited_for_where_that_ends_it(monkeypatch, over, 
     assert [row["calls"] for row in log.rows()] == [1] * calls
 
 
+@pytest.mark.long
 def test_a_compiled_model_is_recorded_too(tmp_path):
     torch.manual_seed(0)
     model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")

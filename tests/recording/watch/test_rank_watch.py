@@ -99,6 +99,7 @@ def test_each_later_step_is_noted_once(tmp_path, explicit, short_rows):
     assert [note.kind for note in notes] == ["ended"] and notes[0].step == 43
 
 
+@pytest.mark.long
 def test_a_change_of_step_time_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "ROW_NS", 1)  # a row for each step
     assert train(tmp_path / "run", 43, pause_s=0.03) == [*range(3, 43)]
@@ -255,6 +256,7 @@ def test_evaluation_is_noted_and_a_teacher_is_none(tmp_path, short_rows):
     assert [note.kind for note in noted(tmp_path / "other").notes] == ["ended"]
 
 
+@pytest.mark.long
 def test_garbage_collection_is_noted(tmp_path, short_rows):
     model, garbage = nn.Linear(4, 4), [[] for _ in range(200_000)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

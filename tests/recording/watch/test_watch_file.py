@@ -57,6 +57,7 @@ def test_within_the_limit_all_is_as_it_was_noted(tmp_path):
     assert [note.kind for note in piece.notes] == ["ended"]
 
 
+@pytest.mark.long
 def test_beyond_the_limit_old_steps_are_joined_and_none_is_lost(tmp_path):
     most = 60_000
     written(tmp_path, most, 6000)
@@ -109,6 +110,7 @@ def test_a_reader_that_reads_on_meets_each_row_once(tmp_path):
     assert all(after - before == STEPS for before, after in pairwise(seen)) and len(seen) == 20
 
 
+@pytest.mark.long
 def test_what_was_thinned_is_not_news_but_what_took_its_place_is(tmp_path):
     reader, random, seen = RankReader(tmp_path), np.random.default_rng(0), []
     file = WatchFile(tmp_path, 30_000, lambda _: [], pytest.fail)

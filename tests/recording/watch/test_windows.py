@@ -93,6 +93,7 @@ def table(folder: Path, name: str) -> pl.DataFrame:
     return pl.read_parquet(folder / "rank00000" / f"{name}.parquet")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("explicit", "optimizers"), [(False, 1), (True, 1), (False, 2)])
 def test_a_request_is_recorded_in_its_steps(tmp_path, explicit, optimizers):
     run = tmp_path / "run"
@@ -112,6 +113,7 @@ def test_a_request_is_recorded_in_its_steps(tmp_path, explicit, optimizers):
     assert json.loads(called("stats", "--json", run).stdout)["steps"]["num_run"] == 20
 
 
+@pytest.mark.long
 def test_one_follows_the_other_and_nothing_is_left(tmp_path):
     run, left = tmp_path / "run", set[str]()
     without = set[str]()

@@ -42,6 +42,7 @@ def test_they_are_there_when_their_owner_says_so(bucket, server, monkeypatch):
     assert not server.client().list_multipart_uploads(Bucket="jobs").get("Uploads")
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_those_that_are_given_up(bucket, server):
     objects = WholeObjects(f"{bucket}/m", "there")
     for name in ("one", "two"):

@@ -29,6 +29,7 @@ def trace():
     return Trace(slices_of(PATH))
 
 
+@pytest.mark.long
 def test_steps_are_as_long_as_between_events_that_the_job_recorded(found):
     for step, devices in found.items():
         row, = devices["by_step"]

@@ -143,6 +143,7 @@ def test_a_trace_that_lacks_all_that_devices_did_says_so(tmp_path):
     assert called("waits", run).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("by_us", "expected"), [(0, (0, 0)), (4, (0, 0)), (40, (2, 36_000))])
 def test_a_device_whose_clock_is_ahead_is_told(tmp_path, by_us, expected):
     """FIRST begins 10 us behind its launch, NEXT as well; the one between 4 us."""
@@ -212,6 +213,7 @@ def test_calls_that_drive_other_devices_launch_their_commands(tmp_path, category
     assert ops["calls"] == 2 and ops["device_ns"] == 180_000
 
 
+@pytest.mark.long
 def test_a_host_is_not_blamed_for_idle_time_that_lost_kernels_would_fill(tmp_path):
     run = folder(tmp_path, [*steps(0, 1000, 2000, 3000), *FIRST, *EIGHT, *NEXT, call(2010, 31), kernel(2020, 80, 31)])
     told = called("findings", run).stdout

@@ -54,6 +54,7 @@ def compare(job):
     return mine, true
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_idle_time_has_the_cause_that_was_simulated(seed):
@@ -62,6 +63,7 @@ def test_idle_time_has_the_cause_that_was_simulated(seed):
         assert mine[key] == true[key], (key, dict(mine), dict(true))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_the_profiler_did_not_note_is_not_said_to_be_the_hosts(seed):
@@ -71,6 +73,7 @@ def test_what_the_profiler_did_not_note_is_not_said_to_be_the_hosts(seed):
     assert mine["unshown",] == pytest.approx(true["unshown",], rel=0.03, abs=40_000)
 
 
+@pytest.mark.long
 def test_streams_wait_for_what_was_simulated():
     """Which command a stream waited for is inferred, so that single ones may be wrong."""
     mine, true = defaultdict(int), defaultdict(int)

@@ -42,6 +42,7 @@ def test_parts_and_causes_are_those_of_plain_arithmetic(name):
         assert row["is_whole"] == (number != max(parts))
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_the_step_of_an_mi300_that_lags_behind_its_host():
     path = GPU / "mi300_resnet_act_checkpoint.json.gz"
@@ -61,6 +62,7 @@ def test_the_step_of_an_mi300_that_lags_behind_its_host():
     assert "15.92" not in text and "72.4 %" not in text  # of the host's step, while the device works on an earlier one
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_kernels_of_an_mi300_without_a_launch_are_in_none_of_three_steps():
     path = GPU / "mi300_resnet_act_checkpoint.json.gz"
@@ -72,6 +74,7 @@ def test_kernels_of_an_mi300_without_a_launch_are_in_none_of_three_steps():
     assert "not counted: 968 device commands (31.83 ms) outside all steps" in text
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_means_of_an_a100_have_what_its_optimizer_launched():
     found = devices("comms", GPU / "a100_nccl_data.json.gz")["steps"][0]
@@ -80,6 +83,7 @@ def test_means_of_an_a100_have_what_its_optimizer_launched():
     assert found["compute_ns"] / 1e6 == pytest.approx(38.57, rel=1e-3)
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_an_idle_a100_with_full_queues_does_not_wait_for_its_host():
     path = GPU / "a100_negative_queue.json.gz"
@@ -93,6 +97,7 @@ def test_an_idle_a100_with_full_queues_does_not_wait_for_its_host():
     assert found[1]["steps"] == found[0]["steps"] and found[1]["streams"] == found[0]["streams"]
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_a_trace_without_steps_is_one_from_its_first_command_to_its_last():
     path = GPU / "b200_eager_vllm.json.gz"

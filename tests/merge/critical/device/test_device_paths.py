@@ -51,6 +51,7 @@ def test_a_device_that_is_busy_is_the_path(even):
     assert row["time_ns"] == pytest.approx(sum(row[f"{kind}_ns"] for kind in KINDS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("slow", "phase", "where", "part"), [
     (Slow(0, "data", None, SLOW_NS), "data", None, "host_ns"),
     (Slow(0, "backward", 1, SLOW_NS), "backward", "layers.1", "device_ns")])
@@ -66,6 +67,7 @@ def test_the_screen_names_kernels_modules_and_what_is_hidden(even):
     assert "of the host's work" in text and "step 0 is skipped: the profiler was warming up" in text
 
 
+@pytest.mark.long
 def test_one_rank_of_several_is_looked_at_alone(tmp_path):
     run = DeviceJob(num_ranks=2, noise=0, overlaps=False).write(tmp_path / "run")
     whole = json.loads(called("critical-path", "--json", run).stdout)
@@ -84,6 +86,7 @@ def test_the_report_has_the_same_path(even):
         assert rows_of(mine[name]) == found[name][:30]
 
 
+@pytest.mark.long
 def test_chains_are_listed_link_by_link(even):
     found = path_of(even, "--step", 3)
     links, step = found["chain"], found["steps"][0]
@@ -107,6 +110,7 @@ def test_nothing_is_said_where_launches_are_missing(tmp_path):
     assert document(tmp_path)["absent"]["critical_path"].startswith("no critical path: too many launches")
 
 
+@pytest.mark.long
 @needs_gpu_traces
 @pytest.mark.parametrize("name", ["a100_nccl_data", "a100_negative_queue", "mi300_resnet_act_checkpoint"])
 def test_parts_add_up_to_the_device_steps_of_plain_arithmetic(name):
@@ -120,6 +124,7 @@ def test_parts_add_up_to_the_device_steps_of_plain_arithmetic(name):
     assert sum(row["time_ns"] for row in found["by_module"]) == pytest.approx(found["duration_ns"])
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_a_host_that_waits_for_room_in_a_full_queue_is_not_the_path():
     """Its longest launches, of up to 7 ms, find 966 commands or more in the queue; 64 % of a step no kernel runs."""
@@ -129,6 +134,7 @@ def test_a_host_that_waits_for_room_in_a_full_queue_is_not_the_path():
     assert not any(row["name"] == "cudaLaunchKernel" and row["time_ns"] > 1e6 for row in found["calls"])
 
 
+@pytest.mark.long
 @needs_gpu_traces
 def test_a_host_bound_job_is_followed_through_the_thread_of_autograd():
     """HTA finds 101 of 220 ms, as it does not follow the thread that runs backward."""

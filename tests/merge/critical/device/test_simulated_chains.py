@@ -76,6 +76,7 @@ def said_of(thing, links):
     return D_NS if covered >= end - start else 0 if covered == 0 else None
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_links_follow_each_other_and_add_up_to_the_step(seed):
@@ -88,6 +89,7 @@ def test_links_follow_each_other_and_add_up_to_the_step(seed):
         assert (links["start_ns"][1:] == links["end_ns"][:-1]).all() and (links["end_ns"] > links["start_ns"]).all()
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_replay_without_changes_gives_the_times_that_were_measured(seed):
@@ -97,6 +99,7 @@ def test_a_replay_without_changes_gives_the_times_that_were_measured(seed):
     assert (replayed == graph.at_ns - graph.origin_ns)[:number].all(), "commands and launches"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [UNLIMITED, 24])
 def test_what_is_on_the_chain_shortens_the_step_and_nothing_else_does(limit):
     """Of a queue with room for 24 commands, calls that launch wait for the device as well."""
@@ -119,6 +122,7 @@ def test_what_is_on_the_chain_shortens_the_step_and_nothing_else_does(limit):
     assert right >= (0.98 if limit == UNLIMITED else 0.95) * found.total(), found
 
 
+@pytest.mark.long
 def test_commands_off_the_chain_may_take_as_much_longer_as_their_slack():
     found = Counter()
     for seed in range(60):

@@ -131,6 +131,7 @@ def test_links_that_lead_nowhere_pipes_and_sockets_are_left_out(folder, tmp_path
     assert "2 files skipped: a pipe (rank4.json, x.tar)" in said and "1 file skipped: a socket (rank5.json)" in said
 
 
+@pytest.mark.long
 def test_a_pipe_as_the_trace_is_refused_with_a_hint(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):

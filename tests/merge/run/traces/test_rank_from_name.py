@@ -49,6 +49,7 @@ def test_numbers_may_be_text_and_the_info_too(tmp_path, about):
 KEYS = st.sampled_from(["rank", "world_size", "pg_config", "pg_size", "ranks", "pg_desc"])
 
 
+@pytest.mark.long
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
 def test_what_a_trace_says_of_itself_may_be_anything(value):

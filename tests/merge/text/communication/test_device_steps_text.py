@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import polars as pl
+import pytest
 
 from distprof.merge.activity.device.rank_device import FRAMES, NO_DEVICES, DeviceSteps
 from distprof.merge.activity.device.steps import CAUSES, SCHEMA
@@ -51,6 +52,7 @@ def test_each_rank_has_a_row_and_their_mean(tmp_path):
     assert mean[3:6] == ["1.00", "0.35", "35.0"]
 
 
+@pytest.mark.long
 def test_devices_of_one_process_are_told_apart(tmp_path):
     run = folder(tmp_path, job(devices=(0, 3)))
     text = called("comms", run).stdout
@@ -59,11 +61,13 @@ def test_devices_of_one_process_are_told_apart(tmp_path):
     assert [row["device"] for row in rows] == ["0", "3"]
 
 
+@pytest.mark.long
 def test_of_many_ranks_some_have_a_row(tmp_path):
     text = called("comms", folder(tmp_path, *(job(shift=10 * rank) for rank in range(20)))).stdout
     assert all(f"({why})" in text for why in ("slowest", "median", "fastest")) and "mean of 20" in text
 
 
+@pytest.mark.long
 def test_the_share_of_exposed_communication_is_that_of_the_device(tmp_path):
     (tmp_path / "run").mkdir()
     run = folder(tmp_path / "run", job(), job())
@@ -130,6 +134,7 @@ def test_commands_are_counted_though_none_has_a_launch(tmp_path):
     assert "no collective was recorded\n" in text
 
 
+@pytest.mark.long
 def test_what_replays_of_devices_cannot_tell_is_said(tmp_path):
     run = folder(tmp_path, job(), job())
     for arguments in (("critical-path",), ("whatif", "--free-communication")):
