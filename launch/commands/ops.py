@@ -37,7 +37,6 @@ LONGEST = 64
 
 @click.command()
 @RUNS
-@TIME_UNIT
 @click.option("--by", "by", multiple=True, metavar="KEY",
               help="Group calls by op, type, category (matrix product, attention, norm, copy, ...), module, class, "
                    "shape, dtype, phase, rank, stream, step or stack. Can be repeated.  [default: op]")
@@ -85,6 +84,7 @@ LONGEST = 64
                    "group_by_input_shape, --by stack like group_by_stack_n; --sort and --top are its sort_by and "
                    "row_limit.")
 @worker_options
+@TIME_UNIT
 @ATTEMPT
 @STRICT
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,

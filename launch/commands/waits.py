@@ -14,7 +14,6 @@ from distprof.terminal import show
 
 @click.command()
 @RUNS
-@TIME_UNIT
 @click.option("--by", "by", multiple=True, metavar="KEY",
               help="Group waits by line, op, module, phase, rank, step, thread or what they wait for (for). Can be "
                    "repeated.  [default: line and op]")
@@ -28,6 +27,7 @@ from distprof.terminal import show
                                              "shown if waits come from timelines]")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@TIME_UNIT
 @ATTEMPT
 @STRICT
 def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | None, ranks: tuple[int, ...],

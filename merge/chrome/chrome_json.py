@@ -78,7 +78,7 @@ class ChromeJson:
             self._out.append(self._indices[plan.rank], part, counts.parts)
         part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
         _append(self._frames, frames_of(counts.metadata, plan.rank))
-        known = about_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
+        known = _about_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
         _append(self._about, {str(plan.rank): known})
 
     def _separator(self) -> bytes:
@@ -102,7 +102,7 @@ class ChromeJson:
 
     def _metadata(self) -> Iterator[bytes]:
         """What comes behind the events, in one piece where it is not long."""
-        whole = encoded({"distprof": about_run(self._run, self._clock, self._plans)})
+        whole = encoded({"distprof": _about_run(self._run, self._clock, self._plans)})
         head, tail = whole[:-len(NO_RANKS)] + NO_RANKS[:-3], NO_RANKS[-3:]
         held = b"\n],"
         lists = [(b'"stackFrames":{', self._frames, b"},")] if self._frames.tell() else []
@@ -149,7 +149,7 @@ def _append(file: IO[bytes], members: dict[str, Any]) -> None:
         file.write((b"," if file.tell() else b"") + encoded(members)[1:-1])
 
 
-def about_run(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
+def _about_run(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
     """What the viewer shows as trace info, still without what there is of each rank."""
     return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
             "topology": run.topology if run.topology_known else None,
@@ -157,7 +157,7 @@ def about_run(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
             "left_out": plans.remarks, "ranks": {}}
 
 
-def about_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCounts) -> dict[str, Any]:
+def _about_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCounts) -> dict[str, Any]:
     """Its mp, dp, host, offset and counts."""
     return {
         "mp_size": run.mp_size if run.topology_known else None,

@@ -115,7 +115,7 @@ FORMATS = {
                      by_workers=True),
     "chrome-zstd": Format(what="the same, compressed by zstd, which is smaller and which Perfetto does not read",
                           files=(TRACE_ZSTD, MERGED_EVENTS.file), outputs=_chrome_zstd),
-    "perfetto": Format(what="one trace in Perfetto's own format, which it loads in less than half the time",
+    "perfetto": Format(what="one binary trace (Fuchsia's format), which Perfetto loads in half the time",
                        files=(TRACE_PERFETTO, MERGED_EVENTS.file), outputs=_perfetto),
     "perfetto-tar": Format(what="an archive of the ranks' own files for Perfetto 58", files=(TRACE_TAR,),
                            outputs=_perfetto_tar, chooses_events=False),

@@ -70,7 +70,7 @@ class MergeOptions:
     operators: bool = False
     """Whether operators are tabled, for `distprof ops`."""
     name: str = ""
-    """Stands in the names of all processes, so that merges can be told apart."""
+    """Added to the names of all processes, so that merges can be told apart."""
     anonymise: bool = False
     """Whether folders and hosts are taken out of the trace."""
     critical_path: bool = False

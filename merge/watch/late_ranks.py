@@ -164,18 +164,18 @@ def growth(view: View, begin: float, end: float | None) -> tuple[float, float, f
     at, until = series.place(begin), len(series.step) if end is None else series.place(end)
     size = max(until - at, shifts.LEAST)
     earlier, later = max(at - 1 - 2 * size, 0), max(at - 1, 0)
-    _, first = _levels(series, earlier, later)[-1]
+    first, _ = _levels(series, earlier, later)[-1]
     before, error = shifts.mean_between(series.values, series.weight, first, later, series.sigma)
-    last, _ = _levels(series, at, max(until, at + 1))[0]
+    _, last = _levels(series, at, max(until, at + 1))[0]
     after, error_after = shifts.mean_between(series.values, series.weight, at, last, series.sigma)
     return float(before[0]), float(after[0]), float(error[0]), float(error_after[0])
 
 
 def _levels(series: Series, begin: int, end: int) -> list[tuple[int, int]]:
-    """Ends and begins of the stretches between two places in which the first column stays on a level."""
+    """Begin and end of each stretch between two places in which the series stays on a level."""
     if end - begin < shifts.BEFORE + shifts.LEAST:
-        return [(end, begin)]
-    return [(begin + part.end, begin + part.begin) for part in shifts.segments(
+        return [(begin, end)]
+    return [(begin + part.begin, begin + part.end) for part in shifts.segments(
         series.values[begin:end, 0], series.weight[begin:end], float(series.sigma[0]))]
 
 
