@@ -152,9 +152,13 @@ class Culprit:
         """True where it would be named if ranks of its host did not take turns on processors."""
         return self.is_habit and self._is_beyond(0.0) and not self.is_material
 
+    @property
+    def is_its_own(self) -> bool:
+        """True where it does the work that makes it late itself, as far as is known."""
+        return not self.causes or self.causes[0].kind not in NOT_ITS_OWN
+
     def _is_beyond(self, by_turns_ns: float) -> bool:
-        is_its_own = not self.causes or self.causes[0].kind not in NOT_ITS_OWN
-        doubt = hypot(by_turns_ns, 0.0 if is_its_own else self.gain_error_ns or 0.0)
+        doubt = hypot(by_turns_ns, 0.0 if self.is_its_own else self.gain_error_ns or 0.0)
         return max(self.gain_ns, self.last_gain_ns) - doubt >= MATERIAL * self.step_ns
 
 

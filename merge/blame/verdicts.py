@@ -226,7 +226,9 @@ class Verdicts:
 
 
 def _may_be_chance(one: Culprit) -> bool:
-    return one.p_value is not None and (one.p_value > SURE or one.is_due_to_turns)
+    """Where turns on processors explain its excess; of a rank that hides behind another, the gain tells nothing."""
+    is_late = one.is_its_own and float(np.mean(one.excess_ns)) - one.by_turns_ns >= MATERIAL * one.step_ns
+    return one.p_value is not None and (one.p_value > SURE or (one.is_due_to_turns and not is_late))
 
 
 def _all_of(one: Candidate) -> str:

@@ -107,6 +107,12 @@ def test_a_rank_that_lacks_a_processor_now_and_then_is_no_culprit(num_ranks):
     assert named(job.culprits()) == [(1, "forward", "layers.1.mlp")]
 
 
+def test_a_rank_behind_another_is_late_by_its_excess_and_not_by_what_fixing_it_alone_gains():
+    """Which is less than what it lacks of a processor now and then."""
+    job = shared(1, 0.02, num_ranks=6, naps_ns={1: 60_000, 2: 59_000}, now_and_then_ns={1: 12_000})
+    assert sorted(named(job.culprits())) == [(1, "forward", "layers.1.mlp"), (2, "forward", "layers.1.mlp")]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_on_a_crowded_host_a_rank_that_lacks_a_processor_somewhat_more_is_no_culprit(num_ranks):
