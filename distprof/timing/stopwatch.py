@@ -90,8 +90,7 @@ class StreamStopwatch(Stopwatch):
 
         Args:
             every_stream: Waits for all streams of each device, otherwise only for the current ones: communication on
-                other
-                    streams may never end.
+                other streams may never end.
 
         Raises:
             RuntimeError: A stream does not finish its work in time.

@@ -77,7 +77,7 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape,
         first: Sequence number of autograd at the start of the outermost call.
         tape: Tape of the thread that created the nodes.
         hook: For a share (None: outside of modules), returns the function that a node calls with its gradients when the
-                backward of that share begins.
+            backward of that share begins.
     """
     sequence, chains = tape.sequence, tape.chains
     stretches: dict[Any, int] = {}
