@@ -136,7 +136,7 @@ def _size() -> pl.Expr:
 
 
 def _bandwidth() -> list[pl.Expr]:
-    """Returns bandwidths from the last arrival to the last end, for pairs to the receipt; without clocks by durations."""
+    """Returns bandwidths from the last arrival to the last end (pairs: the receipt); without clocks by durations."""
     by_clock = pl.col("last_end_ns") - pl.col("last_ns")
     known = pl.col("comparable") & pl.col("all_ended") & _WAITS_FOR_ALL
     pair = _IS_PAIR & pl.col("complete") & (pl.col("num_ranks") == 2) & pl.col("uncertainty_ns").is_not_null()

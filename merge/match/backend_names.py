@@ -75,7 +75,7 @@ def op_of_kernel(name: str) -> str | None:
 
 
 def op_of(name: str) -> str | None:
-    """Returns the op in `ncclDevKernel_AllReduce_Sum_f32`, `c10d::allreduce_`, `_allgather_base`, ...; None for no op."""
+    """Returns the op in `ncclDevKernel_AllReduce_Sum_f32`, `c10d::allreduce_`, `_allgather_base`; None for no op."""
     plain = name.lower().replace("_", "")
     if plain in _NO_OP or not plain:
         return None

@@ -52,7 +52,7 @@ class Score:
     """How well a key brings the rows of each group together."""
 
     agreeing: Integers
-    """Rows per group that share their key and label with other ranks; if its labels differ, those with the commonest."""
+    """Rows per group that share key and label with other ranks; if labels of a key differ, those with the commonest."""
     contradicts: Flags
     """True for groups in which a key has different labels."""
 

@@ -39,8 +39,8 @@ ROOM = 1 << 17
 class Partition:
     """Puts process groups into parts of about the same number of rows; a larger group gets a part of its own.
 
-    The number of rows of a group is known only after all ranks are read. It is estimated as the most rows that a rank has
-    in the first batch with the group, times the number of members.
+    The number of rows of a group is known only after all ranks are read. It is estimated as the most rows that a rank
+    has in the first batch with the group, times the number of members.
     """
 
     def __init__(self, num_rows: int, held_rows: int, world_size: int) -> None:
