@@ -49,8 +49,7 @@ DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Unic
 FILES_AT_ONCE = 16
 """Files read together. More would take less time and more memory."""
 WRITTEN_AT_ONCE, OF_ROW = 1 << 19, pl.lit(8)
-"""Number of values written at once; values per row, to which the sizes of its splits are added, which may be thousands.
-"""
+"""Values written at once; values per row, to which the sizes of its splits, possibly thousands, are added."""
 ROWS_AT_ONCE = 1 << 17
 """Rows of summaries that become a frame at once."""
 AT_ONCE = 2

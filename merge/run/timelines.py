@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _GIVEN: list[Workers | Pool] = [BUILT_IN]
-"""Workers given by `reading_in`; the last entry counts. Global, because commands read traces in many places and
-threads."""
+"""Workers given by `reading_in`; the last entry counts. Global, as commands read traces in many places and threads."""
 
 
 def with_timelines(run: Run) -> Run:

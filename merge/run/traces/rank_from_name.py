@@ -22,8 +22,7 @@ PROFILE = re.compile(r"profile_(\d{1,7})")
 AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
 """Matches dp0_pp0_tp1, TP-3-DP-0: inference servers name the coordinates of a rank."""
 WRITTEN = re.compile(r"\.(\d{13,19})\.pt\.trace\.")
-"""Matches host_4711.<ms or ns>.pt.trace.json: when TensorBoard's handler wrote it. The first number is the process id.
-"""
+"""Matches host_4711.<ms or ns>.pt.trace.json: when TensorBoard's handler wrote it. 4711 stands for the process id."""
 STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
 NUMBER = re.compile(r"[0-9]{1,18}")
 """Longer digit strings match several times: Python refuses to read a number of thousands of digits."""
