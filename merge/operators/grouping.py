@@ -19,8 +19,7 @@ from distprof.merge.operators.sums import BY, KEYS, RunSums, added_up
 from distprof.merge.operators.timeline.grouped_calls import MEMORY
 
 MOST_NUMBERS = 10_000_000
-"""Limit on the values that the permutation test deals out to ranks: with many ranks and steps, fewer groups get a
-p-value."""
+"""Limit on values that the permutation test deals out to ranks: with many ranks and steps, fewer groups are tested."""
 DEALT = 2_000
 MOST_GROUPS = 100
 NAMES = {"slowest_rank": pl.Int64(), "slowest_ratio": pl.Float64(), "slowest_p_value": pl.Float64()}

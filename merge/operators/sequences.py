@@ -1,5 +1,4 @@
-"""Finds sequences of kernels, copies and fills that device streams ran repeatedly: candidates for fusion or CUDA
-graphs."""
+"""Finds sequences of kernels, copies and fills that device streams ran repeatedly and that may be fused or captured."""
 
 from __future__ import annotations
 

@@ -198,8 +198,7 @@ def strict(text: str) -> str | None:
 
 @lru_cache(maxsize=MOST)
 def tensors_of(text: str) -> str:
-    """Returns only the shapes of tensors, lists flattened: the profiler writes scalars like tensors without dimensions.
-    """
+    """Returns only the shapes of tensors, lists flattened: to the profiler, scalars are tensors without dimensions."""
     try:
         return msgspec.json.encode(_flat(msgspec.json.decode(text, type=list[object]))).decode()
     except msgspec.DecodeError:
