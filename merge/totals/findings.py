@@ -50,8 +50,7 @@ class Findings:
     collectives: pl.DataFrame
     """See `per_collective`."""
     steps: list[int]
-    """Steps that means are over, without the first, in which the profiler warms up; empty if collectives have no steps.
-    """
+    """Steps that means cover, without the first, in which the profiler warms up; empty if collectives have no steps."""
     kinds: list[CollectiveKind]
     coverage: Coverage
     hangs: Hangs | None
