@@ -206,8 +206,7 @@ class Difference:
 
     @cached_property
     def rates(self) -> Mapping[str, Change]:
-        """Quantities per second; their error is that of the step time. Unknown if the sides' step times differ in kind.
-        """
+        """Quantities per second; their error is that of the step time. Unknown if the sides measured it differently."""
         if len({set(run.summary["step"]["passes"] or ()) <= set(LIGHT) for run in self.runs}) > 1:
             return {name: exact(None, None) for name in RATES}
         return {name: self._rate(name, self.step) for name in RATES}

@@ -1,5 +1,4 @@
-"""Makes the document of a report: sections with numbers that other commands print; docs/report.md describes its keys.
-"""
+"""Makes the document of a report: sections with numbers that other commands print; see docs/report.md for its keys."""
 
 from __future__ import annotations
 
