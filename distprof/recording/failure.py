@@ -31,7 +31,7 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 def failure_of(error: BaseException | None) -> RankFailure | None:
-    """Returns the entry for rank.json; None if the script ended without failure, or by Ctrl-C, as the user knows."""
+    """Returns the entry for rank.json; None for an end without failure, and for Ctrl-C, which all ranks receive."""
     if error is None or isinstance(error, KeyboardInterrupt | GeneratorExit):
         return None
     if isinstance(error, SystemExit) and error.code in (None, 0):

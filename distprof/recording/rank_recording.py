@@ -104,7 +104,7 @@ class RankRecording:
         return self._planned[1]
 
     def is_light(self) -> bool:
-        """Returns whether --ranks did not select this rank; asked late, since the script creates the device mesh."""
+        """Returns whether --ranks did not select this rank; asked once the script has had time to create the mesh."""
         if self._ranks is not None:
             own = self.identity if self._folder is not None else Identity.read()
             self._light = not self._ranks.are_with(own, self._topology_by_now(own))

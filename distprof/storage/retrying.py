@@ -89,7 +89,7 @@ def persistently(place: str, work: Callable[[], Result], *, num_bytes: int = 0) 
 
 def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
     """Returns the result of `work`, running it in a thread that is abandoned if it takes longer."""
-    if is_scarce():  # if memory for a thread is lacking, there is no time limit
+    if is_scarce():  # starting a thread that gets no memory would wait forever
         return work()
     done = Future[Result]()
     threading.Thread(target=_settle, args=(done, work, time.monotonic() + seconds), daemon=True).start()

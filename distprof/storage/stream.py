@@ -1,4 +1,4 @@
-"""Reads an object from begin to end, a few blocks ahead; after a broken connection, it continues at the next byte."""
+"""Reads an object sequentially, a few blocks ahead; after a broken connection, it continues at the next byte."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class BlockingLog:
             caller: The frame that calls it.
             own: The function.
             args: Its arguments.
-            kwargs: Likewise.
+            kwargs: Its keyword arguments.
             has_waited: Returns whether the call has waited, after it has returned; None: it always has.
         """
         here = self._running

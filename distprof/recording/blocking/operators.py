@@ -134,7 +134,7 @@ class DdpWaits:
         self._log = log
         self._issued, self._begins, self._ends = guard(self._on_issued), guard(self._on_begin), guard(self._on_end)
         self._began: dict[int, tuple[int, bool]] = {}
-        """Graph task id -> earliest possible begin of the wait (ns), and whether it was issued in a callback."""
+        """Graph task id -> earliest possible start of the wait (ns), and whether it was issued in a callback."""
         self._library: Any = None
 
     def start(self) -> None:

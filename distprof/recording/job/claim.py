@@ -130,6 +130,7 @@ def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> 
 
     On each node, torchrun counts only the failures of that node, so the folder that the rank left in an earlier attempt
     counts as well.
+
     Args:
         run: The run directory.
         identity: Identity of this process, with the attempt as torchrun counts it.

@@ -82,7 +82,7 @@ class CurrentStep:
         self.restart()
 
     def restart(self) -> None:
-        """Moves the begin of the step to now."""
+        """Moves the start of the step to now."""
         self.device_times.begin()
         self.began_ns, self._began_counter_ns = time.time_ns(), time.perf_counter_ns()
 

@@ -82,7 +82,7 @@ class StepFinder:
         return self._optimizers.any and self.rule != "forward"
 
     def begins(self) -> None:
-        """Moves the begin of the first iteration to now."""
+        """Moves the start of the first iteration to now."""
         if not self.num_turns:
             self._log.begin()
 

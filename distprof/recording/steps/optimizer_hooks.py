@@ -108,7 +108,7 @@ class OptimizerHooks:
             self._guarded_replayed(optimizer)
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Marks the begin of a step; returns arguments with a wrapped closure, if there is one."""
+        """Marks the start of a step; returns arguments with a wrapped closure, if there is one."""
         if self._goes_on or not self._is_recording():
             return self._later.before_optimizer(optimizer, args, kwargs)
         if torch.compiler.is_compiling() or is_capturing():

@@ -1,7 +1,7 @@
-"""A later recording in a job: like the first one, but prepared in advance, begun in the same step on all ranks, and
-written by another thread.
+"""A later recording in a job: like the first one, but prepared in advance and written by another thread.
 
-The script's thread only does what no other can: switching passes and ending the profiler's session.
+All ranks begin it in the same step. The script's thread only does what no other can: switching passes and ending the
+profiler's session.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ MARKED_STEPS = 24
 """Maximum number of marked steps per row. If steps take 9 ms or more, these are all; the others are assumed to be like
 them."""
 BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END = range(6)
-"""Boundaries: begin of a step, its end (where the next one begins), call and return of a root module, begin and end
+"""Boundaries: start of a step, its end (where the next one begins), call and return of a root module, start and end
 of an optimizer."""
 Marks = list[tuple[int, torch.Event]]
 

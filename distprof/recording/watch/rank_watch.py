@@ -204,7 +204,7 @@ class RankWatch:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        """Moves the begin of the running step to now."""
+        """Moves the start of the running step to now."""
         step, exponent = self.step, self._samples.exponent
         ahead = 1 if self._samples.is_running else next(
             (ahead for ahead in range(1, AHEAD) if is_sampled(step + ahead, exponent)), AHEAD)

@@ -82,7 +82,7 @@ class RootPhases:
         self._inside: ref[nn.Module] | None = None
         self._entered_ns = self._began_ns = self._first_ns = self._forward_ns = 0
         self._ended: list[tuple[int, int, int, int, int]] = []
-        """For each step: its begin, the begin of its first forward call (0: none), the times in forward calls and in
+        """For each step: its start, the start of its first forward call (0: none), the times in forward calls and in
         optimizers, and its end."""
         self._nesting = nesting
         self._running = nesting.on_this_thread()

@@ -170,7 +170,7 @@ class _Times(NamedTuple):
     arrived: int
     took: int
     waits: tuple[int, int] | None
-    """Begin and end of the time in which the thread, or the stream, waited for it; None if unknown."""
+    """Start and end of the time in which the thread, or the stream, waited for it; None if unknown."""
 
 
 def _apart(times: list[_Times]) -> list[int]:

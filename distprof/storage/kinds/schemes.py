@@ -32,7 +32,7 @@ class Objects(Backend):
         return found if isinstance(found, Mapping) else {name: self.filesystem.info(name) for name in found}
 
     def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
-        """Lets the storage prevent that two clients create the same object; some compatible storages do not."""
+        """Makes the storage prevent two clients from creating the same object; some compatible storages do not."""
         options: dict[str, Any] = {"mode": "create"} if only_new else {}
         if only_new and self.filesystem.exists(key):
             return False

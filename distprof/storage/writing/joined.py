@@ -35,7 +35,7 @@ from distprof.storage.writing.writable import MOST_PARTS, PART_BYTES
 END_PARTS = 100
 """Part numbers reserved for what follows the pieces."""
 LEAST_NUMBERS = 3
-"""Minimum part numbers per piece: for the owner, for its begin, for its rest."""
+"""Minimum part numbers per piece: for the owner, for its start, for its rest."""
 MOST_PIECES = (MOST_PARTS - END_PARTS) // LEAST_NUMBERS
 
 
@@ -65,7 +65,7 @@ class Share:
     """Written before the piece."""
 
     def put(self, file: IO[bytes]) -> Parts | None:
-        """Uploads a piece, and truncates the file to its begin, which the owner may need.
+        """Uploads a piece, and truncates the file to its start, which the owner may need.
 
         A repetition uploads the same parts.
 
@@ -163,7 +163,7 @@ class Joined:
 
         Args:
             index: Number of the piece, from 0; pieces come in this order, some may be missing.
-            file: The piece, or only its begin if parts of it were uploaded.
+            file: The piece, or only its start if parts of it were uploaded.
             parts: What its writer has uploaded; None if nothing.
         """
         if parts is None:

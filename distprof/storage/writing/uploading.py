@@ -39,7 +39,7 @@ WRITING = ("can these credentials write there? see docs/object-storage.md for th
 KEYS = ("workers write there themselves: do they have credentials and AWS_ENDPOINT_URL in their environment? see "
         "docs/cluster.md")
 Moved = Callable[[int], None]
-"""Called with the number of bytes that have been uploaded."""
+"""Called with the number of bytes that are uploaded, or being uploaded as a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
