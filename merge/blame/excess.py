@@ -118,7 +118,7 @@ class Excess:
     labels: Integers
     """Activity number of each cell."""
     work: Array
-    """Shape (ranks, steps, cells)."""
+    """Work in ns; shape (ranks, steps, cells)."""
     position: Integers
     """Place of each cell among the calls of a step."""
     recorded: Array

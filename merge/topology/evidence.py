@@ -41,7 +41,7 @@ class Evidence:
     links: frozenset[Group]
     """Pairs of ranks that exchange messages, lower rank first."""
     senders: frozenset[int]
-    """Ranks whose first message of a step is a send, not a receive."""
+    """Ranks whose first message in the first recorded step is a send, not a receive."""
     exchanges: frozenset[Group]
     """Groups that do an all_to_all in the forward pass of a module."""
     joins: frozenset[Group]

@@ -186,7 +186,7 @@ def _moves_along(axis: str, group: Group, places: Mapping[int, Mapping[str, int]
 
 
 def _explains_values(topology: Inferred, evidence: Evidence) -> bool:
-    """Returns True if ranks hold equal values exactly if they have the same place on the dividing axes."""
+    """Returns whether ranks hold equal values if and only if they have the same place on the dividing axes."""
     parts = {rank: tuple(where.get(axis, 0) for axis in DIVIDING) for rank, where in topology.coordinates.items()}
     pairs = Counter((parts[rank], evidence.values[rank]) for rank in parts)
     return len(pairs) == len(set(parts.values())) == len(set(evidence.values.values()))

@@ -53,7 +53,7 @@ class RunWaits:
     problems: Sequence[Unreadable]
 
     def chosen(self, ranks: Sequence[int], steps: Sequence[int]) -> RunWaits:
-        """Returns only some ranks and steps; if they are empty, all, and of devices the steps that `comms` shows.
+        """Returns only some ranks and steps. Without a choice, all; of devices, those steps that `comms` shows.
 
         Raises:
             UsageError: There is no such rank or step.
@@ -221,7 +221,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str, total_ns: int |
 
 
 def _slowest(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Returns the rank that was blocked longest; null for a single rank, and if no rank was blocked."""
+    """Returns the rank that was blocked longest; null if grouped by rank, for a single rank, or if none was blocked."""
     if "rank" in keys:
         return rows.select(*keys, slowest_rank=pl.lit(None, pl.Int64), slowest_ns=pl.lit(None, pl.Int64)).unique()
     each = rows.group_by([*keys, "rank"]).agg(pl.col("blocked_ns").sum()).sort("rank")
