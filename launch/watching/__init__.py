@@ -1,1 +1,1 @@
-"""The process beside a job that watches its steps, and what people see of it."""
+"""The process beside a job that watches its steps, and the ways in which it shows what it finds."""

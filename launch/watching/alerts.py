@@ -1,7 +1,7 @@
-"""`--on-finding`: a command or a webhook that hears of each finding, when it is new and when it ends.
+"""`--on-finding`: a command or a webhook that is called for each finding: when it is new, explained, and over.
 
-Each is told in a thread of its own, a few at a time: one that hangs holds up neither the watcher nor, until all places
-are taken, the next one.
+Alerts are delivered by a few threads: one that hangs delays neither the watcher nor, while a thread is free, the next
+alert.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from distprof.contract.watch_state import WatchFinding
 from distprof.launch.watching.watcher_protocol import WEB
 
 AT_ONCE = 8
-"""Commands or requests that run side by side."""
+"""Most commands or requests at the same time."""
 MOST_WAITING = 1000
-"""Beyond, news are dropped: nobody reads them any more."""
+"""Most alerts that wait; further ones are dropped, as nobody would read them."""
 COMMAND_S, REQUEST_S = 60.0, 5.0
-"""A command that takes longer is killed."""
+"""Timeouts of a command, which is then killed, and of a request."""
 PAUSES_S = (0.5, 1.5)
-"""Before a request is tried again."""
+"""Pauses before a failed request is tried again."""
 FINAL_ERRORS = range(400, 500)
-"""Answers of a server that will not change, except for those that ask to come again."""
+"""HTTP status codes after which a request is not tried again, except for those in `COME_AGAIN`."""
 COME_AGAIN = (408, 425, 429)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told: JSON on standard input, or in the body of a POST."""
+    """The content of an alert: JSON on the command's standard input, or in the body of a POST request."""
 
     event: str
-    """new; explained, where a recording told module and line since; or ended."""
+    """new; explained, if a recording has since shown module and line; or ended."""
     run: str
     """The run directory."""
     run_id: str
     text: str
-    """A sentence, which chats show."""
+    """The finding as a sentence; chat services show this field of a webhook."""
     finding: WatchFinding
 
 
 class Alerts:
-    """Tells somebody.
+    """Delivers alerts in the background.
 
     Args:
         target: A command, run by `sh`, or an http(s) URL.
-        complain: Called with a line on the first failure of each kind, from any thread.
+        complain: Called with a line at the first failure of each kind, from any thread.
     """
 
     def __init__(self, target: str, complain: Callable[[str], object]) -> None:
@@ -68,7 +68,7 @@ class Alerts:
         self._threads = 0
 
     def tell(self, alert: Alert) -> None:
-        """Returns at once."""
+        """Queues an alert. Returns at once."""
         with self._changed:
             if self._left >= MOST_WAITING:
                 return
@@ -79,12 +79,16 @@ class Alerts:
         if starts:
             try:
                 threading.Thread(target=self._work, name="distprof alerts", daemon=True).start()
-            except RuntimeError:  # no memory for one; the alert waits for the next try
+            except RuntimeError:  # no memory for a thread; the alert waits until another one is queued
                 with self._changed:
                     self._threads -= 1
 
     def finish(self, patience_s: float) -> bool:
-        """Waits until all were told, for a while, then ends what still runs; False where some were not told."""
+        """Waits until all alerts are delivered, at most this long, and kills commands that still run.
+
+        Returns:
+            False if some alerts were not delivered in time.
+        """
         with self._changed:
             done = self._changed.wait_for(lambda: not self._left, patience_s)
         for process in list(self._running):
@@ -97,7 +101,7 @@ class Alerts:
             try:
                 content = msgspec.json.encode(alert)
                 why = self._post(content) if self._target.lower().startswith(WEB) else self._call(content)
-            except Exception as error:  # noqa: BLE001 (whatever it is, the next alert is told)
+            except Exception as error:  # noqa: BLE001 (the next alert must be delivered)
                 why = f"{type(error).__name__}: {error}"
             with self._changed:
                 self._left -= 1
@@ -108,7 +112,7 @@ class Alerts:
                 self._complain(f"--on-finding failed: {why}")
 
     def _call(self, content: bytes) -> str:
-        """Runs the command; why that failed, or ''."""
+        """Runs the command. Returns why it failed, or ''."""
         with subprocess.Popen([shutil.which("sh") or "/bin/sh", "-c", self._target], stdin=subprocess.PIPE,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as process:
             self._running.add(process)
@@ -122,7 +126,8 @@ class Alerts:
         return f"exit code {process.returncode}" if process.returncode else ""
 
     def _post(self, content: bytes) -> str:
-        """Sends it; why that failed, or ''. Only the host is named: the rest of the URL may be a secret."""
+        """Sends a POST request. Returns why it failed, or ''; with only the host, as the rest of the URL may be
+        secret."""
         host = urlsplit(self._target).hostname
         why = ""
         for pause_s in (*PAUSES_S, None):
@@ -144,6 +149,6 @@ class Alerts:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command with all that it started."""
+    """Kills a command with all processes that it started."""
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)

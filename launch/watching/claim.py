@@ -1,8 +1,8 @@
-"""Which of several launchers in one directory writes `state.json`: one at a time, the next where that one is gone.
+"""Decides which of several launchers that share a run directory writes `state.json`: one, or another if it is gone.
 
-The holder rewrites a small file at each look. Nobody compares clocks: a claim is stale once others have not seen it
-change for a while. Two that take over at once see each other at their next look, and the one whose name is not in the
-file steps back; until then both write whole files with the same content.
+The holder rewrites a small file at each look. Clocks are not compared: a claim is stale if others have not seen it
+change for `STALE_S`. If two launchers take over at once, the one whose name is not in the file steps back at its next
+look; until then, both write whole files with the same content.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from distprof.files import read_small
 
 CLAIM_JSON = "watcher.json"
 STALE_S = 10.0
+"""A claim is stale if its file has not changed for this long."""
 
 
 class _Held(msgspec.Struct, kw_only=True):
-    """What the file says."""
+    """The content of the claim file."""
 
     owner: str
-    """Random."""
+    """Random id of the launcher."""
     host: str
     pid: int
     beat: int
+    """Number of renewals."""
 
 
 class Claim:
@@ -38,7 +40,7 @@ class Claim:
 
     Args:
         run: The run directory.
-        is_alone: No other launcher is there: the claim is held without a file.
+        is_alone: Whether there is no other launcher: the claim is then held without a file.
     """
 
     def __init__(self, run: Path, *, is_alone: bool) -> None:
@@ -48,7 +50,7 @@ class Claim:
         self._seen_at = 0.0
 
     def holds(self) -> bool:
-        """Whether this launcher writes now; renews the claim."""
+        """Returns whether this launcher is to write the state; if so, renews the claim."""
         if self._is_alone:
             return True
         held = self._read()
@@ -58,12 +60,12 @@ class Claim:
             if time.monotonic() - self._seen_at < STALE_S:
                 return False
         self._mine.beat += 1
-        with suppress(OSError):  # a full disk: it becomes stale, and who can write takes over
+        with suppress(OSError):  # a full disk: the claim becomes stale, and a launcher that can write takes over
             write_unsynced(self._run, CLAIM_JSON, msgspec.json.encode(self._mine))
         return True
 
     def release(self) -> None:
-        """Lets another launcher go on at once."""
+        """Gives up the claim, so that another launcher can take over at once."""
         held = self._read() if not self._is_alone else None
         if held is not None and held.owner == self._mine.owner:
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""`--log-to tensorboard`: the series of a job, and its findings as texts, as an event file in `watch/tensorboard/`.
+"""`--log-to tensorboard`: writes series and findings of a job to a TensorBoard event file in `watch/tensorboard/`.
 
-Written by the watcher, with the classes of the package tensorboard that load neither TensorFlow nor torch.
+The watcher writes it, with those classes of the package tensorboard that import neither TensorFlow nor torch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 FOLDER = "tensorboard"
 VERSION = "brain.Event:2"
-"""What every event file begins with."""
+"""File version in the first event of every event file."""
 
 
 class EventFile:
-    """Appends to an event file, which is made with the first thing that is to be written.
+    """Appends to an event file, which is created at the first write.
 
     Args:
         run: The run directory.
-        complain: Called with a line once, where the file cannot be written; then nothing is.
+        complain: Called with a line once if the file cannot be written; after that, nothing is written.
     """
 
     def __init__(self, run: Path, complain: Callable[[str], object]) -> None:
@@ -36,14 +36,14 @@ class EventFile:
         self._works, self._began_s, self._due_s, self._last = True, time.monotonic(), 0.0, -1
 
     def show(self, state: WatchState, *, at_end: bool = False) -> None:
-        """Writes a point of each series, if it is time for that and a step has ended."""
+        """Writes a point of each series, if one is due and a step has ended since the last one."""
         now, step = time.monotonic(), state.num_steps - 1
         if step > self._last and (at_end or now >= self._due_s):
             self._due_s, self._last = now + max(EVERY_S, (now - self._began_s) * SHARE), step
             self._write(step, state.time_ns / 1e9, lambda: scalars(state))
 
     def tell(self, event: str, finding: WatchFinding) -> None:
-        """Writes a finding that is new or has ended, at the step where it began or ended."""
+        """Writes a finding as text, at the step where it began or, if it has ended, where it ended."""
         step = finding.onset_step if finding.until_step is None else finding.until_step
         self._write(step, time.time(), lambda: [_text(f"distprof findings/{finding.kind}", f"{event}: {finding.text}")])
 
@@ -59,13 +59,13 @@ class EventFile:
             assert self._path is not None
             self._append(self._path, Event(wall_time=wall_s, step=step, summary=Summary(value=values())
                                            ).SerializeToString())
-        except Exception as error:  # noqa: BLE001 (a full disk, a folder that was removed, another tensorboard)
+        except Exception as error:  # noqa: BLE001 (a full disk, a folder that was removed, another version of tensorboard)
             self._works = False
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             self._complain(f"--log-to tensorboard: logging has stopped: {why}")
 
     def _made(self) -> Path:
-        """The file's path, in folders that are made; the run directory is not: it may be gone."""
+        """Returns the path of the file and creates its folders; not the run directory, which may have been removed."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(exist_ok=True)
         number = f"{time.time_ns() // 10**9:010d}"  # TensorBoard reads files in the order of their names
@@ -73,7 +73,7 @@ class EventFile:
         return self._path
 
     def _append(self, path: Path, content: bytes) -> None:
-        """Writes a record; open only meanwhile, as readers follow the file."""
+        """Appends a record; the file is open only during that, as others read it while it grows."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         with path.open("ab") as file:
@@ -81,7 +81,7 @@ class EventFile:
 
 
 def scalars(state: WatchState) -> list[Summary.Value]:
-    """A point of each series; `distprof step/rank 1`."""
+    """Returns a point of each series, with tags such as `distprof step (s)/rank 1`."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     return [Summary.Value(tag=f"{_name(family)}/{of}", simple_value=value) for family, of, value in by_step(state)]

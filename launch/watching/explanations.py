@@ -1,4 +1,4 @@
-"""What else is known of findings while a job runs: what the machine says, the module and the line, and hangs."""
+"""Explains findings while a job runs: machine conditions, module and line from a recording, and hangs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from distprof.merge.text.watch import sentence
 from distprof.summaries.host_file import file_stem
 
 END_S = 20.0
-"""How long the end of the job waits for a recording that is being read."""
+"""Longest time for which the end of the job waits for a recording that is being analysed."""
 
 
 class Explanations:
-    """All of it. A part that fails is left out, and says so in the notes of the state.
+    """All explanations of the findings of a job. A part that fails is left out.
 
     Args:
         run: The run directory.
-        every_s: Seconds between two recordings that the watch asks for; 0 for none, None for as many as usual.
+            every_s: Shortest time between two recordings that the watch requests, in s; 0 for none, None for the
+                default.
     """
 
     def __init__(self, run: Path, every_s: float | None) -> None:
@@ -47,7 +48,7 @@ class Explanations:
         self._notes: list[str] = []
 
     def begin(self) -> None:
-        """Begins to read what this machine says, once a rank is here; also where another host watches the job."""
+        """Starts reading this machine once a rank runs on it, even if the launcher of another host watches the job."""
         if self._reasons is not None or self._notes or not self._ranks() or self._ranks.about is None:
             return
         about = self._ranks.about
@@ -58,12 +59,12 @@ class Explanations:
             self._notes = [f"no readings of this machine: {getattr(error, 'strerror', None) or error}"]
 
     def add(self, state: WatchState, certain: Collection[str], *, running: bool) -> None:
-        """Adds what is known to the state.
+        """Adds explanations to the findings of a state, and a hang if there is one.
 
         Args:
-            state: As of now.
-            certain: Ids of findings that are worth a closer look.
-            running: False at the end of the job, where nobody can be asked any more.
+            state: The current state of the job.
+            certain: Ids of findings that are certain enough for a recording.
+            running: Whether the job runs; at its end, ranks can no longer be asked for a recording.
         """
         if running:
             self._closer.look([one for one in state.findings if one.id in certain])
@@ -79,14 +80,14 @@ class Explanations:
         state.notes += self._notes
 
     def stop(self) -> None:
-        """Ends the reading."""
+        """Stops reading this machine."""
         if self._reasons is not None:
             self._reasons.stop()
 
     def _add_reasons(self, state: WatchState) -> None:
         if self._reasons is None:
             return
-        with suppress(Exception):  # a finding without its reason is worth having
+        with suppress(Exception):  # a finding is useful without its reason
             hosts = {one.rank: one.host for one in state.ranks}
             self._reasons.add_links(state)
             self._why |= {key: why for key, why in self._reasons.explain(state.findings, hosts).items() if why}
@@ -96,31 +97,33 @@ class Explanations:
 
 
 KINDS = ("slow_rank", "slow_host", "slow_link", "slow_group", "regression", "intermittent", "data_stall")
-"""What a recording of a few steps may explain."""
+"""Kinds of findings that a recording of a few steps may explain."""
 
 
 class CloserLooks:
-    """Asks the ranks to record because of a finding, and joins what that told to it.
+    """Requests recordings because of findings, and adds their results to the findings.
 
     Args:
         run: The run directory.
-        policy: When ranks may be asked.
+        policy: Decides when ranks may be asked for a recording.
     """
 
     def __init__(self, run: Path, policy: RequestPolicy) -> None:
         self._run, self._policy = run, policy
         self._asked: tuple[str, int] | None = None
-        """The finding and number of the recording that is under way."""
+        """Finding id and number of the recording in progress; None if there is none."""
         self._reading: threading.Thread | None = None
+        """The thread that analyses this recording."""
         self._told: dict[str, tuple[int, list[Explanation]]] = {}
+        """By finding id: the number of its recording, and what that showed."""
 
     def look(self, findings: Iterable[WatchFinding]) -> None:
-        """Goes on with what is under way, else looks whether something is to be explained. Never fails.
+        """Continues the recording in progress, or requests one for a finding without explanation. Never raises.
 
         Args:
-            findings: Those that are certain by now.
+            findings: The findings that are certain by now.
         """
-        with suppress(OSError, DistprofError):  # a full disk, a job that has ended, another one that was faster
+        with suppress(OSError, DistprofError):  # a full disk, a job that has ended, another request that was faster
             if self._asked is not None:
                 self._go_on(*self._asked)
                 return
@@ -130,7 +133,7 @@ class CloserLooks:
                     return
 
     def join(self, findings: Iterable[WatchFinding]) -> None:
-        """Adds module, line and window to the findings that they are known of."""
+        """Sets module, line and window of the findings for which they are known."""
         for one in findings:
             number, every = self._told.get(one.id, (None, []))
             fits = next((each for each in every if not one.ranks or each.rank in one.ranks), None)
@@ -139,11 +142,11 @@ class CloserLooks:
 
     @property
     def num_told(self) -> int:
-        """Recordings that were read."""
+        """Number of findings with a recording that was analysed."""
         return len(self._told)
 
     def wait(self, seconds: float) -> None:
-        """Lets a recording that is being read be read to its end, at the end of the job."""
+        """Waits at the end of the job until the recording in progress is analysed, at most this long."""
         if self._asked is not None and self._reading is None:
             self.look(())
         if self._reading is not None:
@@ -172,14 +175,15 @@ class CloserLooks:
 
 
 PATIENCE_S = 300.0
-"""How long it may take: many ranks take longer, and processors may be busy with the job."""
+"""Longest time for the analysis of a recording: it grows with the ranks, and the processors may be busy with the
+job."""
 NICE = 10
-"""The job comes first."""
+"""Priority of that process, lower than the job's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The rank that delays the others in a recording, and with what."""
+    """A rank that delays the others in a recording, and the code that does."""
 
     rank: int
     text: str
@@ -188,14 +192,14 @@ class Explanation:
     line: str | None
     """`file.py:33`."""
     gain_ns: float | None
-    """By which a step would be shorter without it."""
+    """By how much a step would be shorter without the delay."""
 
 
 def explained(run: Path, number: int) -> list[Explanation]:
-    """Reads the N-th recording of a run in a process of its own, which has a low priority.
+    """Analyses the N-th recording of a run in a separate process with low priority.
 
     Returns:
-        Ranks that delay the others, the most expensive first; none where no rank does, or that cannot be told.
+        Ranks that delay the others, the most expensive first; empty if no rank does, or the analysis failed.
     """
     found = _findings(window_folder(run, number))
     return [_explanation(one) for one in found if one.get("severity") == "bad" and one.get("rank") is not None]

@@ -1,4 +1,4 @@
-"""Hangs, while they hang: all ranks are asked where they are once no step has ended for long."""
+"""Finds hangs while they last: if no step has ended for long, all ranks are asked for their stacks."""
 
 from __future__ import annotations
 
@@ -21,41 +21,43 @@ from distprof.merge.text.phrases import file_name
 from distprof.merge.text.watch import sentence
 
 LEAST_LIMIT_S, STEPS = 15.0, 20
-"""No step has ended for so long, and for so many usual steps: the job may hang."""
+"""The job may hang if no step has ended for this time, and for this many usual steps."""
 ASK_RATIO = 0.7
-"""Of that time ranks are asked: then they have answered when it is over."""
+"""Ranks are asked for their stacks after this share of that time, so that they have answered when it is over."""
 ANSWER_S, COMPARE_S = 2.5, 2.0
-"""Ranks look every 2 s whether they are asked, and then write; what they do is seen in so much time after that."""
+"""Time in which ranks answer (they look for a request every 2 s), and time after that over which their activity is
+measured."""
 AGAIN_S = (0.0, 3.0, 6.0, 12.0, 24.0)
-"""Pauses after looks that found somebody busy; the last one again and again."""
+"""Pauses after successive checks that found no hang; the last one is repeated."""
 UNSEEN_S = 60.0
-"""Where it is not known whether somebody is busy, or data moves, nothing is said before."""
+"""If it is unknown whether a rank is busy, or data moves, a hang is reported only after this time without a step."""
 MOST_NATIVE = 2
-"""Ranks whose calls below Python are looked at."""
+"""Most ranks whose native stacks are read."""
 MOST_BYTES = 64 << 10
-"""A second, of a host on which nothing moves."""
+"""Bytes per second below which a host counts as moving no data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What was seen once ranks had time to answer; what they do is judged from then on."""
+    """What was seen once ranks had time to answer. Their activity is measured from then on."""
 
     at_s: float
     doing: dict[int, Activity]
     moved_bytes: int
+    """Bytes that this host had sent and received."""
     told: set[int]
-    """Ranks that had answered."""
+    """Ranks that had written their stacks."""
 
 
 class HangSearch:
-    """Looks for the hang of a job; called every second or two."""
+    """Searches for a hang of a job."""
 
     def __init__(self, run: Path, pids: RankPids) -> None:
-        """Begins with a job that goes on.
+        """Starts without a hang.
 
         Args:
             run: The run directory.
-            pids: Gives the process of each rank on this host.
+            pids: Returns the process id of each rank on this host.
         """
         self._run, self._pids = run, pids
         self._asked_s: float | None = None
@@ -63,14 +65,17 @@ class HangSearch:
         self._due_s, self._num_busy = 0.0, 0
         self._number = 0
         self.finding: WatchFinding | None = None
-        """The last hang; `until_step` is set once the job went on."""
+        """The last hang; `until_step` is set once the job continued. None if there was none."""
 
     def look(self, ranks: list[RankState], now_ns: int) -> WatchFinding | None:
-        """The hang as of now; None while none was found.
+        """Continues the search; to be called every second or two.
 
         Args:
-            ranks: As their last rows show them.
-            now_ns: Since the epoch.
+            ranks: States of the ranks from their last rows.
+            now_ns: Current time, in ns since the epoch.
+
+        Returns:
+            The last hang; None if there was none.
         """
         last_ns = max((one.time_ns for one in ranks), default=now_ns)
         still_s, limit_s, now_s = (now_ns - last_ns) / 1e9, _limit_s(ranks), time.monotonic()
@@ -81,7 +86,7 @@ class HangSearch:
         elif self._asked_s is None:
             if now_s >= self._due_s:
                 self._asked_s = now_s
-                with suppress(OSError):  # a full disk: what processes do is known all the same
+                with suppress(OSError):  # a full disk: the activity of processes is still known
                     ask_for_stacks(self._run)
         elif self._first is None:
             if now_s - self._asked_s >= ANSWER_S:
@@ -95,21 +100,21 @@ class HangSearch:
         if self.finding is not None and self.finding.until_step is None:
             self.finding.until_step = self.finding.onset_step
             self.finding.cost_ns = float(last_ns - self.finding.onset_ns)
-            self.finding.text, self.finding.why = sentence(self.finding), []  # where ranks stood is past
+            self.finding.text, self.finding.why = sentence(self.finding), []  # the stacks no longer apply
 
     def _seen(self, ranks: list[RankState], now_s: float) -> _Look:
         return _Look(at_s=now_s, doing={rank: activity(pid) for rank, pid in self._pids().items()},
                      moved_bytes=network_bytes(), told=set(_told(self._run, ranks)))
 
     def _judge(self, ranks: list[RankState], last_ns: int, still_s: float, first: _Look) -> None:
-        """Says that the job hangs, if it does."""
-        self._asked_s = self._first = None  # the next look, if there has to be one, begins anew
+        """Decides whether the job hangs, and if so makes the finding."""
+        self._asked_s = self._first = None  # if it does not hang, the next check starts over
         self._due_s = time.monotonic() + AGAIN_S[min(self._num_busy, len(AGAIN_S) - 1)]
         self._num_busy += 1
         told, now = _told(self._run, ranks), self._seen(ranks, time.monotonic())
         if not told or not first.told <= now.told:
-            return  # a rank that goes on takes back what it told: steps end, and are not written down
-        # a rank may have come to stand before it wrote a row
+            return  # a rank that continues removes its stacks: steps end, but their rows are not written yet
+        # a rank may have stopped before it wrote a row
         world = range(max(one.world_size for one in told.values()))
         every = sorted({*world, *now.doing, *(one.rank for one in ranks)})
         doing = {rank: _doing(first.doing.get(rank), now.doing.get(rank)) for rank in every}
@@ -131,7 +136,7 @@ class HangSearch:
             id=f"hang-{self._number}", kind="hang", ranks=found.culprits, onset_ns=last_ns, text=lines[0],
             why=lines[1:],
             hosts=sorted({one.host for one in ranks if one.rank in found.culprits}),
-            # the steps of a row that no other step follows are written by nobody
+            # the last row may be unwritten, because a row is written only when another step follows
             onset_step=max(min(one.step for one in told.values()), min(one.step for one in ranks) + 1),
             line=next((f"{file_name(frame.file)}:{frame.line}" for frame in places if frame is not None), None))
 
@@ -152,7 +157,7 @@ def _doing(before: Activity | None, now: Activity | None) -> Doing:
 
 
 def ask_for_stacks(run: Path) -> None:
-    """Has every rank write where it is; a request for a recording stays as it is.
+    """Asks every rank to write its stacks; a request for a recording is left unchanged.
 
     Raises:
         OSError: The request cannot be written.
@@ -169,7 +174,7 @@ def ask_for_stacks(run: Path) -> None:
 
 
 def _told(run: Path, ranks: list[RankState]) -> dict[int, Stuck]:
-    """Where ranks are, of those that told since their last step."""
+    """Returns the stacks of the ranks that wrote them since their last step."""
     found: dict[int, Stuck] = {}
     last_ns = {one.rank: one.time_ns for one in ranks}
     for path in run.glob(f"rank*/{STUCK_JSON}"):

@@ -1,4 +1,4 @@
-"""Reads the state of the machine once a second, for at most 1 % of a CPU."""
+"""Reads the state of the machine once a second, with at most 1 % of one CPU."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from distprof.launch.watching.readings.processes import Others, RankPids, Ranks
 from distprof.launch.watching.readings.rates import Values
 
 SHARE = 0.008
-"""Of a processor that readings may take; the rest of a hundredth is for writing them down."""
+"""Share of one processor that readings may use; the rest of 1 % is for writing them."""
 EVERY_S = 1.0
+"""Shortest time between two looks, and between two readings of the same thing."""
 KEPT = 0.7
-"""How much of a known cost stays when a new one is measured."""
+"""Weight of the previous cost in the moving average of the cost of a reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSample:
-    """One moment."""
+    """What was read at one moment."""
 
     time_ns: int
-    """Since the epoch, the clock of this host."""
+    """In ns since the epoch, by the clock of this host."""
     values: Mapping[str, float]
-    """By the columns of `contract/conditions.py`; what is not known, or was not due, is not there."""
+    """Values by the columns of `contract/conditions.py`; without those that are unknown or were not due."""
     others: str
-    """Names of processes that are not of the job and use most processor time; '' for none."""
+    """Names of the processes outside of the job that use most processor time; '' for none."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
     read: Callable[[Values], None]
     cost_s: float = 0.0
-    """Processor time of one look."""
+    """Processor time of one reading, as a moving average."""
     every_s: float = EVERY_S
     due_s: float = 0.0
+    """When it is made next, by the monotonic clock."""
 
 
 class MachineReader:
-    """Reads this machine. One that costs much is read less often; one that fails is not read again."""
+    """Reads this machine. Expensive readings are made less often; one that fails is not made again."""
 
     def __init__(self, pids: RankPids, roots: Callable[[], set[int]] | None = None) -> None:
-        """Finds out what there is to read.
+        """Finds out what can be read.
 
         Args:
-            pids: Gives the process of each rank on this host.
-            roots: Gives processes whose children are of the job as well, such as its launcher; those of ranks are.
+            pids: Returns the process id of each rank on this host.
+            roots: Returns further processes, such as the launcher, that belong to the job with all their descendants.
         """
         others = Others(lambda: {os.getpid(), *pids().values(), *(roots() if roots is not None else ())})
         self._others = others
@@ -59,15 +61,15 @@ class MachineReader:
 
     @property
     def num_readings(self) -> int:
-        """How many are still made."""
+        """Number of readings that are still made."""
         return len(self._readings)
 
     def read(self) -> MachineSample:
-        """Looks at all that is due. Counters are known from the second look on."""
+        """Makes all readings that are due. Rates of counters are known from the second look on."""
         values: Values = {}
         now_s = time.monotonic()
         for reading in list(self._readings):
-            # half a turn early is on time: turns are not exactly a second apart
+            # up to half a look early is on time, because looks are not exactly 1 s apart
             if reading.due_s <= now_s + EVERY_S / 2:
                 self._one(reading, values)
                 reading.due_s = now_s + reading.every_s
@@ -79,7 +81,7 @@ class MachineReader:
         began_s = time.thread_time()
         try:
             reading.read(found)
-        except Exception:  # noqa: BLE001 (this kernel or driver lacks it: it is left out for good)
+        except Exception:  # noqa: BLE001 (this kernel or driver does not support it)
             self._readings.remove(reading)
             return
         values.update(found)
@@ -88,10 +90,10 @@ class MachineReader:
 
 
 def _share_out(readings: list[_Reading]) -> None:
-    """Sets how often each is made, so that all together take their share.
+    """Sets how often each reading is made, so that all together use `SHARE` of a processor.
 
-    What is spent is the sum of cost / interval. For a given sum, intervals that grow with the square root of the cost
-    make the mean wait for news smallest (Lagrange).
+    The processor time per second is the sum of cost / interval. For a given sum, intervals proportional to the square
+    root of the cost minimise the mean interval (Lagrange multipliers).
     """
     low, high = 0.0, 1e6
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""`--metrics PORT`: what is known of a job as Prometheus and OpenMetrics want it, and as `/state.json`."""
+"""`--metrics PORT`: serves the state of a job as Prometheus or OpenMetrics text, and as `/state.json`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 STALLED_S = 10.0
+"""Timeout of a connection that sends or reads nothing."""
 
 
 class Exposed:
     """A collector of `prometheus_client` for one state.
 
     Args:
-        state: None: nothing was seen yet.
+            state: The state; None if no step was watched yet.
     """
 
     def __init__(self, state: WatchState | None) -> None:
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Families of metrics, as Prometheus names them."""
+        """Returns the metric families, named by Prometheus's conventions."""
         return map(_family, families(self._state))
 
 
@@ -50,7 +51,7 @@ def _family(one: Family) -> Metric:
 
 
 def exposition(state: WatchState | None, accept: str) -> tuple[bytes, str]:
-    """The text of all metrics in the format that a scraper accepts, and its type."""
+    """Returns all metrics as text in the format that a scraper accepts, and its content type."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
@@ -61,14 +62,14 @@ def exposition(state: WatchState | None, accept: str) -> tuple[bytes, str]:
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Answers `/metrics` and `/state.json` from `state`, in threads of its own.
+    """Serves `/metrics` and `/state.json` from `state`, in background threads.
 
     Args:
-        host: "" for all addresses of this machine.
-        port: To listen on; 0 for any.
+        host: Address to listen on; "" for all IPv4 addresses of this machine.
+        port: Port to listen on; 0 for any free one.
 
     Raises:
-        OSError: The port is taken, or may not be had.
+        OSError: The port is taken, or not permitted.
     """
 
     daemon_threads = True
@@ -82,18 +83,18 @@ class MetricsServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, name="distprof metrics", daemon=True).start()
 
     def server_bind(self) -> None:
-        """Without asking a name server for the name of this machine, which may take long."""
+        """Binds without looking up the name of this machine, which may take long."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "distprof", self.server_address[1]
 
     def handle_error(self, *_: object) -> None:
-        """Who asked may have gone."""
+        """Ignores errors of a connection: the client may have gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     server: MetricsServer
     server_version, sys_version = "distprof", ""
@@ -118,4 +119,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads an access log here."""
+        """Writes no access log."""

@@ -1,7 +1,7 @@
-"""`--otlp`: sends the series of a job, and its findings as log events, to an OpenTelemetry collector.
+"""`--otlp`: sends the series of a job as metrics, and its findings as log events, to an OpenTelemetry collector.
 
-A thread of its own sends: a collector that hangs holds up nobody. The SDK's exporters read the variables that they
-usually do, like OTEL_EXPORTER_OTLP_HEADERS.
+A background thread sends, so that a collector that hangs delays nothing else. The SDK's exporters read their usual
+environment variables, such as OTEL_EXPORTER_OTLP_HEADERS.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
 
 EVERY_S = 10.0
-"""Between two exports of metrics; events are sent at once."""
+"""Time between two exports of metrics; events are sent at once."""
 EXPORT_S = 4.0
-"""For an export, with all that is tried again."""
+"""Timeout of an export, including retries."""
 MOST_WAITING = 1000
-"""Beyond, events are dropped: nobody takes them."""
+"""Most events that wait; further ones are dropped, as the collector takes none."""
 EVENT = "distprof.finding"
+"""Prefix of the names of events and of their attributes."""
 Told = tuple[str, WatchFinding, int]
-"""new or ended, the finding, and when that was known."""
+"""The event (new, explained or ended), the finding, and when that was known, in ns since the epoch."""
 
 
 class Collector:
-    """Tells a collector what is known.
+    """Sends states and findings to a collector.
 
     Args:
-        endpoint: Its URL, without `/v1/metrics`.
+        endpoint: URL of the collector, without `/v1/metrics`.
         run: The run directory.
-        run_id: Its id.
-        complain: Called with a line on the first failure of each kind, from the thread that sends.
+        run_id: Id of the run.
+        complain: Called with a line at the first failure of each kind, from the thread that sends.
     """
 
     def __init__(self, endpoint: str, run: Path, run_id: str, complain: Callable[[str], object]) -> None:
@@ -59,19 +60,19 @@ class Collector:
         self._thread.start()
 
     def show(self, state: WatchState) -> None:
-        """The newest state; returns at once."""
+        """Sets the state that the next export of metrics sends. Returns at once."""
         with self._changed:
             self._state = state
 
     def tell(self, event: str, finding: WatchFinding) -> None:
-        """A finding that is new or has ended; returns at once."""
+        """Queues an event about a finding (new, explained or ended). Returns at once."""
         with self._changed:
             if len(self._events) < MOST_WAITING:
                 self._events.append((event, msgspec.structs.replace(finding), time.time_ns()))
                 self._changed.notify_all()
 
     def finish(self, patience_s: float) -> bool:
-        """Sends the last state and waits for that, for a while; False where it was not sent by then."""
+        """Sends the last state and waits for that at most this long. Returns False if it was not sent by then."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -81,7 +82,7 @@ class Collector:
     def _work(self) -> None:
         try:
             sender = _Sender(self._endpoint, self._about, self._began_ns)
-        except Exception as error:  # noqa: BLE001 (of the SDK, which is not there or of another version)
+        except Exception as error:  # noqa: BLE001 (the SDK is missing or of another version)
             self._fail(f"{type(error).__name__}: {error}")
             return
         due_s, is_over = time.monotonic(), False
@@ -103,7 +104,7 @@ class Collector:
 
 
 class _Sender:
-    """The SDK's exporters. Each method says why it failed, or ''."""
+    """The SDK's exporters. Each method returns why it failed, or ''."""
 
     def __init__(self, endpoint: str, about: dict[str, str], began_ns: int) -> None:
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -121,11 +122,11 @@ class _Sender:
         logger.propagate = False
 
     def measure(self, state: WatchState) -> str:
-        """Sends all series."""
+        """Sends all series of a state as metrics."""
         return self._outcome(lambda: self._metrics.export(self._data(state)), "metrics")
 
     def log(self, events: Sequence[Told]) -> str:
-        """Sends findings."""
+        """Sends findings as log events."""
         return self._outcome(lambda: self._logs.export([self._record(*one) for one in events]), "findings")
 
     def _outcome(self, export: Callable[[], Any], what: str) -> str:
@@ -158,17 +159,17 @@ class _Sender:
 
 
 class _LastWords(logging.Handler):
-    """What the SDK said last."""
+    """The last message that the SDK logged."""
 
     text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps it."""
+        """Keeps the message."""
         self.text = record.getMessage()
 
 
 def signal_url(endpoint: str, signal: str) -> str:
-    """`http://host:4318` -> `http://host:4318/v1/metrics`."""
+    """Returns the URL for a signal: `http://host:4318` -> `http://host:4318/v1/metrics`."""
     parts = urlsplit(endpoint)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/v1/{signal}"))
 
@@ -184,7 +185,7 @@ def _metric(family: Family, began_ns: int, time_ns: int) -> Metric:
 
 
 def _attributes(finding: WatchFinding) -> Iterator[tuple[str, Any]]:
-    """Its fields, without those that are unknown and its sentence, which is the body."""
+    """Yields the known fields of a finding, except for its sentence, which is the body of the event."""
     for name, value in msgspec.to_builtins(finding).items():
         if name != "text" and value is not None and value != []:
             yield f"{EVENT}.{name}", value

@@ -1,4 +1,4 @@
-"""The folders of a run's ranks as they come, become whole, and are replaced; how far their ranks are."""
+"""The folders of a run's ranks as they appear, are completed and are replaced; and the steps their ranks are in."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from distprof.storage.places import remote
 NAME = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
 
 OPENED_EVERY = 5
+"""Files that seem unchanged are nevertheless opened at every fifth look."""
 LOCAL_EVERY_S = 5.0
-"""Between two looks for ranks of this machine, which may be restarted."""
+"""Time between two searches for ranks on this machine, which may be restarted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,19 +36,19 @@ class _Rank:
     rank: int
     host: str
     inode: int
-    """Of the folder, which keeps it when it is renamed; 0 where it has none."""
+    """Inode of the folder, which a rename does not change; 0 for remote folders, which have none."""
     reader: RankReader
     last: Path | None = None
-    """The file that grew last."""
+    """The file that was modified last."""
     seen: tuple[int, int] | None = None
-    """When a file of the folder came or went, and the size of the last one, as they were when it was read."""
+    """Modification time of the folder, in ns, and size of `last`, when they were last read."""
     unread: int = 0
-    """Looks at which nothing had changed, since the files were opened."""
+    """Number of looks without change since the files were last opened."""
 
     def news(self) -> Piece | None:
-        """What was appended; None where nothing was.
+        """Reads what was appended; None if nothing was.
 
-        Files are opened where something changed, and every few looks: other hosts' sizes may be known late.
+        Files are opened if something seems changed, and every few looks: a file server may report sizes late.
         """
         self.unread += 1
         if self.unread < OPENED_EVERY and self.seen is not None and self.seen == self._signs():
@@ -67,7 +68,7 @@ class _Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What a rank wrote since it was last looked at."""
+    """What a rank wrote since the last look."""
 
     rank: int
     host: str
@@ -75,7 +76,7 @@ class News:
 
 
 class RankFolders:
-    """Looks for ranks, and reads what they append.
+    """Finds the folders of ranks, and reads what they append.
 
     Args:
         run: The run directory. Nothing is written to it.
@@ -83,37 +84,37 @@ class RankFolders:
 
     def __init__(self, run: Path) -> None:
         self.attempt = 0
-        """The latest that was seen: how often torchrun had restarted the job."""
+        """The latest attempt that was seen: how often torchrun had restarted the job."""
         self._run = run
         self._ranks: dict[int, _Rank] = {}
 
     def look(self) -> list[News]:
-        """What is new on all ranks; where a later attempt began, all of that one, and nothing of earlier ones.
+        """Reads what is new on all ranks; if a later attempt began, all of it, and nothing of earlier ones.
 
-        A rank without a `rank.json` is left for later.
+        A rank without a `rank.json` is left for a later look.
         """
         for number, folder, inode in self._found():
             self._take(number, folder, inode)
         found = []
         for one in self._ranks.values():
-            with suppress(OSError):  # it was renamed meanwhile, or removed
+            with suppress(OSError):  # the folder was renamed meanwhile, or removed
                 if (piece := one.news()) is not None:
                     found.append(News(rank=one.rank, host=one.host, piece=piece))
         return found
 
     @property
     def hosts(self) -> dict[int, str]:
-        """Those of the ranks that were found."""
+        """Host name of each rank that was found."""
         return {one.rank: one.host for one in self._ranks.values()}
 
     def _take(self, number: int, folder: Path, inode: int) -> None:
         known = self._ranks.get(number)
         if known is not None and known.inode == inode:
-            known.reader.folder = folder  # it is whole by now
+            known.reader.folder = folder  # renamed, as the rank has finished recording
             return
         try:
             about = rank_json.read(folder / RANK_JSON, RankJson)
-        except DataError:  # it is about to be written, or it is damaged
+        except DataError:  # the file is not written yet, or damaged
             return
         if about.attempt < self.attempt:
             return
@@ -122,7 +123,7 @@ class RankFolders:
         self._ranks[number] = _Rank(rank=number, host=about.host, inode=inode, reader=RankReader(folder))
 
     def _found(self) -> Iterator[tuple[int, Path, int]]:
-        """Number, folder and inode of each; where a rank has two folders, the one that is being written."""
+        """Yields rank, folder and inode of each; of two folders of a rank, the one that is still being written."""
         found: dict[int, tuple[Path, int]] = {}
         for name, inode in sorted(self._entries()):
             fits = NAME.fullmatch(name)
@@ -137,12 +138,12 @@ class RankFolders:
                 return [(child.name, 0) for child in self._run.iterdir()]
             with os.scandir(self._run) as entries:
                 return [(entry.name, entry.inode()) for entry in entries]
-        except OSError:  # the directory was removed
+        except OSError:  # the run directory was removed
             return []
 
 
 class LocalRanks:
-    """Processes of the ranks on this machine.
+    """The processes of the ranks on this machine.
 
     Args:
         run: The run directory.
@@ -154,17 +155,17 @@ class LocalRanks:
         self._pids: dict[int, int] = {}
         self._attempt = 0
         self.about: RankJson | None = None
-        """One of them."""
+        """`rank.json` of one of these ranks; None until there is one."""
 
     def __call__(self) -> dict[int, int]:
-        """Process by rank, as of a few seconds ago."""
+        """Returns the process id of each rank, at most `LOCAL_EVERY_S` old."""
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + LOCAL_EVERY_S
-            # containers of one machine are hosts of their own, with the same kernel
+            # containers of one machine count as different hosts, although their boot id is the same
             here = [about for about in self._every() if about.pid > 0 and (about.boot_id, about.host) == (
                 self._boot_id, self._host)]
             attempt = max((about.attempt for about in here), default=self._attempt)
-            kept = self._pids if attempt == self._attempt else {}  # of a rank whose folder is gone
+            kept = self._pids if attempt == self._attempt else {}  # also ranks whose folders are gone
             self._attempt = attempt
             self._pids = kept | {about.rank: about.pid for about in here if about.attempt == attempt}
             self.about = here[0] if here else self.about
@@ -172,18 +173,18 @@ class LocalRanks:
 
     def _every(self) -> Iterator[RankJson]:
         for path in self._run.glob(f"rank*/{RANK_JSON}"):
-            with suppress(DataError, OSError):  # it is about to be written, or was renamed
+            with suppress(DataError, OSError):  # the file is not written yet, or the folder was renamed
                 yield rank_json.read(path, RankJson)
 
 
 MOST_RANKS = 16
-"""Ranks whose files are read: all ranks of a job are in about the same step."""
+"""Most ranks whose files are read to find the current step: all ranks of a job are in about the same one."""
 RECENT_NS = 60_000_000_000
-"""Steps that ended in so long tell how long a step takes."""
+"""The step time is estimated from the steps that ended within this time."""
 FAST = 0.1
-"""Of them that part is faster: what is to come must not be over before its time."""
+"""Quantile of their step times: a fast step, so that the step of a request is not passed earlier than predicted."""
 CLOCKS_S = 5.0
-"""Clocks of two hosts are taken to differ by no more."""
+"""Clocks of two hosts are assumed to differ by no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,23 +193,23 @@ class LatestStep:
 
     step: int
     age_s: float
-    """How long ago that was, at most."""
+    """Upper bound of the time since then."""
     step_s: float
-    """How long a fast step takes."""
+    """Duration of a fast step."""
 
     @property
     def now(self) -> int:
-        """The last step that may have ended by now."""
+        """Latest step that may have ended by now."""
         return self.step + int(self.age_s / self.step_s)
 
 
 def rank_folders(run: Path) -> list[Path]:
-    """Those of the latest attempt, in the order of ranks; `.partial` where a rank still records."""
+    """Returns the folders of ranks in a run directory, sorted; they end in `.partial` while the rank still records."""
     return sorted(child for child in run.iterdir() if NAME.fullmatch(child.name))
 
 
 def latest_step(run: Path) -> LatestStep | None:
-    """Where the job of a run directory is; None where no rank has noted a step after its passes."""
+    """Returns the latest step of a job; None if no rank has recorded a step after its passes."""
     found = [one for folder in _some(rank_folders(run)) if (one := _of_rank(folder)) is not None]
     if not found:
         return None
@@ -217,7 +218,7 @@ def latest_step(run: Path) -> LatestStep | None:
 
 
 def _some(folders: list[Path]) -> list[Path]:
-    """The first and the last ones of many."""
+    """Returns the first and the last ones of more than `MOST_RANKS`."""
     half = MOST_RANKS // 2
     return folders if len(folders) <= MOST_RANKS else [*folders[:half], *folders[-half:]]
 

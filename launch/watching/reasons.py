@@ -1,4 +1,4 @@
-"""Why: what machines say, kept in files of each host, and joined with what was noticed, while the job runs."""
+"""Reads and stores machine conditions on each host while the job runs, and explains findings by them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from distprof.merge.watch.links import LinkSearch
 from distprof.merge.watch.machines import Conditions
 
 MOMENTS = 20
-"""In a frame, at most."""
+"""Moments per frame."""
 MOST_BYTES = 24 << 20
-"""Of all files of a host: a day and more."""
+"""Largest total size of the files of a host: more than a day."""
 PARTS = 8
-"""The oldest of so many files is removed at a time."""
+"""Number of files that share this size; the oldest is removed when a new one begins."""
 
 
 class ConditionsFile:
-    """The files of a host: appended to, the oldest removed beyond a limit."""
+    """The condition files of a host. New moments are appended, and the oldest file is removed beyond a limit."""
 
     def __init__(self, folder: Path, host: str, most_bytes: int = MOST_BYTES) -> None:
-        """Goes on behind what is there.
+        """Continues with a new file after those that exist.
 
         Args:
-            folder: Of the host; it is created.
-            host: Its name.
-            most_bytes: Of all files together.
+            folder: Folder of the host; it is created.
+            host: Host name.
+            most_bytes: Largest total size of all files.
         """
         self._folder, self._host, self._most_bytes = folder, host, most_bytes
         self._waiting: list[MachineSample] = []
@@ -43,20 +43,20 @@ class ConditionsFile:
         self._number = max((int(path.stem[-3:]) for path in folder.glob(PATTERN)), default=-1) + 1
 
     def add(self, sample: MachineSample) -> None:
-        """Keeps a moment; it is written with those before it.
+        """Adds a moment. Every `MOMENTS` of them are written together.
 
         Raises:
-            OSError: It cannot be written; these moments are lost.
+            OSError: The file cannot be written; these moments are lost.
         """
         self._waiting.append(sample)
         if len(self._waiting) >= MOMENTS:
             self.write()
 
     def write(self) -> None:
-        """Writes what waits.
+        """Writes the moments that wait.
 
         Raises:
-            OSError: As above.
+            OSError: The file cannot be written; these moments are lost.
         """
         waiting, self._waiting = self._waiting, []
         if not waiting:
@@ -71,33 +71,33 @@ class ConditionsFile:
             self._path(self._number - PARTS).unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
-        # after 999 comes 000 again, which was removed long ago
+        # 999 is followed by 000, whose first file was removed long ago
         return self._folder / PATTERN.replace("[0-9]" * 3, f"{number % 1000:03d}")
 
 
 class MachineWatch:
-    """Reads this machine once a second, in a thread: a driver that does not answer holds up nobody else."""
+    """Reads this machine once a second, in a thread of its own, so that a driver that hangs delays nothing else."""
 
     def __init__(self, reader: MachineReader, file: ConditionsFile, told: Callable[[MachineSample], None]) -> None:
-        """Remembers what to do.
+        """Does not start the thread.
 
         Args:
-            reader: What there is to read.
-            file: Where it is kept.
-            told: Is called with each moment, in that thread.
+            reader: Makes the readings.
+            file: Stores them.
+            told: Called with each moment, in that thread.
         """
         self._reader, self._file, self._told = reader, file, told
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._read, name="conditions", daemon=True)
         self.problem: str | None = None
-        """Why nothing is kept any more; the reading goes on."""
+        """Why moments are no longer stored, although reading continues; None while they are."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self, patience_s: float = 2.0) -> None:
-        """Writes what waits, and ends; a reading that does not end in time is left alone."""
+        """Ends the thread and writes the moments that wait; a reading that does not return in time is abandoned."""
         self._over.set()
         self._thread.join(patience_s)
         if not self._thread.is_alive():
@@ -121,7 +121,7 @@ class MachineWatch:
 
 
 def folder_of(run: Path, stem: str) -> Path:
-    """Where a host keeps what it said.
+    """Returns the folder of the condition files of a host.
 
     Args:
         run: The run directory.
@@ -131,24 +131,25 @@ def folder_of(run: Path, stem: str) -> Path:
 
 
 SOON_S, LATER_S = 5.0, 60.0
-"""Between two explanations of a finding: while it is new, and afterwards."""
+"""Time between two searches for the reasons of a finding: while it is new, and afterwards."""
 NEW_S, OLD_S = 120.0, 1200.0
-"""Since its onset: an old one keeps what it has, for what was before it is forgotten."""
+"""Time since its onset up to which a finding is new, and after which its reasons are no longer updated, because the
+readings from before it are dropped."""
 
 
 class Reasons:
-    """Reads this machine, hears of others through the run directory, and explains findings."""
+    """Reads this machine, gets the readings of other hosts from the run directory, and explains findings by them."""
 
     def __init__(self, run: Path, host: str, stem: str, pids: RankPids,
                  roots: Callable[[], set[int]] | None = None) -> None:
-        """Finds out what this machine says.
+        """Finds out what can be read on this machine.
 
         Args:
             run: The run directory.
-            host: The name of this host, as ranks have it.
+            host: Name of this host, as its ranks record it.
             stem: Host and boot id, as `summaries.host_file.file_stem` makes it.
-            pids: Gives the process of each rank of this host.
-            roots: Gives processes whose children are of the job, too, such as its launcher.
+            pids: Returns the process id of each rank on this host.
+            roots: Returns further processes, such as the launcher, that belong to the job with all their descendants.
 
         Raises:
             OSError: The folder of this host cannot be made.
@@ -161,30 +162,30 @@ class Reasons:
         self._due_s: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts reading."""
         self._watch.start()
 
     def stop(self) -> None:
-        """Ends it, and writes down what waits."""
+        """Stops reading, and writes the moments that wait."""
         self._watch.stop()
 
     def add_links(self, state: WatchState) -> None:
-        """Adds pairs of hosts between which data moves slowly."""
+        """Adds slow links between hosts to the findings of a state."""
         self._links.add(state, self._conditions)
 
     @property
     def notes(self) -> list[str]:
-        """What is not kept, and why."""
+        """Why readings are not stored; empty if they are."""
         return [self._watch.problem] if self._watch.problem is not None else []
 
     def explain(self, findings: Iterable[WatchFinding], rank_host: Mapping[int, str],
                 rank_device: Mapping[int, int] | None = None) -> dict[str, list[str]]:
-        """What goes along with each finding that goes on and is due, by its id; others keep what they have.
+        """Returns the reasons of each finding that goes on and is due, by its id. Other findings keep what they have.
 
         Args:
-            findings: As of now.
-            rank_host: The host of each rank.
-            rank_device: The number of each rank's GPU on its host; what the driver says where it is not given.
+            findings: The current findings.
+            rank_host: Host name of each rank.
+            rank_device: Number of each rank's GPU on its host; None: as the driver says.
         """
         now_s, told = time.monotonic(), {}
         due = [one for one in findings if one.until_step is None and self._due_s.get(one.id, 0) <= now_s]

@@ -1,6 +1,6 @@
-"""Requests to the ranks of a running job to record once more, and what became of them.
+"""Requests to the ranks of a running job to record some steps, and the progress of these recordings.
 
-A request is `watch/request.json` of the run directory. All ranks record from the step on that it names, into
+A request is `watch/request.json` in the run directory. All ranks record from the step that it names, into
 `windows/0001` and so on: see `distprof/recording/watch/windows.py`.
 """
 
@@ -26,47 +26,50 @@ from distprof.files import json_text, read_small, told, write_whole
 from distprof.recording.plan import StepPlan
 
 NEWS_S = 5.0
-"""What a rank notes is in its files by then."""
+"""Longest time until a step of a rank is in its files."""
 LEAD_S, SHARED_LEAD_S = 2.0, 5.0
-"""Time in which all ranks read a request; on several hosts, whose file server may tell them of it seconds later."""
+"""Time in which all ranks read a request; the second for several hosts, as a file server may show it seconds late."""
 LEAD_STEPS = 3
+"""Fewest steps between a request and the first recorded step."""
 TRACED, ARRIVING = 3, 20
-"""Steps that are recorded if nobody says how many: enough for the timeline, and to rule out chance."""
+"""Default numbers of steps that are traced, for a timeline, and in which arrivals are recorded, to rule out chance."""
 WINDOW_S = 10.0
-"""Where steps are long, no more than fit into that, but at least `FEWEST`."""
+"""Of long steps, only as many are recorded as fit into this time."""
 FEWEST = 4
+"""But at least this many."""
 EVERY_S = 600.0
-"""Between two requests that nobody asked for, by default."""
+"""Default time between two requests that the watch makes by itself."""
 GIVEN_UP_S = 300.0
-"""Without a change in the folders of a recording, its ranks are taken to be gone."""
+"""A recording whose folders have not changed for this long is given up: its ranks are taken to be gone."""
 LOCK = ".requesting"
+"""Folder in `watch/` that exists while a request is made."""
 LOCK_S = 10.0
-"""Who holds it longer was killed."""
+"""A lock that is held longer is ignored: its holder was killed."""
 
 
 def usual_steps(step_s: float) -> str:
-    """A plan that tells who is late, and where in the script, for steps of this length."""
+    """Returns a plan that shows who is late, and where in the script, for steps of this duration."""
     number = min(max(int(WINDOW_S / step_s), FEWEST), ARRIVING)
     return f"{TRACE}={TRACED},{ARRIVALS}={number}"
 
 
 def ask(run: Path, steps: str, why: str, *, latest_step: int, step_s: float, age_s: float = NEWS_S) -> WindowRequest:
-    """Asks all ranks of a job to record.
+    """Asks all ranks of a job to record some steps.
 
     Args:
         run: The run directory.
-        steps: A plan; passes that it does not name have no steps.
+        steps: A plan. Passes that it does not name get no steps.
         why: `asked`, or the id of a finding.
-        latest_step: A step that had ended.
-        step_s: How long a step takes, in seconds.
-        age_s: How long ago that may have been.
+        latest_step: A step that has ended.
+        step_s: Duration of a step.
+        age_s: Longest time since it ended.
 
     Returns:
-        The request, of which the ranks know by now, or will in time.
+        The request, which is written; the ranks will read it before its first step.
 
     Raises:
-        UsageError: `steps` is no plan.
-        OutputError: An earlier request is not done yet, or nothing can be written there.
+        UsageError: `steps` is not a valid plan.
+        OutputError: An earlier request is not finished yet, or nothing can be written there.
     """
     plan = StepPlan.only(steps)
     lead_s = age_s + (SHARED_LEAD_S if len(_about(run).hosts) > 1 else LEAD_S)
@@ -93,7 +96,7 @@ def _next_number(run: Path, before: WindowRequest | None) -> int:
 
 @contextmanager
 def _alone(run: Path) -> Iterator[None]:
-    """One at a time, on all hosts: making a folder is atomic everywhere."""
+    """Lets one process at a time make a request, on all hosts: creating a folder is atomic on every file system."""
     (run / WATCH).mkdir(exist_ok=True)
     lock, until = run / WATCH / LOCK, time.monotonic() + LOCK_S
     while True:
@@ -112,7 +115,7 @@ def _alone(run: Path) -> Iterator[None]:
 
 
 def latest_request(run: Path) -> WindowRequest | None:
-    """The last request that was made; None where there is none that can be read."""
+    """Returns the last request that was made; None if there is none that can be read."""
     try:
         return msgspec.json.decode(read_small(run / WATCH / REQUEST_JSON), type=WindowRequest)
     except (OSError, msgspec.MsgspecError):
@@ -120,11 +123,11 @@ def latest_request(run: Path) -> WindowRequest | None:
 
 
 class RequestPolicy:
-    """When the watch looks closer by itself: once for a finding, seldom, and never twice at the same time.
+    """Decides when the watch requests a recording by itself: once per finding, rarely, and one at a time.
 
     Args:
-        run: The run directory. What was requested before counts.
-        every_s: Seconds between two requests; infinite for none at all.
+        run: The run directory. The last request in it counts, too.
+        every_s: Shortest time between two requests, in s; infinite for no requests at all.
     """
 
     def __init__(self, run: Path, every_s: float = EVERY_S) -> None:
@@ -134,14 +137,14 @@ class RequestPolicy:
         self._last_s = -math.inf if before is None else _requested_s(run)
 
     def allows(self, finding: str) -> bool:
-        """Whether the ranks may be asked now because of a finding."""
+        """Returns whether a recording may be requested now because of a finding."""
         if finding in self._done or math.isinf(self._every_s) or time.time() - self._last_s < self._every_s:
             return False
         before = latest_request(self._run)
         return before is None or finished(self._run, before.number)
 
     def asked(self, finding: str) -> None:
-        """They were."""
+        """Notes that a recording was requested because of a finding."""
         self._done.add(finding)
         self._last_s = time.time()
 
@@ -153,30 +156,30 @@ def _requested_s(run: Path) -> float:
         return -math.inf
 
 
-# --- what became of one ----------------------------------------------------------------------------------------------
+# --- progress of a recording -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowProgress:
-    """How far the ranks are with a recording."""
+    """The progress of the ranks with a recording."""
 
     of: int
-    """Ranks of the job."""
+    """Number of ranks of the job."""
     read: int = 0
-    """That know of the request."""
+    """Number of ranks that have read the request."""
     written: tuple[int, ...] = ()
-    """That have written everything."""
+    """Ranks that have written all of their files."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Those that recorded nothing, and why."""
+    """Ranks that recorded nothing -> why."""
 
     @property
     def is_over(self) -> bool:
-        """True once no more files come."""
+        """Whether all ranks have written their files or failed."""
         return len(self.written) + len(self.failed) >= self.of
 
 
 def progress(run: Path, number: int) -> WindowProgress:
-    """How far the ranks of a job are with the N-th recording."""
+    """Returns the progress of the ranks of a job with the N-th recording."""
     folder, written, failed, read = window_folder(run, number), list[int](), dict[int, str](), 0
     for one in sorted(folder.glob("rank[0-9]*")):
         read += 1
@@ -189,14 +192,14 @@ def progress(run: Path, number: int) -> WindowProgress:
 
 
 def finished(run: Path, number: int) -> bool:
-    """Whether all ranks have written the N-th recording, as far as they will: also where the job is over, or a rank
-    has noted many more steps without having read the request.
+    """Returns whether no more files of the N-th recording are expected: all ranks have written them or failed, the job
+    is over, or nothing has changed for `GIVEN_UP_S`.
     """
     return progress(run, number).is_over or _about(run).end_ns is not None or _is_given_up(run, number)
 
 
 def _is_given_up(run: Path, number: int) -> bool:
-    """Whether it should have been over long ago: a rank was killed, or has not read the request."""
+    """Returns whether nothing has changed for long: a rank was killed, or has not read the request."""
     try:
         age_s = time.time() - max(path.stat().st_mtime for path in (
             run / WATCH / REQUEST_JSON, *window_folder(run, number).glob("rank*/*")))
@@ -209,12 +212,12 @@ def _why_failed(folder: Path) -> str | None:
     try:
         about = rank_json.read(folder / RANK_JSON, RankJson)
     except DataError:
-        return None  # it is about to be written
+        return None  # the file is not written yet
     return about.why or "no reason is known" if about.status == "failed" else None
 
 
 def _world_size(run: Path) -> int:
-    """Ranks that record into this directory: run.json says it, or their folders do."""
+    """Returns the number of ranks that record into this directory, from `run.json` or their folders."""
     about = _about(run)
     here = sum(1 for _ in run.glob("rank[0-9]*"))
     return here if about.directories or about.world_size is None else about.world_size

@@ -1,4 +1,4 @@
-"""One screen about a job: its ranks, who is late and why, and the findings."""
+"""The screen of `distprof watch`: the ranks of a job, which are late and why, and the findings."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 ONCE_ROWS, ONCE_COLUMNS = 10, 120
+"""Size of the plain screen: rows for ranks, and characters per line."""
 MOST_FINDINGS = 8
+"""Most findings that are shown."""
 FIXED, LEAST_ROWS = 8, 4
-"""Lines that are always there: two about the job, two of the table's head, blank ones, how many more there are."""
+"""Lines that are always used (two about the job, two of the table's head, blank lines, the number of ranks left out),
+and the fewest rows for ranks."""
 
 
 def screen(state: WatchState, title: str, *, columns: int, rows: int) -> Group:
-    """The screen.
+    """Returns the screen of a state.
 
     Args:
-        state: Of the job.
-        title: Where it comes from.
-        columns: Of the terminal.
-        rows: For ranks; where there are more, the worst are shown.
+        state: The state of the job.
+        title: Where the state comes from.
+        columns: Width of the terminal.
+        rows: Most ranks that are shown; of more, the worst.
     """
     from rich.console import Group
     from rich.text import Text
@@ -48,13 +51,13 @@ def screen(state: WatchState, title: str, *, columns: int, rows: int) -> Group:
 
 
 def rows_left(state: WatchState, lines: int) -> int:
-    """How many ranks fit on a screen of so many lines, at least a few."""
+    """Returns how many ranks fit on a screen with this many lines, at least `LEAST_ROWS`."""
     told = sum(1 + len(one.why) for one in state.findings[:MOST_FINDINGS]) or 1
     return max(lines - FIXED - told - len(state.notes), LEAST_ROWS)
 
 
 def plain_screen(state: WatchState, title: str, *, columns: int = ONCE_COLUMNS, rows: int = ONCE_ROWS) -> str:
-    """The same as text without colours."""
+    """Returns the screen as text without colours."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -79,12 +82,12 @@ def _head(state: WatchState, title: str) -> list[tuple[str, str]]:
 
 
 def number_of(number: int, noun: str) -> str:
-    """10000 -> "10,000 steps"."""
+    """Returns a number with a noun: 10000 -> "10,000 steps"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _findings(state: WatchState) -> list[Text]:
-    """Those that go on before those that ended, the newest first."""
+    """Returns the lines of findings: those that go on before those that ended, the newest first."""
     from rich.text import Text
 
     ordered = sorted(state.findings, key=lambda one: (one.until_step is not None, -one.onset_ns))
@@ -101,7 +104,7 @@ def _findings(state: WatchState) -> list[Text]:
 
 
 def _clock(time_ns: int) -> str:
-    """When it began, by the clock on the wall here; with the day where that was not today."""
+    """Returns a time as local time of day, with the date if it is not today."""
     then = time.localtime(time_ns / 1e9)
     is_today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)
@@ -109,24 +112,27 @@ def _clock(time_ns: int) -> str:
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS, FEW_POINTS = 20, 10
-"""Bars of a sparkline where there is room, and where there is little."""
+"""Bars of a sparkline if there is room, and if there is little."""
 LEAST_SPREAD = 1.25
-"""Of the scale of sparklines, so that noise does not look like mountains."""
+"""Smallest ratio of the ends of the sparklines' scale, so that noise does not look like a problem."""
 GAP = 3
+"""Characters between two columns."""
 LONGEST_HOST, LONGEST_LATE, LEAST_LATE = 20, 44, 18
+"""Characters to which host names and `late by` are cut, and to which `late by` may be narrowed."""
 LATE = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
 """Kinds that make a rank late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """What may be shown of ranks."""
+    """A column that may be shown."""
 
     title: str
     importance: int
-    """Columns of the least are left out first; those of 0 never."""
+    """If there is too little room, columns with the largest number are left out first, those with 0 never."""
     cells: list[str]
     is_words: bool = False
+    """Whether cells are text, which is aligned left."""
 
     @property
     def width(self) -> int:
@@ -134,7 +140,7 @@ class _Column:
 
 
 def rank_table(state: WatchState, shown: Sequence[RankState], columns: int) -> Table:
-    """A row for each of these ranks, in a terminal of so many columns."""
+    """Returns a table with a row for each of these ranks, for a terminal of this width."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -155,7 +161,7 @@ def rank_table(state: WatchState, shown: Sequence[RankState], columns: int) -> T
 
 
 def _fitting(every: list[_Column], columns: int) -> list[_Column]:
-    """Those for which there is room, in their order; the last one may be cut."""
+    """Returns the columns for which there is room, in their order; the last one may be narrowed."""
     kept = list(every)
     while sum(min(one.width, LEAST_LATE) if one.title == "late by" else one.width for one in kept) \
             + GAP * (len(kept) - 1) > columns and (left := [one for one in kept if one.importance]):
@@ -164,7 +170,7 @@ def _fitting(every: list[_Column], columns: int) -> list[_Column]:
 
 
 def _columns(state: WatchState, shown: Sequence[RankState], late: list[str], points: int) -> list[_Column]:
-    """All of which something is known."""
+    """Returns all columns in which a value is known."""
     least, most = _scale(shown)
 
     def of(title: str, importance: int, cell: Callable[[RankState], str], *, is_words: bool = False) -> _Column:
@@ -189,12 +195,12 @@ def _columns(state: WatchState, shown: Sequence[RankState], late: list[str], poi
 
 
 def active(state: WatchState) -> list[WatchFinding]:
-    """Findings that go on."""
+    """Returns the findings that go on."""
     return [one for one in state.findings if one.until_step is None]
 
 
 def late_by(state: WatchState, rank: int) -> str:
-    """What a rank costs each step by what goes on now, and in which part of it: `+18.00 ms, forward`."""
+    """Returns what a rank costs per step according to current findings, and where: `+18.00 ms, forward`."""
     mine = [one for one in active(state) if rank in one.ranks and one.kind in LATE]
     worst = max(mine, key=lambda one: one.per_step_ns or 0.0, default=None)
     if worst is None:
@@ -204,7 +210,8 @@ def late_by(state: WatchState, rank: int) -> str:
 
 
 def worst_first(state: WatchState) -> list[RankState]:
-    """Ranks with findings that go on, what costs most first; then those behind; then those that others wait for."""
+    """Returns ranks sorted: by the cost of findings that go on, then those in the earliest step, then those that others
+    wait for."""
     cost = dict[int, float]()
     for finding in active(state):
         for rank in finding.ranks:
@@ -218,14 +225,15 @@ def worst_first(state: WatchState) -> list[RankState]:
 
 
 def _scale(ranks: Sequence[RankState]) -> tuple[float, float]:
-    """Least and most of the sparklines, which have one scale so that ranks can be compared."""
+    """Returns the ends of the scale of the sparklines, which is the same for all ranks, so that they can be
+    compared."""
     every = [value for one in ranks for value in one.recent_ns]
     least = min(every, default=0.0)
     return least, max(max(every, default=0.0), least * LEAST_SPREAD)
 
 
 def sparkline(values: Sequence[float], least: float, most: float, points: int) -> str:
-    """The last values as bars of 8 heights, a column for each of so many parts of equal length: its largest value."""
+    """Returns values as at most `points` bars of 8 heights, each for the largest of an equal number of values."""
     if not values:
         return UNKNOWN
     count = min(points, len(values))

@@ -1,4 +1,4 @@
-"""Body of `distprof trigger`: asks the ranks of a running job to record, and waits for their files."""
+"""Implements `distprof trigger`: asks the ranks of a running job to record, and waits for their files."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from distprof.terminal import quoted
 from distprof.units import counted, spans
 
 LOOK_AGAIN_S = 0.1
+"""Time between two looks at the progress."""
 WITHOUT_STEP_S = 15.0
-"""Without a step for longer, and longer than `WITHOUT_STEPS` of them, a job stands still."""
+"""A job in which no step has ended for this long, and for `WITHOUT_STEPS` steps, has ended or hangs."""
 WITHOUT_STEPS = 20
 FIRST_STEPS_S = 600.0
-"""In which ranks are done with their passes, which take longer where steps do."""
+"""Longest wait for the end of the passes."""
 READ_S = 15.0
-"""In which ranks read a request, however slow their file server is."""
+"""Longest time until ranks have read a request, even with a slow file server."""
 WRITE_S = 60.0
-"""In which they write what they recorded."""
+"""Longest time in which ranks write what they recorded."""
 SLOWER = 4
-"""Steps that are recorded may take so many times as long as the fastest others."""
+"""A recorded step may take up to this many times as long as a fast one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggered:
-    """What became of a request."""
+    """A request and its result."""
 
     request: WindowRequest
     folder: Path
     done: WindowProgress
-    """As far as it was waited for."""
+    """Progress when waiting ended."""
 
     def document(self) -> dict[str, Any]:
-        """The answer of `--json`."""
+        """Returns the output of `--json`."""
         return {"number": self.request.number, "first_step": self.request.first_step, "steps": self.request.steps,
                 "run": os.fspath(self.folder), "complete": self.done.is_over and not self.done.failed,
                 **asdict(self.done)}
@@ -57,15 +58,15 @@ def trigger(run: Path, steps: str, *, waits: bool, tell: Callable[[str], None]) 
 
     Args:
         run: The run directory.
-        steps: A plan; '' for the usual one.
+        steps: A plan; '' for the default.
         waits: Whether to wait until the ranks have written their files.
-        tell: Takes a line about how far they are.
+        tell: Called with a line about the progress.
 
     Raises:
         DataError: There is no such run, its job is over, or nothing reads requests.
-        UsageError: `steps` is no plan.
-        OutputError: The run belongs to somebody else, an earlier recording is not done, nothing can be written there,
-            or no rank recorded anything.
+        UsageError: `steps` is not a valid plan.
+        OutputError: The run belongs to another user, an earlier recording is not finished, nothing can be written
+            there, or no rank recorded anything.
     """
     if steps:
         StepPlan.only(steps)
@@ -87,11 +88,11 @@ def trigger(run: Path, steps: str, *, waits: bool, tell: Callable[[str], None]) 
 
 
 def _check_running(run: Path) -> None:
-    """Looks whether a run is that of a job that goes on, and of this user.
+    """Checks that a run is that of a running job of this user.
 
     Raises:
-        DataError: There is none, or it is over.
-        OutputError: It is somebody else's.
+        DataError: There is no such run, or its job is over.
+        OutputError: The run belongs to another user.
     """
     if remote(run) is not None:
         raise DataError(f"{run} is not a directory on this machine, and its ranks do not look there",
@@ -119,7 +120,7 @@ def _name(user: int) -> str:
 
 
 def _wait_for_first_steps(run: Path, tell: Callable[[str], None]) -> None:
-    """Ranks that still record their first steps read no requests; behind them they soon write where they are.
+    """Waits until ranks have finished their passes, during which they read no requests, and written a later step.
 
     Raises:
         DataError: The job ended meanwhile.
@@ -140,10 +141,10 @@ def _records_first_steps(run: Path) -> bool:
 
 
 def _latest(run: Path) -> LatestStep:
-    """Where the job is.
+    """Returns the latest step of a job.
 
     Raises:
-        DataError: Nothing tells, so nothing would read a request either.
+        DataError: It is unknown, or no step has ended for long, so no rank would read a request.
     """
     latest = latest_step(run)
     if latest is None:
@@ -160,13 +161,13 @@ def _latest(run: Path) -> LatestStep:
 
 def _waited(run: Path, request: WindowRequest, latest: LatestStep, in_s: float,
             tell: Callable[[str], None]) -> WindowProgress:
-    """How far the ranks came until no more files are to be expected."""
+    """Waits until no more files are expected, and returns the progress at that time."""
     num_steps = StepPlan.only(request.steps).num_steps
     recorded_by = time.monotonic() + in_s + SLOWER * num_steps * latest.step_s + READ_S
     until, said = recorded_by + WRITE_S, ""
     while True:
         found, now = progress(run, request.number), time.monotonic()
-        is_over = _is_over(run)  # after the look, so that nothing is written behind it
+        is_over = _is_over(run)  # after reading the progress, so that no file is missed
         text = _progress(found)
         if text != said:
             said = text
@@ -187,14 +188,14 @@ def _progress(found: WindowProgress) -> str:
 
 
 def _why(found: WindowProgress) -> str:
-    """Why ranks recorded nothing."""
+    """Returns why ranks recorded nothing."""
     if found.failed:
         return next(iter(found.failed.values()))
     return "they did not read the request, or the job ended" if not found.read else "the job ended, or hangs"
 
 
 def lines_of(found: Triggered) -> list[str]:
-    """The answer for people: where the files are, and which commands come next."""
+    """Returns the output for people: where the files are, and which commands show them."""
     done, where = found.done, quoted(found.folder)
     if not done.written:
         return [where]

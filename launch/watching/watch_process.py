@@ -1,4 +1,4 @@
-"""The launcher's handle of the watcher: started with the job, asked at its end; it never holds up the job."""
+"""The launcher's handle of the watcher process: started with the job, asked at its end; it never delays the job."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from distprof.terminal import quoted, say
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
            "from distprof.launch.watching.watcher import main; main()")
-"""Imports what this process would import, and not what lies in the working directory, as `-m` does."""
+"""Code of the watcher process. It imports from the same paths as this process; `-m` would add the working
+directory."""
 PATIENCE_S = 30.0
-"""For the last look, in which all that is left is read; a large job takes a few seconds."""
+"""Timeout of the last look, which reads all remaining data; a large job takes a few seconds."""
 
 
 class WatchProcess:
     """A process that watches the steps of a job.
 
     Args:
-        order: What it is to do.
-        program: What it runs; another one in tests.
+        order: What to watch, and whom to tell.
+        program: Code that the process runs.
     """
 
     def __init__(self, order: WatchOrder, program: str = PROGRAM) -> None:
@@ -51,7 +52,7 @@ class WatchProcess:
         environ = {name: value for name, value in os.environ.items()
                    if not name.startswith("DISTPROF_") or name == "DISTPROF_DEBUG"}
         environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-        try:  # a session of its own: what a terminal sends to the job does not end it
+        try:  # in a session of its own, so that signals from the terminal do not end it
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, start_new_session=True,
                 stderr=None if os.environ.get("DISTPROF_DEBUG") else subprocess.DEVNULL)
@@ -63,7 +64,7 @@ class WatchProcess:
             self._kill()
 
     def finish(self) -> list[str]:
-        """What there is to say of the whole job; where the watcher is gone, that is said here. Never fails."""
+        """Returns lines about the whole job; prints a message if the watcher ended early or crashed. Never raises."""
         if self._process is None:
             return []
         with suppress(Exception):
@@ -76,14 +77,14 @@ class WatchProcess:
         return self._end.lines
 
     def _ask(self) -> None:
-        """Tells the watcher that the job is over, and waits for its last word."""
+        """Tells the watcher that the job is over, and waits for its last message."""
         assert self._process is not None and self._reader is not None
         try:
             with ended_by_signals():
                 self._write(END)
                 self._reader.join(PATIENCE_S)
         except Ended:
-            self._end = Message(kind="end", lines=[])  # nobody waits for it
+            self._end = Message(kind="end", lines=[])  # the user does not want to wait for it
         if self._reader.is_alive():
             self._process.kill()
             self._reader.join()
@@ -96,7 +97,7 @@ class WatchProcess:
         return "" if not code else f" (exit code {code})" if code > 0 else f" (signal {-code})"
 
     def _read(self) -> None:
-        """Says what the watcher tells, until it ends."""
+        """Prints the watcher's messages until it ends."""
         assert self._process is not None and self._process.stdout is not None
         with suppress(Exception):
             for line in self._process.stdout:
@@ -108,14 +109,14 @@ class WatchProcess:
 
     def _write(self, content: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the watcher has ended
             self._process.stdin.write(content)
             self._process.stdin.flush()
 
     def _close(self) -> None:
         assert self._process is not None
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what it did not read is lost
+            with suppress(OSError):  # what the watcher did not read is lost
                 if pipe is not None:
                     pipe.close()
 
@@ -129,7 +130,7 @@ class WatchProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the flags of a job say of its watch."""
+    """The flags of a job that concern its watch."""
 
     metrics: str | None
     on_finding: str | None
@@ -138,7 +139,7 @@ class Wanted:
     window_every_s: float | None
 
     def of(self, run: Path, run_id: str, *, is_alone: bool) -> WatchOrder:
-        """The same of a run directory."""
+        """Returns the order to the watcher for a run directory."""
         return WatchOrder(directory=os.fspath(run.absolute()), run_id=run_id, is_alone=is_alone, metrics=self.metrics,
                           on_finding=self.on_finding, otlp=self.otlp, log_to=self.log_to,
                           window_every_s=self.window_every_s)
@@ -146,10 +147,10 @@ class Wanted:
 
 def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: str | None = None,
            log_to: LogTo | None = None, window_every: str | None = None, is_on: bool) -> Wanted | None:
-    """Checks the flags before the job begins; None where nothing is to be watched.
+    """Checks the flags before the job starts. Returns None if the job is not to be watched.
 
     Raises:
-        UsageError: One of them is wrong, needs a package that is missing, or makes no sense without a watch.
+        UsageError: A flag is wrong, needs a package that is missing, or needs the watch, which is off.
     """
     flags = {"--metrics": metrics, "--on-finding": on_finding, "--otlp": otlp, "--log-to": log_to,
              "--window-every": window_every}
@@ -175,7 +176,7 @@ def wanted(*, metrics: str | None = None, on_finding: str | None = None, otlp: s
 def _expect(module: str, flag: str, package: str, extra: str) -> None:
     try:
         found = find_spec(module)
-    except ImportError:  # a package around it is missing
+    except ImportError:  # a parent package is missing
         found = None
-    if found is None or found.origin is None:  # a folder like wandb/, which that leaves where jobs ran, is no package
+    if found is None or found.origin is None:  # a namespace package: the folder wandb/ that wandb leaves where jobs ran
         raise UsageError(f"{flag} needs the package {package}", hint=f"pip install 'distprof[{extra}]'")

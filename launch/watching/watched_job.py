@@ -1,4 +1,4 @@
-"""A job as the files of its ranks show it, while it runs and afterwards, or as its launcher tells it."""
+"""The state of a job from the files of its ranks, while it runs and afterwards, or from its launcher."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from distprof.storage.places import place, remote
 from distprof.terminal import quoted
 
 QUIET_S = 60.0
-"""A job whose end nobody noted and whose ranks wrote nothing for so long has ended."""
+"""A job without a noted end has ended if its ranks wrote nothing for this long."""
 
 
 class Engine(Protocol):
-    """What notices; `JobWatch` is the one there is."""
+    """What makes the findings: `JobWatch`, or a stand-in of tests."""
 
     def add_rank(self, rank: int, host: str) -> None:
-        """A rank that was not known at the start."""
+        """Adds a rank."""
 
     def add(self, rank: int, piece: Piece) -> None:
-        """What a rank wrote."""
+        """Takes what a rank wrote."""
 
     def findings(self) -> list[WatchFinding]:
-        """What was noticed by now."""
+        """Returns the findings so far."""
 
     def state(self, now_ns: int, *, run_id: str, running: bool) -> WatchState:
-        """All that is known."""
+        """Returns the current state of the job."""
 
 
 class MakesEngine(Protocol):
-    """Makes one for the ranks that are known, by their hosts."""
+    """Makes an engine for the known ranks."""
 
     def __call__(self, hosts: Mapping[int, str]) -> Engine:
-        """A new one."""
+        """Returns a new engine, for ranks with these host names."""
 
 
 class WatchedJob:
@@ -54,7 +54,7 @@ class WatchedJob:
 
     Args:
         run: The run directory.
-        engine: Another one than `JobWatch`.
+        engine: Used instead of `JobWatch`.
     """
 
     def __init__(self, run: Path, engine: MakesEngine | None = None) -> None:
@@ -65,13 +65,13 @@ class WatchedJob:
 
     @property
     def is_seen(self) -> bool:
-        """Whether a rank wrote anything."""
+        """Whether any rank has written something."""
         return bool(self._ranks)
 
     def look(self) -> bool:
-        """Reads what is new; True where there was anything."""
+        """Reads what is new. Returns whether there was anything."""
         news = self._folders.look()
-        if self._folders.attempt != self._attempt:  # its steps begin anew
+        if self._folders.attempt != self._attempt:  # steps of a new attempt are watched from the start
             self._attempt, self._ranks, self._engine = self._folders.attempt, set(), None
         for one in news:
             self._engine = self._engine or self._make({})
@@ -82,11 +82,11 @@ class WatchedJob:
         return bool(news)
 
     def state(self, run_id: str, *, running: bool) -> WatchState:
-        """What is known now, once a rank was seen; findings have their sentences."""
+        """Returns the current state, with the sentences of findings; only once `is_seen`."""
         assert self._engine is not None
         state = self._engine.state(time.time_ns(), run_id=run_id, running=running)
         for finding in state.findings:
-            finding.text = _sentence(finding)  # what it costs grows
+            finding.text = _sentence(finding)  # its cost has grown
         if self._attempt:
             state.notes.append(f"torchrun restarted the job {self._attempt} times: this is the last attempt"
                                if self._attempt > 1 else "torchrun restarted the job: this is the last attempt")
@@ -94,7 +94,7 @@ class WatchedJob:
 
 
 def is_running(run: Path) -> bool:
-    """Whether a job goes on, where no watcher tells."""
+    """Returns whether a job without a watcher is running."""
     try:
         if rank_json.read(run / RUN_JSON, RunJson).end_ns is not None:
             return False
@@ -108,7 +108,7 @@ def is_running(run: Path) -> bool:
 
 
 def run_id_of(run: Path) -> str:
-    """The id of a run; '' where it has none."""
+    """Returns the id of a run; '' if it has none."""
     try:
         return rank_json.read(run / RUN_JSON, RunJson).run_id
     except DataError:
@@ -129,20 +129,23 @@ def _sentence(finding: WatchFinding) -> str:
 
 LAUNCHER = re.compile(r"(?:https?://)?(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})/?")
 ANSWER_S = 5.0
+"""Timeout of a request to a launcher."""
 NOT_YET = 503
+"""Status code of a launcher before the first step was watched."""
 
 
 class Source(Protocol):
-    """Tells the state of a job whenever it is asked."""
+    """A source of the state of a job."""
 
     title: str
+    """Names the source for people."""
 
     def state(self) -> WatchState | None:
-        """What is known now; None where no step was watched yet.
+        """Returns the current state; None if no step was watched yet.
 
         Raises:
             DataError: There is no such run, or it cannot be read.
-            StorageError: Nobody answers.
+            StorageError: The launcher does not answer.
         """
 
 
@@ -166,13 +169,13 @@ class LauncherSource:
             reason = getattr(error, "reason", error)
             raise StorageError(f"{self.title} does not answer: {getattr(reason, 'strerror', None) or reason}",
                                hint="is the job running, with --metrics PORT?") from error
-        except ValueError as error:  # what answers does not speak HTTP
+        except ValueError as error:  # the answer is not HTTP
             raise DataError(f"{self.title} is no launcher with --metrics") from error
         return decoded(content, self._url)
 
 
 class RunSource:
-    """A run directory: what the watcher of its launcher wrote, or what its files show where there is none.
+    """A run directory: the state that the launcher's watcher wrote, or, without one, the state from the ranks' files.
 
     Args:
         run: The directory, or its URL.
@@ -197,15 +200,15 @@ class RunSource:
         return written
 
     def _refreshed(self) -> Path:
-        """A URL is listed again."""
+        """Returns the directory; of a URL, with a fresh listing."""
         return self._run if remote(self._run) is None else place(str(self._run))
 
 
 def source_of(text: str) -> Source:
-    """What a user named.
+    """Returns the source that a user named.
 
     Raises:
-        UsageError: A URL that nothing can read.
+        UsageError: It is a URL that cannot be read.
     """
     launcher = LAUNCHER.fullmatch(text)
     if launcher is not None and (is_url(text) or not Path(text).exists()):

@@ -1,6 +1,6 @@
-"""The process beside a job that reads what its ranks append, and says what is new. Never imports torch.
+"""The watcher: a process beside a job that reads what ranks append, and reports findings. It never imports torch.
 
-Its standard input begins with an order and ends with the launcher: `watcher_protocol.py`.
+Its standard input begins with an order and ends when the launcher does: `watcher_protocol.py`.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ if TYPE_CHECKING:
     from distprof.launch.watching.watched_job import MakesEngine, WatchedJob
 
 EVERY_S, LONGEST_S = 1.0, 5.0
-"""Between the begins of two looks: as a rule, and at most where looking takes long."""
+"""Time from the start of one look to the next: normally, and at most if looks take long."""
 WRITTEN_EVERY_S = 1.0
-"""The state is written about that often, so that it is seen that somebody watches."""
+"""The state is written about this often even without a new look, which shows that the watcher is alive."""
 SHARE = 0.05
-"""Of a processor that looking may take before it happens less often."""
+"""Share of a processor that looks may use; beyond it, they become less frequent."""
 LOW_PRIORITY = 10
-"""On a machine that is busy with the job a tenth of a processor is left; with 19, not enough to be in time."""
+"""Niceness. On a machine that is busy with the job, it leaves the watcher a tenth of a processor; 19 would leave too
+little to be in time."""
 MOST_SAID = 20
-"""Findings that are said while the job runs, and at its end."""
+"""Most findings that are printed, during the job and in the last look."""
 EXPLAINS_S = 6.0
+"""Explanations are imported this long after ranks began to write, so that short jobs do without."""
 PATIENCE_S = 5.0
-"""For `--on-finding`, and for `--otlp`, after the job."""
+"""Longest wait after the job for `--on-finding`, and again for `--otlp`."""
 
 
 def main(engine: MakesEngine | None = None) -> None:
-    """Watches a run directory as the order on standard input says, until that ends."""
+    """Watches a run directory as the order on standard input says, until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(LOW_PRIORITY)
@@ -65,7 +67,7 @@ def main(engine: MakesEngine | None = None) -> None:
         watcher = Watcher(order, engine) if order is not None else None
         if watcher is not None:
             _watch(watcher, inbox)
-    except Exception as error:  # noqa: BLE001 (the launcher says it)
+    except Exception as error:  # noqa: BLE001 (the launcher prints it)
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
         tell("crash", f"{type(error).__name__}: {error}")
@@ -89,25 +91,25 @@ def _watch(watcher: Watcher, inbox: Inbox) -> None:
 
 
 class Inbox:
-    """Standard input, as it comes from the launcher."""
+    """Standard input from the launcher."""
 
     def __init__(self, file: int) -> None:
         self._file, self._content, self._is_over = file, b"", False
 
     @property
     def ended_well(self) -> bool:
-        """The launcher said that the job is over."""
+        """Whether the launcher wrote that the job is over."""
         return self._content.endswith(END)
 
     def order(self) -> WatchOrder | None:
-        """What is to be done; None where the launcher ended before it said so."""
+        """Waits for the order; None if the launcher ended before it wrote one."""
         while b"\n" not in self._content:
             if self.has_ended(3600) and b"\n" not in self._content:
                 return None
         return msgspec.json.decode(self._content.partition(b"\n")[0], type=WatchOrder)
 
     def has_ended(self, patience_s: float) -> bool:
-        """Waits for more, at most that long; True once there is no more to do."""
+        """Waits for input, at most this long. Returns whether the launcher has ended or the job is over."""
         if self._is_over or self.ended_well:
             return True
         ready, _, _ = select.select([self._file], [], [], max(patience_s, 0))
@@ -118,7 +120,7 @@ class Inbox:
 
 
 def tell(kind: str, *lines: str) -> None:
-    """Sends the launcher a message; one that is gone hears nothing."""
+    """Sends the launcher a message; ignores that it is gone."""
     content = memoryview(msgspec.json.encode(msgspec.convert({"kind": kind, "lines": list(lines)}, Message)) + b"\n")
     with _TELLING, suppress(OSError):
         while content:
@@ -129,11 +131,11 @@ _TELLING = threading.Lock()
 
 
 class Watcher:
-    """All that is done at each look.
+    """Does the work of the watcher process, look by look.
 
     Args:
-        order: What the launcher wants.
-        engine: Another one than `JobWatch`.
+        order: The launcher's order.
+        engine: Used instead of `JobWatch`.
     """
 
     def __init__(self, order: WatchOrder, engine: MakesEngine | None = None) -> None:
@@ -158,18 +160,18 @@ class Watcher:
         self._job: WatchedJob | None = None
         self._explanations: Explanations | None = None
         self._since_s: float | None = None
-        """When a rank was seen to have written something."""
+        """When a rank was first seen to have written something, by the monotonic clock."""
         self._seen_s: dict[str, float] = {}
-        """When findings were seen first."""
+        """When each finding was first seen, by id."""
         self._ended: dict[str, bool] = {}
-        """Findings that were told, and whether it was told that they ended."""
+        """By id, for the findings that were reported: whether their end was reported, too."""
         self._explained_ids = set[str]()
-        """Those of which module and line were told."""
+        """Ids of the findings whose module and line were reported."""
         self._num_said = 0
         self._state: WatchState | None = None
 
     def look(self, *, running: bool = True) -> None:
-        """Reads, notices, writes and tells what is new."""
+        """Reads what is new, searches for problems, writes the state, and reports new findings."""
         if self._explanations is None and running and any(self._run.glob("rank*/watch-*.bin")):
             self._explain()
         if self._explanations is not None:
@@ -197,7 +199,7 @@ class Watcher:
                 self._tell(finding)
 
     def _explain(self) -> None:
-        """Large things are imported once ranks have written for a while: a short job needs none of it."""
+        """Starts the explanations once ranks have written for `EXPLAINS_S`: their imports are large."""
         self._since_s = self._since_s or time.monotonic()
         if time.monotonic() - self._since_s < EXPLAINS_S:
             return
@@ -206,20 +208,20 @@ class Watcher:
         self._explanations = Explanations(self._run, self._order.window_every_s)
 
     def _explained(self, state: WatchState, *, running: bool) -> set[str]:
-        """Adds to the findings what else is known of them; gives the ids of those that may be told."""
+        """Adds explanations to the findings. Returns the ids of those that are certain enough to be reported."""
         certain = certain_findings(state.findings, self._seen_s, running=running)
         if self._explanations is not None:
             self._explanations.add(state, certain, running=running)
-        return certain_findings(state.findings, self._seen_s, running=running)  # there are more by now
+        return certain_findings(state.findings, self._seen_s, running=running)  # a hang may have been added
 
     def write_again(self) -> None:
-        """Writes what was known at the last look: there is no time for another one yet."""
+        """Writes the state of the last look again, with the current time."""
         if self._job is not None and self._state is not None and self._claim.holds():
             self._state.time_ns = time.time_ns()
             self._write(self._state)
 
     def finish(self) -> list[str]:
-        """Looks once more, when all ranks have ended; what is to be said of the whole job."""
+        """Takes a last look, after all ranks have ended. Returns lines about the whole job."""
         self.look(running=False)
         if self._alerts is not None and not self._alerts.finish(PATIENCE_S):
             tell("say", "not all findings were delivered to --on-finding in time")
@@ -236,25 +238,25 @@ class Watcher:
         return self._state is None or logged_file(self._run, self._order.log_to).exists()
 
     def release(self) -> None:
-        """Lets the watcher of another host go on."""
+        """Stops reading the machine, and lets the watcher of another host take over."""
         if self._explanations is not None:
             self._explanations.stop()
         self._claim.release()
 
     def _begin(self) -> bool:
-        """Makes the job once a rank wrote something; until then nothing large is imported."""
+        """Starts watching once a rank has written something, as the imports are large. Returns whether it has."""
         if not any(self._run.glob("rank*/watch-*.bin")):
             return False
         from distprof.launch.watching.watched_job import WatchedJob
 
         earlier = None if self._order.is_alone else _last_state(self._run)
         for finding in earlier.findings if earlier is not None else ():
-            self._ended[finding.id] = finding.until_step is not None  # the watcher before this one told it
+            self._ended[finding.id] = finding.until_step is not None  # the previous watcher reported it
         self._job = WatchedJob(self._run, self._engine)
         return True
 
     def _write(self, state: WatchState) -> None:
-        with suppress(OSError):  # a full disk, or the directory was removed: what is new is said all the same
+        with suppress(OSError):  # a full disk, or the directory was removed: findings are still reported
             write_state(self._run, state)
 
     def _show(self, state: WatchState | None) -> None:
@@ -263,7 +265,7 @@ class Watcher:
             self._server.state = self._state
 
     def _tell(self, finding: WatchFinding) -> None:
-        if finding.kind == "pauses":  # every job has some; the end sums them up
+        if finding.kind == "pauses":  # every job has some; the lines at the end sum them up
             return
         is_new, has_ended = finding.id not in self._ended, finding.until_step is not None
         is_explained = finding.window is not None and finding.id not in self._explained_ids
@@ -282,7 +284,7 @@ class Watcher:
         if has_ended and not self._ended.get(finding.id, False):
             self._alert("ended", finding)
             if finding.kind in AT_ONCE and not is_new and self._num_said <= MOST_SAID:
-                tell("say", finding.text)  # who read that the job hangs waits for this
+                tell("say", finding.text)  # users who saw that the job hangs wait for this
         self._ended[finding.id] = has_ended
 
     def _alert(self, event: Literal["new", "explained", "ended"], finding: WatchFinding) -> None:
@@ -299,7 +301,7 @@ class Watcher:
 
 
 def _serve(metrics: str | None) -> MetricsServer | None:
-    """The server of metrics; None without one, or where the port is taken, which is said."""
+    """Starts the server of metrics; None without `--metrics`, or, with a message, if the port is taken."""
     if metrics is None:
         return None
     from distprof.launch.watching.metrics import MetricsServer

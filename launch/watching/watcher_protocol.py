@@ -1,7 +1,7 @@
-"""What a launcher and its watcher tell each other: an order on standard input, messages on standard output.
+"""The protocol between a launcher and its watcher: an order on standard input, messages on standard output.
 
-The watcher's standard input ends with the launcher, however that goes. Where the launcher ends well it writes `END`
-before: then the watcher takes a last look and tells what it knows of the whole job.
+The watcher's standard input ends when the launcher does, for whatever reason. If the job ended normally, the launcher
+first writes `END`: the watcher then takes a last look and reports on the whole job.
 """
 
 from __future__ import annotations
@@ -20,44 +20,47 @@ from distprof.storage.credentials import is_url
 END = b"end\n"
 OFF = "off"
 SHORTEST_S = 60.0
+"""Smallest value of `--window-every`."""
 MOST_PORT = 65535
 WEB = ("http://", "https://")
+"""Prefixes of a target that is a URL, not a command."""
 SIGNALS = ("/v1/metrics", "/v1/logs", "/v1/traces")
+"""Endings that a collector's URL must not have, as exporters append them."""
 
 
 class WatchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be watched, and who is to be told. Comes on standard input, as everybody may list arguments."""
+    """What to watch, and whom to tell. It comes on standard input, because command lines are visible to all users."""
 
     directory: str
-    """Of the run, absolute."""
+    """Absolute path of the run directory."""
     run_id: str
     is_alone: bool
-    """False where launchers of other hosts may watch the same directory."""
+    """Whether no launcher of another host can watch the same directory."""
     metrics: str | None = None
     """`PORT` or `HOST:PORT`."""
     on_finding: str | None = None
-    """A command or a URL."""
+    """A command, or an http(s) URL."""
     window_every_s: float | None = None
-    """Seconds between two recordings that the watch asks for by itself; None: as usual."""
+    """Shortest time between two recordings that the watch requests by itself; 0 for none, None for the default."""
     otlp: str | None = None
-    """The URL of a collector, without `/v1/metrics`."""
+    """URL of a collector, without `/v1/metrics`."""
     log_to: LogTo | None = None
-    """What else is written, here (tensorboard) or by the ranks."""
+    """Where series and findings are logged, by the watcher (tensorboard) or by the ranks."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """From the watcher to its launcher, a line of JSON."""
+    """A message from the watcher to its launcher: a line of JSON."""
 
     kind: Literal["say", "end", "crash"]
-    """say: something new; end: the last one, `lines` are about the whole job; crash: nothing is watched any more."""
+    """say: something new; end: the last message, with lines about the whole job; crash: the watcher failed."""
     lines: list[str]
 
 
 def address(text: str, flag: str) -> tuple[str, int]:
-    """`9464` -> ("", 9464), `localhost:9464` -> ("localhost", 9464).
+    """Parses an address: `9464` -> ("", 9464), `localhost:9464` -> ("localhost", 9464).
 
     Raises:
-        UsageError: It is neither.
+        UsageError: It is neither a port nor `HOST:PORT`.
     """
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) <= MOST_PORT:
@@ -67,10 +70,10 @@ def address(text: str, flag: str) -> tuple[str, int]:
 
 
 def check_target(text: str) -> None:
-    """Looks whether `--on-finding` is something that can be told.
+    """Checks the value of `--on-finding`.
 
     Raises:
-        UsageError: It is empty, or a URL that takes no POST.
+        UsageError: It is empty, or a URL of another scheme than http(s).
     """
     if not text.strip() or (is_url(text.strip()) and not text.strip().lower().startswith(WEB)):
         raise UsageError(f"--on-finding must be a command or an http(s) URL, not {text!r}",
@@ -78,10 +81,10 @@ def check_target(text: str) -> None:
 
 
 def check_collector(text: str) -> None:
-    """Looks whether `--otlp` is the URL of a collector.
+    """Checks the value of `--otlp`.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is not the http(s) URL of a collector.
     """
     parts = urlsplit(text.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.rstrip("/").endswith(SIGNALS):
@@ -90,10 +93,10 @@ def check_collector(text: str) -> None:
 
 
 def every_s(text: str | None) -> float | None:
-    """Seconds between two closer looks, of minutes; 0 for `off`; None where nobody said.
+    """Converts the value of `--window-every`, in minutes, to seconds; 0 for `off`, None if it is not given.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is neither `off` nor a number of minutes, at least 1.
     """
     if text is None:
         return None

@@ -1,1 +1,1 @@
-"""All steps of a job, while it runs and afterwards."""
+"""The watch of all steps of a job: finds slowdowns, during the job and afterwards."""

@@ -1,4 +1,4 @@
-"""Conditions of a machine that slow a job down: their thresholds, and their sentences."""
+"""The table of machine conditions that slow a job down: their thresholds, and the sentences that name them."""
 
 from __future__ import annotations
 
@@ -15,73 +15,79 @@ from distprof.merge.watch.coincidence import Change
 from distprof.merge.watch.machines import HostConditions
 
 Scope = Literal["host", "part", "rank", "gpu"]
-"""Of what it is: the host, one of its disks or interfaces, a rank, or a GPU."""
+"""What a condition belongs to: the host, one of its disks or network interfaces (`part`), a rank, or a GPU."""
 HEAT = "thermal"
 REASONS = {"gpu_thermal": HEAT, "gpu_brake": "power brake", "gpu_slowdown": "hardware slowdown",
            "gpu_power": "power limit"}
+"""Readings that say why the clock of a GPU is limited -> the words for it, the most specific first."""
 BUSY = 0.5
-"""A processor that works less may be slow because it has nothing to do."""
+"""The clock of a processor or GPU that is busy for less than this share of the time may be low for lack of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A condition that changed, where, and when it was so."""
+    """A condition that changed, with its place and the moments in which it was worse."""
 
     host: HostConditions
     which: str
+    """The disk, interface, rank or GPU; '' for the host."""
     change: Change
     during: Flags
-    """Moments of the host; shape (moments,)."""
+    """Whether each moment of the host is during the finding; shape (moments,)."""
 
     @property
     def name(self) -> str:
-        """Of the host."""
+        """The host name."""
         return self.host.host
 
     @property
     def gpu(self) -> str:
-        """A GPU, in words."""
+        """The GPU in words."""
         return f"GPU {self.which} of {self.name}"
 
     def median(self, reading: str) -> float:
-        """Of another reading of the same thing, at the same time; NaN where unknown."""
+        """Returns the median of another reading of the same disk, interface, rank or GPU during the finding, or NaN."""
         return self.middle(named(reading, self.which))
 
     def middle(self, column: str) -> float:
-        """Of another column of the host, at the same time; NaN where unknown."""
+        """Returns the median of another column of the host during the finding; NaN if unknown."""
         values = self.host.column(column)[self.during]
         values = values[~np.isnan(values)]
         return float(np.median(values)) if len(values) else float("nan")
 
     def others(self) -> str:
-        """Processes that are not of the job and most often used most processor time; '' for none."""
+        """Returns the process outside of the job that was most often among those that used most CPU time; '' for
+        none."""
         names = [name for place in np.flatnonzero(self.during) for name in self.host.others[place].split(", ") if name]
-        # in the order in which they come where they come equally often
+        # of equally frequent ones, the first
         return max(dict.fromkeys(names), key=names.count, default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A condition; its values are such that larger is worse."""
+    """A condition. Larger values are worse."""
 
     reading: str
     scope: Scope
     family: str
-    """What has one sentence for a host or GPU, the first of the table that was found."""
+    """Of the conditions of one family that were found on a host or GPU, only the first in `CAUSES` is named."""
     bad: float
+    """Smallest value that can slow a job down."""
     change: float
+    """Smallest increase over the value before."""
     words: Callable[[Found], str]
-    """The sentence."""
+    """Returns the sentence."""
     ratio: float = 0.0
-    """At least so many times what it was."""
+    """Smallest ratio to the value before."""
     events: bool = False
+    """Whether values are rates of single events, such as errors."""
     worse: Callable[[HostConditions, str], Floats] | None = None
-    """Values of a host and of which, where they are not those of the column."""
+    """Computes the values from a host and `which`; None: they are those of the column."""
     counts: Callable[[Found], bool] = lambda found: True
-    """False where it slows nobody down all the same."""
+    """Returns False if the condition slows nobody down although its value is bad."""
 
     def values(self, host: HostConditions, which: str) -> Floats:
-        """Larger is worse; shape (moments,)."""
+        """Returns the values at the moments of the host, larger is worse; shape (moments,)."""
         if self.worse is not None:
             return self.worse(host, which)
         return host.column(named(self.reading, which) if which else self.reading)
@@ -119,7 +125,7 @@ def _lanes_lost(host: HostConditions, which: str) -> Floats:
 
 
 def _net_use(host: HostConditions, which: str) -> Floats:
-    """Of what the interface can do; of one that does not say it, of 10 Gbit/s, what hosts have at least."""
+    """Returns the load of an interface as a share of its speed; of 10 Gbit/s, the least that hosts have, if unknown."""
     most = host.column(named("net_most_bytes", which))
     use: Floats = host.column(named("net_bytes", which)) / np.where(np.isnan(most), 1.25e9, most)
     return use
@@ -130,7 +136,7 @@ def _reasons(found: Found) -> list[str]:
 
 
 def _is_slowed(found: Found) -> bool:
-    """A GPU that is slowed says so; one that says nothing at all is slow while it works."""
+    """Returns whether a GPU reports a reason for a lower clock; if it reports nothing at all, whether it is busy."""
     silent = all(np.isnan(found.median(reading)) for reading in REASONS)
     return found.median("gpu_busy") >= BUSY if silent else bool(_reasons(found))
 
@@ -234,4 +240,4 @@ CAUSES = (
     Cause(reading="net_bytes", scope="part", family="network", bad=0.25, change=0.15, ratio=1.3, worse=_net_use,
           words=_busy_net),
 )
-"""In the order in which they are told; the first of a family counts."""
+"""In the order in which they are named; only the first of a family is."""

@@ -1,9 +1,9 @@
-"""Whether two things changed together, or only by chance at about the same time.
+"""Decides whether two things changed together, or at about the same time only by chance.
 
-A condition goes along with a finding if it becomes worse at the finding's onset, stays so for as long, and does not
-begin so by itself: how often it does is counted in what was seen before, on this host and on others. The probability of
-a chance coincidence is that of a Poisson process with this rate (event coincidence analysis, Donges et al. 2016),
-corrected for the number of conditions that were looked at (Bonferroni).
+A condition goes along with a finding if it becomes worse at the finding's onset, stays worse for as long, and rarely
+becomes worse otherwise: how often it does is counted in the data before the onset, on this host and on others. The
+probability of a chance coincidence is that of a Poisson process with this rate (event coincidence analysis, Donges et
+al. 2016), corrected for the number of conditions that were looked at (Bonferroni).
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ import numpy as np
 from distprof.arrays import Flags, Floats
 
 MEDIAN_OF = 5
-"""Moments over which noise is smoothed; an edge stays where it is."""
+"""Moments in the moving median that removes noise; it keeps edges where they are."""
 NEAR_S = 4.0
-"""How far apart two onsets may be."""
+"""Largest distance between two onsets that coincide."""
 END_RATIO = 0.1
-"""How far apart two ends may be at least, of what lasted so long."""
+"""Two ends coincide if they are no farther apart than this fraction of the duration, or than `NEAR_S`."""
 BEFORE_S = (60.0, 600.0)
-"""What is compared with: at least and at most so long before, in between as long as it has lasted."""
+"""Shortest and longest time before the onset that is compared with; in between, it is as long as the duration."""
 FEWEST_BEFORE, FEWEST_DURING = 30, 8
-"""Moments."""
+"""Fewest known moments before and during a change from which it is judged."""
 WITH, WITHOUT = 0.8, 0.1
-"""Shares of the moments: worse while it lasts in at least so many, before in at most so many."""
+"""The condition must be worse in at least this share of the moments during the finding, and in at most this share of
+those before."""
 EVENTS_APART_S = (5.0, 25.0)
-"""Errors that come one by one are one condition up to so far apart, at least and at most."""
+"""Bounds of the distance up to which successive errors belong to one condition."""
 MEAN_GAPS = 6
-"""And up to so many times their mean distance: of a Poisson process, one of 400 gaps is longer."""
+"""That distance in mean distances of the errors. In a Poisson process, one of 400 gaps is longer."""
 FEWEST_EVENTS = 4
-"""Moments with errors: fewer may just happen."""
+"""Fewest moments with errors during the finding: fewer may happen by chance."""
 FIRST_GAPS, FIRST_S = 2.0, 8.0
-"""The first of them may come so many mean distances later than what they go along with, and so much later at most."""
+"""The first error may come this many mean distances after the onset of the finding, but at most this much time."""
 CLOSE_S = 20.0
-"""A step is there within so long; a drift is not."""
+"""Time before and after the onset in which a jump, unlike a drift, shows fully."""
 STEP_RATIO = 0.5
-"""Of a change that has to come at once."""
+"""Share of a change that must come as a jump at the onset."""
 LONG_RATIO = 0.5
-"""What has lasted half as long before counts as having happened before."""
+"""An earlier episode counts if it lasted at least this fraction of the finding's duration."""
 LONG_S = (6.0, 30.0)
-"""But at least and at most so long."""
+"""Bounds of that duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +50,15 @@ class Series:
     """A condition over time; larger is worse."""
 
     seconds: Floats
-    """When; shape (moments,), ascending."""
+    """Time of each moment; shape (moments,), ascending."""
     values: Floats
     """Shape (moments,); NaN where unknown."""
     bad: float
-    """At least so large, it may slow something down."""
+    """Smallest value that can slow something down."""
     change: float
-    """At least so much more than before."""
+    """Smallest increase over the values before the onset that counts."""
     events: bool = False
-    """Rates of what happens now and then: each counts, however few there are."""
+    """Whether values are rates of single events, such as errors, of which each counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +66,27 @@ class Change:
     """How a condition became worse."""
 
     before: float
-    """Median; of events the mean."""
+    """Median before the onset; the mean, for events."""
     during: float
+    """The same during the finding."""
     since_s: float
+    """When the condition became worse, in the seconds of the series."""
     times_before: int
-    """How often it had been like that before."""
+    """Number of earlier episodes."""
     near_s: float
-    """How far apart the onsets could have been."""
+    """Half the width of the window in which the onsets would have counted as a coincidence."""
 
 
 def changed(series: Series, onset_s: float, until_s: float | None) -> Change | None:
-    """The change that begins at an onset and lasts as long; None if there is none.
+    """Finds the change of a condition that begins at an onset and lasts as long as the finding.
 
     Args:
-        series: What may have changed.
-        onset_s: When it should begin, in the seconds of the series.
-        until_s: When it should end; None while it goes on.
+        series: The condition.
+        onset_s: Onset of the finding, in the seconds of the series.
+        until_s: End of the finding; None while it goes on.
+
+    Returns:
+        None if there is no such change.
     """
     end_s = series.seconds[-1] if until_s is None and len(series.seconds) else until_s or 0.0
     known = ~np.isnan(series.values)
@@ -108,7 +114,7 @@ def changed(series: Series, onset_s: float, until_s: float | None) -> Change | N
 
 
 def _step(values: Floats, seconds: Floats, before: Flags, during: Flags) -> float:
-    """The change from just before to just after."""
+    """Returns the change within `CLOSE_S` before and after the onset."""
     just_before = before & (seconds >= seconds[before][-1] - CLOSE_S)
     just_after = during & (seconds <= seconds[during][0] + CLOSE_S)
     return float(np.median(values[just_after]) - np.median(values[just_before]))
@@ -131,24 +137,24 @@ def _at_onset(seconds: Floats, worse: Flags, when: tuple[float, float | None], l
 
 
 def least_long_s(lasted_s: float) -> float:
-    """How long something has to last to count like what lasted so long."""
+    """Returns how long an episode must last to be comparable to one of this duration."""
     return min(max(LONG_RATIO * lasted_s, LONG_S[0]), LONG_S[1])
 
 
 def times_by_itself(series: Series, before_s: float, least_s: float) -> int:
-    """How often a condition became bad before a moment, without anything else.
+    """Counts how often a condition became bad before a moment.
 
     Args:
-        series: Larger is worse.
-        before_s: The moment.
-        least_s: It counts if it lasted so long.
+        series: The condition.
+        before_s: The moment, in the seconds of the series.
+        least_s: Shortest duration that counts.
     """
     known = ~np.isnan(series.values) & (series.seconds < before_s - NEAR_S)
     seconds, values = series.seconds[known], series.values[known]
     if len(values) < FEWEST_BEFORE:
         return 0
     limit = max(series.bad, float(np.median(values)) + series.change)
-    if values.max() < limit and not series.events:  # most never do
+    if values.max() < limit and not series.events:  # quick return, as most conditions never become bad
         return 0
     return sum(end - begin >= least_s for begin, end in runs(seconds, _worse(series, seconds, values, limit)))
 
@@ -160,7 +166,7 @@ def _apart_s(seconds: Floats, rates: Floats) -> float:
 
 
 def _worse(series: Series, seconds: Floats, values: Floats, limit: float, apart_s: float = EVENTS_APART_S[1]) -> Flags:
-    """Where it is worse than a limit; between events that are close it is so, too."""
+    """Returns where the condition exceeds a limit; for events, at each event and between those close to each other."""
     if not series.events:
         return np.asarray(smooth(values) >= limit)
     at = seconds[values > 0]
@@ -170,12 +176,12 @@ def _worse(series: Series, seconds: Floats, values: Floats, limit: float, apart_
     previous = np.where(after > 0, at[np.maximum(after - 1, 0)], -np.inf)
     following = np.where(after < len(at), at[np.minimum(after, len(at) - 1)], np.inf)
     between = following - previous <= apart_s
-    fresh = (previous >= seconds[-1] - apart_s) & (following == np.inf)  # it may go on
+    fresh = (previous >= seconds[-1] - apart_s) & (following == np.inf)  # more events may follow
     return np.asarray(between | (values > 0) | fresh)
 
 
 def smooth(values: Floats) -> Floats:
-    """Medians of neighbours, of fewer of them at both ends; shape (moments,)."""
+    """Returns the moving median of `MEDIAN_OF` values, with the end values repeated; shape (moments,)."""
     half = MEDIAN_OF // 2
     if len(values) < MEDIAN_OF:
         return values
@@ -184,7 +190,8 @@ def smooth(values: Floats) -> Floats:
 
 
 def runs(seconds: Floats, flags: Flags) -> list[tuple[float, float]]:
-    """Begin and end of each time in which flags are set, shape (moments,); short gaps do not end one."""
+    """Returns begin and end of each stretch in which flags, shape (moments,), are set; gaps up to `NEAR_S` are
+    closed."""
     edges = np.diff(np.concatenate(([0], flags.astype(np.int8), [0])))
     begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1
     found: list[tuple[float, float]] = []
@@ -197,17 +204,17 @@ def runs(seconds: Floats, flags: Flags) -> list[tuple[float, float]]:
 
 
 def chance(change: Change, seen_s: float, looked_at: int, by_themselves: int, seen_of_all_s: float) -> float:
-    """Probability that any condition changes like that at an onset, by chance alone.
+    """Returns the probability that any condition changes like this at an onset by chance alone.
 
-    What this condition has done before counts in full; how often conditions do so at all is what is expected of one
-    that never did.
+    The expected rate is that of this condition's own earlier changes plus the mean rate of all conditions, which
+    stands for one that never changed before.
 
     Args:
-        change: That was found.
-        seen_s: How long this condition was seen before.
-        looked_at: Conditions in which a change would have been named.
-        by_themselves: How often all conditions together became bad before.
-        seen_of_all_s: How long these were seen, together.
+        change: The change that was found.
+        seen_s: How long this condition was observed before the onset.
+        looked_at: Number of conditions in which a change would have been named.
+        by_themselves: How often all conditions together became bad before the onset.
+        seen_of_all_s: How long these were observed, summed.
     """
     rate = change.times_before / seen_s + max(by_themselves, 1) / max(seen_of_all_s, seen_s)
     return float(-np.expm1(-2 * change.near_s * rate * looked_at))

@@ -1,4 +1,4 @@
-"""Which conditions of machines coincide with a finding."""
+"""Finds the machine conditions (throttling, load, memory pressure, ...) that coincide with a finding."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from distprof.merge.watch.coincidence import Change, Series, chance, changed, le
 from distprof.merge.watch.machines import Conditions, HostConditions
 
 MOST_CHANCE = 0.05
-"""Of a coincidence, all conditions together."""
+"""Largest probability of a chance coincidence, over all conditions together, with which a condition is named."""
 MOST_SENTENCES = 3
+"""Most conditions that are named for a finding."""
 SHARED = 0.2
-"""Share of the others that may have the same; what more of them have makes no difference between them."""
+"""Largest share of other hosts, ranks or GPUs that may have the same change: if more have it, it explains nothing."""
 HALF = 0.5
-"""Of a change: who has as much has the same, and so has who has enough to be slow by it."""
+"""Others have the same change if theirs is at least this fraction of it, or large enough to slow them down."""
 BACKGROUND_HOSTS = 16
-"""On so many it is counted how often conditions become bad by themselves."""
+"""Number of hosts on which it is counted how often conditions become bad without a finding."""
 WITHOUT_REASON = ("memory_growth",)
-"""Kinds of findings that say themselves what the machine would say."""
+"""Kinds of findings for which no condition is looked for: they already state what the machine would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """A condition of something."""
+    """One condition of one host, disk, network interface, rank or GPU."""
 
     cause: Cause
     host: HostConditions
@@ -41,20 +42,20 @@ class _Place:
 
 def explained(finding: WatchFinding, conditions: Conditions, rank_host: Mapping[int, str],
               rank_device: Mapping[int, int] | None = None, until_ns: int | None = None) -> list[str]:
-    """What goes along with a finding, in sentences.
+    """Names the machine conditions that go along with a finding.
 
-    A condition is named if it became worse at the onset where the finding is, lasts as long, is not the same elsewhere,
-    and if chance alone does not do that.
+    A condition is named if it became worse at the onset on a host, rank or GPU of the finding, lasts as long as the
+    finding, did not become worse elsewhere, too, and is unlikely to coincide by chance.
 
     Args:
-        finding: What was noticed.
-        conditions: Of all hosts of which they are known.
-        rank_host: The host of each rank.
-        rank_device: The number of each rank's GPU on its host; what the conditions say where it is not given.
-        until_ns: When a finding that is over ended; where it is not given, what is named has to go on.
+        finding: The finding.
+        conditions: Conditions of all hosts for which they are known.
+        rank_host: Host name of each rank.
+        rank_device: Number of each rank's GPU on its host; None: as the conditions say.
+        until_ns: When the finding ended, in ns since the epoch; None: it and the conditions must still go on.
 
     Returns:
-        At most 3; none where nothing is known.
+        At most 3 sentences.
     """
     if finding.kind in WITHOUT_REASON or (finding.until_step is not None and until_ns is None):
         return []
@@ -68,7 +69,7 @@ def explained(finding: WatchFinding, conditions: Conditions, rank_host: Mapping[
     least_s = least_long_s((until_s or max(place.host.times()[-1] / 1e9 for place, _ in found)) - onset_s)
     hosts = list(dict.fromkeys([*(place.host.host for place, _ in found), *conditions.hosts]))[:BACKGROUND_HOSTS]
     background = _Background([place for place, _, host in every if host in hosts], onset_s, least_s)
-    # where the network of all is busy, that one of them sends more again makes no difference either
+    # where every host's network is busy, that one of them sends even more explains nothing either
     shared = {_family(place) for place, one in found if _is_shared(one, place, there)}
     sure = [(place, one) for place, one in found if _family(place) not in shared
             and background.chance(place, one.change, len(here)) <= MOST_CHANCE]
@@ -77,7 +78,7 @@ def explained(finding: WatchFinding, conditions: Conditions, rank_host: Mapping[
 
 def _places(conditions: Conditions, rank_host: Mapping[int, str],
             rank_device: Mapping[int, int]) -> Iterator[tuple[_Place, set[int] | None, str]]:
-    """Each with the ranks that it is of, None for all of the host, and with the host."""
+    """Yields all conditions, each with the ranks that it concerns (None: all of the host) and its host name."""
     using: dict[tuple[str, int], set[int]] = {}
     for rank, device in rank_device.items():
         using.setdefault((rank_host.get(rank, ""), device), set()).add(rank)
@@ -111,7 +112,7 @@ def _found(place: _Place, onset_s: float, until_s: float | None) -> Found | None
 
 
 class _Background:
-    """How often conditions become bad by themselves."""
+    """How often conditions became bad before the onset of a finding, and how long they were observed."""
 
     def __init__(self, every: list[_Place], onset_s: float, least_s: float) -> None:
         self._onset_s = onset_s
@@ -123,12 +124,12 @@ class _Background:
         return max(self._onset_s - times[0] / 1e9, 0.0) if len(times) else 0.0
 
     def chance(self, place: _Place, change: Change, looked_at: int) -> float:
-        """That any of those looked at changes like this at the onset."""
+        """Returns the probability that any of the conditions looked at changes like this at the onset by chance."""
         return chance(change, max(self._before_s(place), 1.0), looked_at, self._times, self._seen_s)
 
 
 def _is_shared(found: Found, place: _Place, there: list[_Place]) -> bool:
-    """Whether what is not part of the finding has it, too."""
+    """Returns whether hosts, ranks or GPUs that are not part of the finding have the same change."""
     same = [other for other in there if other.cause is place.cause
             and (place.cause.scope != "part" or other.which == place.which)]
     times = found.host.times()[found.during] / 1e9
@@ -150,7 +151,8 @@ def _change_of(place: _Place, begin_s: float, end_s: float) -> float:
 
 
 def _first_of_family(found: list[tuple[_Place, Found]]) -> list[tuple[_Place, Found]]:
-    """Of what a host says twice, the first; what waits for a disk where memory is short waits for swap."""
+    """Keeps the first condition of each family; drops disk waits of a host that is short of memory, as it is
+    swapping."""
     said: set[tuple[str, str, str]] = set()
     first = []
     for place, one in found:
@@ -162,5 +164,5 @@ def _first_of_family(found: list[tuple[_Place, Found]]) -> list[tuple[_Place, Fo
 
 
 def _family(place: _Place) -> tuple[str, str, str]:
-    """What has one sentence: of a GPU each, of a host and its ranks together."""
+    """Returns the key of conditions of which one is named: per family, and per GPU or per host with its ranks."""
     return place.host.host, place.cause.family, place.which if place.cause.scope == "gpu" else ""

@@ -1,4 +1,4 @@
-"""Steps of the whole job that grew: more work on all ranks, or communication that moves slower."""
+"""Finds when steps of the whole job became longer, and why: more work on all ranks, or slower communication."""
 
 from __future__ import annotations
 
@@ -15,29 +15,37 @@ from distprof.merge.watch.shifts import Series
 from distprof.merge.watch.view import MATERIAL, View
 
 EXPLAINED = 0.5
-"""Of what steps grew by: so much must show in whom it is said to be due to."""
+"""What is said to explain longer steps must itself have grown by at least this share of the growth of step time."""
 SURE = 3.5
-"""Standard errors, where the change itself is certain."""
+"""Standard errors that this growth must reach; the change of step time itself is already certain."""
 SHARE = 0.7
-"""Of the ranks that must work longer where all are said to."""
+"""Share of the ranks that must work longer if all ranks are said to."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Growth:
-    """A stretch in which steps of the job take longer than before it."""
+    """A stretch in which steps of the job take longer than before."""
 
     begin: int
+    """First step of the stretch, as accurate as a block."""
     end: int | None
-    """Steps."""
+    """First step after it; None if it goes on."""
     slack: float
+    """Uncertainty of both, in steps: the mean distance of blocks."""
     before_ns: float
     after_ns: float
+    """Mean step times before and in the stretch."""
     error_ns: float
+    """Standard error of their difference."""
     strength: float
+    """Size of the change, in standard errors."""
 
 
 def growths(view: View) -> list[Growth]:
-    """Stretches of the step time above the one before them."""
+    """Finds stretches whose step time is at least `MATERIAL` above that of the stretch before.
+
+    One lasts until the step time falls below the middle between both levels.
+    """
     series = view.step_times
     if len(series.values) < shifts.BEFORE + shifts.LEAST or series.strength[0] < shifts.THRESHOLD:
         return []
@@ -61,7 +69,8 @@ def growths(view: View) -> list[Growth]:
 
 
 def compared(series: Series, begin: float, end: float | None) -> tuple[Floats, Floats]:
-    """Of each column how much it grew at that step, and the standard error."""
+    """Returns how much each column grew between a time before `begin` and the stretch to `end`, and the standard
+    error."""
     at, until = series.place(begin), len(series.step) if end is None else series.place(end)
     low = max(at - 4 * max(until - at, shifts.LEAST), 0)
     before, error = shifts.mean_between(series.values, series.weight, low, at, series.sigma)
@@ -70,9 +79,9 @@ def compared(series: Series, begin: float, end: float | None) -> tuple[Floats, F
 
 
 def who_grew(view: View, growth: Growth) -> tuple[str, list[int]] | None:
-    """`all`, or `rank` with its place; None where that is not certain (yet).
+    """Returns whose own time grew: `all`, or `rank` with its column; None if that is not certain (yet).
 
-    Where no communication is sampled, steps that grew are all that there is to see.
+    Without sampled steps, only step times are known, and the answer is `all`.
     """
     size, series = growth.after_ns - growth.before_ns, view.sampled_own
     if len(view.ranks) == 1 or series is None:
@@ -91,7 +100,8 @@ def who_grew(view: View, growth: Growth) -> tuple[str, list[int]] | None:
 
 
 def slow_groups(view: View, growth: Growth) -> tuple[list[int], float] | None:
-    """Groups whose calls move longer since then, if that explains what steps grew by; and by how much."""
+    """Returns the groups whose data moves longer since then, and the largest such growth per step in ns; None if it
+    does not explain the growth of steps."""
     series = view.moving
     if series is None:
         return None
@@ -105,7 +115,8 @@ def slow_groups(view: View, growth: Growth) -> tuple[list[int], float] | None:
 
 
 def slow_from_start(view: View) -> tuple[list[int], float] | None:
-    """Groups whose calls take half as long again as those of most groups like them, by as much as matters."""
+    """Returns the groups whose data has always moved at least 1.5 times as long as in the median of groups of the same
+    size and operation, and the largest excess per step in ns; None if there are none, or the excess does not matter."""
     series = view.moving
     if series is None or len(series.values) < shifts.BEFORE + shifts.LEAST:
         return None
@@ -125,7 +136,8 @@ def slow_from_start(view: View) -> tuple[list[int], float] | None:
 
 
 def link_of(groups: list[Group], slow: Iterable[int], hosts: dict[int, str]) -> tuple[str, str] | None:
-    """The only pair of hosts that all slow groups hold and no other group does."""
+    """Returns the only pair of hosts that is in all slow groups and in no other group; None if there is no such
+    pair."""
     slow = set(slow)
     held = [_pairs(ranks, hosts) for _, ranks, _ in groups]
     common = set.intersection(*(held[place] for place in slow))

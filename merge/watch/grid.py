@@ -1,4 +1,4 @@
-"""Rows of all ranks on common bounds, and their medians in blocks: bounded in memory, coarser the older."""
+"""Rows of all ranks resampled to common step ranges, and blocks of rows. Memory is bounded: old data gets coarser."""
 
 from __future__ import annotations
 
@@ -14,54 +14,55 @@ SUMS = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "gc_n
 LEVELS = ("host_bytes", "device_bytes")
 FIELDS = (*SUMS, *LEVELS)
 BLOCK = 8
-"""Rows whose median is a block: a long step or two in a block leave no trace in it."""
+"""Rows per block. A block holds their median, so one or two long steps do not affect it."""
 FINE = 2048
-"""Rows that are kept as they are, to find the step of an onset: 7 minutes."""
+"""Newest rows that are kept unchanged, to locate the step of an onset: 7 minutes of rows of 0.2 s."""
 MOST = 1024
-"""Blocks that are kept: 27 minutes at full resolution, then the older ones are joined."""
+"""Most blocks (27 minutes of rows of 0.2 s). Beyond it, all but the newest `MOST` / 8 are joined."""
 LAGGING_NS = 15_000_000_000
-"""A rank that is so far behind the others is not waited for."""
+"""A rank whose last row ends more than 15 s before the newest row of any rank is not waited for."""
 
 
 class Grid:
-    """Rows and blocks of all ranks: arrays of (rows, ranks, fields), means per step; nan where nothing is known."""
+    """Rows and blocks of all ranks: `FIELDS` as means per step, nan where unknown."""
 
     def __init__(self) -> None:
-        """Without ranks."""
+        """Starts without ranks."""
         self.ranks: list[int] = []
         self.first = np.empty(0, np.int64)
-        """First steps of the rows."""
+        """First step of each row."""
         self.count = np.empty(0)
-        """Steps of the rows."""
+        """Number of steps of each row."""
         self.end_ns = np.empty(0)
-        """Ends of the rows, by the clock of the first rank."""
+        """End of each row, in ns since the epoch, by the clock of the rank whose rows set the step ranges."""
         self.rows = np.empty((0, 0, len(FIELDS)), np.float32)
+        """Shape (rows, ranks, fields)."""
         self.blocks = Blocks()
         self._pending: dict[int, list[Columns]] = {}
         self._last: dict[int, tuple[int, int]] = {}
         self._blocked = 0
-        """Rows that are in a block."""
+        """Number of rows in `rows` that are already in a block."""
 
     def add_rank(self, rank: int) -> None:
-        """A column more, unknown in the past."""
+        """Adds a column for a rank, with nan for the past."""
         self.ranks.append(rank)
         self._pending[rank] = []
         self.rows = _widened(self.rows)
         self.blocks.values = _widened(self.blocks.values)
 
     def add(self, rank: int, columns: Columns) -> None:
-        """Rows of a rank."""
+        """Takes new rows of a rank; `advance` moves them into `rows`."""
         if len(columns["first_step"]):
             self._pending[rank].append(columns)
             self._last[rank] = int(columns["first_step"][-1] + columns["num_steps"][-1]), int(columns["end_ns"][-1])
 
     def frontier(self) -> int:
-        """The step until which all ranks have come that are not far behind."""
+        """Returns the first step that not all ranks have finished; ranks more than `LAGGING_NS` behind do not count."""
         newest = max((end for _, end in self._last.values()), default=0)
         return min((step for step, end in self._last.values() if end > newest - LAGGING_NS), default=0)
 
     def advance(self) -> bool:
-        """Takes what all ranks have; whether a block became full."""
+        """Appends the rows of all steps before the frontier. Returns whether a block was completed."""
         until = self.frontier()
         lead = next((rank for rank in self.ranks if self._pending[rank] and self._last[rank][0] >= until), None)
         if lead is None:
@@ -104,23 +105,23 @@ class Grid:
 
 
 class Blocks:
-    """Medians of `BLOCK` rows; the older, the more of them are joined."""
+    """Medians of `BLOCK` rows each. Older blocks are joined, in larger groups the older they are."""
 
     def __init__(self) -> None:
-        """None."""
+        """Starts without blocks."""
         self.first = np.empty(0, np.int64)
         self.steps = np.empty(0)
         self.end_ns = np.empty(0)
         self.weight = np.empty(0)
-        """Blocks that were joined to it, itself included."""
+        """Number of original blocks in each block; 1 for one that was not joined."""
         self.values = np.empty((0, 0, len(FIELDS)), np.float32)
 
     def field(self, name: str) -> Floats:
-        """One field of (blocks, ranks)."""
+        """Returns one of `FIELDS`; shape (blocks, ranks)."""
         return self.values[:, :, FIELDS.index(name)].astype(float)
 
     def append(self, first: Integers, steps: Floats, end_ns: Floats, values: Array) -> None:
-        """New ones."""
+        """Appends new blocks, and joins old ones if there are more than `MOST`."""
         self.first, self.steps = np.append(self.first, first), np.append(self.steps, steps)
         self.end_ns, self.weight = np.append(self.end_ns, end_ns), np.append(self.weight, np.ones(len(first)))
         self.values = np.concatenate([self.values, values])
@@ -128,7 +129,7 @@ class Blocks:
             self._join()
 
     def _join(self) -> None:
-        """Resolution becomes proportional to age: of n blocks about MOST / 8 * log(n) stay."""
+        """Makes the resolution proportional to age: of n original blocks, about MOST / 8 * log(n) remain."""
         begins = places_of_age(self.weight, MOST // 8)
         total = np.add.reduceat(self.weight, begins)
         share = (self.weight / np.repeat(total, np.diff(np.append(begins, len(self.weight)))))[:, None, None]
@@ -138,7 +139,8 @@ class Blocks:
 
 
 def places_of_age(weight: Any, fine: int) -> Any:
-    """Where groups begin that are to be joined: `fine` newest stay, of older ones as many per e-fold of age."""
+    """Returns where the groups to be joined begin: the newest `fine` values stay single, and each e-fold of age beyond
+    keeps `fine` groups."""
     age = np.cumsum(weight[::-1])[::-1]
     key = np.floor(np.where(age <= fine, age, fine * (1 + np.log(np.maximum(age, fine) / fine))))
     return np.flatnonzero(np.append(True, key[1:] != key[:-1]))
@@ -155,7 +157,7 @@ def _joined(pieces: list[Columns]) -> Columns:
 
 
 def _means(columns: Columns, bounds: Integers) -> Floats:
-    """Means per step between bounds, of rows with other bounds: steps of a row are taken to be alike."""
+    """Resamples rows to other step ranges, as means per step; the steps of a row are assumed to be alike."""
     first, ends = columns["first_step"], columns["first_step"] + columns["num_steps"]
     same = len(first) >= bounds.shape[1] and np.array_equal(first[:bounds.shape[1]], bounds[0]) and np.array_equal(
         ends[:bounds.shape[1]], bounds[1])
@@ -173,14 +175,14 @@ def _means(columns: Columns, bounds: Integers) -> Floats:
 
 
 def _between(edges: Integers, of: Array, bounds: Integers) -> Any:
-    """Sums between bounds: the integral is linear within rows and flat between them."""
+    """Returns the sums over step ranges: the integral is linear within rows and flat in the gaps between them."""
     total = np.cumsum(of)
     integral = np.stack([total - of, total], axis=1).ravel()
     return np.interp(bounds[1], edges, integral) - np.interp(bounds[0], edges, integral)
 
 
 def _medians(rows: Array) -> Array:
-    """Over the second axis; an unknown value makes no warning."""
+    """Returns medians over the second axis, ignoring nan, without numpy's warnings."""
     ordered = np.sort(rows, axis=1)  # nan goes to the end
     known = np.sum(~np.isnan(rows), axis=1)
     low, high = np.maximum((known - 1) // 2, 0)[:, None], np.minimum(known // 2, rows.shape[1] - 1)[:, None]

@@ -1,4 +1,4 @@
-"""Findings about steps that became longer although no rank is late: all ranks, groups and links; and growing memory."""
+"""Findings about longer steps that no late rank explains (all ranks, process groups, links), and growing memory."""
 
 from __future__ import annotations
 
@@ -18,27 +18,34 @@ from distprof.merge.watch.view import MATERIAL, View
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 PARTS = (10, 30)
-"""Stretches of the time after the warm-up; in each the lowest value counts, as what is freed later is no leak. What has
-grown from the start on shows in few, growth that began later in more."""
+"""Numbers of equal stretches into which the time after the warm-up is divided. The lowest value in each counts, as
+memory that is freed later is no leak. Few stretches show growth from the start, more of them growth that began
+later."""
 LEAST_PARTS = 8
-"""Stretches at the end in all of which it grows. By chance alone 8 stretches are in that order once in 8! (Mann 1945,
-for the largest value of his statistic)."""
+"""Fewest stretches at the end that must all grow. By chance alone, 8 values are in ascending order once in 8! times
+(Mann 1945, for the largest value of his statistic)."""
 EVEN = 0.25
-"""Of the mean growth per stretch that each one must have."""
+"""Share of the mean growth per stretch that each stretch must reach."""
 LEAST_NS = 120e9
 LEAST_STEPS = 1000
-"""Of watched time; less is warm-up."""
+"""Shortest watched time and fewest watched steps: less is warm-up."""
 LEAST_BYTES = 64e6
+"""Smallest growth that is reported."""
 LEAST_SHARE = 0.02
-"""Of the memory at the start of the looked-at time."""
+"""Smallest growth that is reported, as a share of the memory at its start."""
 WARM_UP = 0.33
-"""Of the watched time."""
+"""Share of the watched time that is warm-up."""
 STEADY = 0.7
-"""Of the mean slope that the last third must have: what slows down is a cache that fills."""
+"""Share of the mean slope that the last third must reach: growth that levels off is a cache that fills."""
 
 
 def job_growths(view: View, known: Sequence[WatchFinding]) -> list[WatchFinding]:
-    """Those that no known finding explains."""
+    """Returns findings about longer steps that no known finding explains.
+
+    Args:
+        view: The job.
+        known: Findings about ranks that stay slow.
+    """
     found = []
     near = together_steps(view.typical_ns)
     for growth in growths(view):
@@ -80,7 +87,7 @@ def _begun(view: View, onset: float, end: float | None) -> WatchFinding:
 
 
 def _name_groups(view: View, found: WatchFinding, slow: list[int]) -> None:
-    """The link or group; where all communication is slower it stays a regression."""
+    """Makes a finding one about a link or group; if all communication became slower, it remains a regression."""
     groups = view.sampled.groups
     found.phase = "communication"
     link = link_of(groups, slow, dict(view.hosts))
@@ -106,7 +113,7 @@ def _from_start(view: View) -> list[WatchFinding]:
 
 
 def _phase(view: View, growth: Growth) -> str | None:
-    """The phase that grew most on the median rank, where it is most of the growth."""
+    """Returns the phase that grew most on the median rank, if that is at least 60 % of the growth of steps."""
     series, size = view.step_times, growth.after_ns - growth.before_ns
     at = series.place(growth.begin)
     until = len(series.step) if growth.end is None else series.place(growth.end)
@@ -120,9 +127,12 @@ def _phase(view: View, growth: Growth) -> str | None:
 
 
 def growing(blocks: Blocks) -> dict[str, dict[int, tuple[float, int]]]:
-    """For host and device, by place of the rank: bytes per hour and the step from which on it grows.
+    """Finds memory that keeps growing.
 
-    It grows in each stretch up to the end, and as much in the last ones as in the others.
+    It must grow in every stretch up to the end, and about as much in the last third of them as on average.
+
+    Returns:
+        By name of `LEVELS` and column of the rank: bytes per hour, and the step at which the growth began.
     """
     if len(blocks.first) < 4 * PARTS[0] or blocks.end_ns[-1] - blocks.end_ns[0] < LEAST_NS or (
             blocks.steps.sum() < LEAST_STEPS):
@@ -156,7 +166,11 @@ def _in_parts(blocks: Blocks, values: Floats, parts: int) -> dict[int, tuple[flo
 
 
 def _grows_from(lowest: Floats) -> int | None:
-    """The first stretch from which on it grows evenly; None where it does not."""
+    """Returns the first stretch from which on memory grows evenly; None if it does not.
+
+    Args:
+        lowest: Lowest memory in each stretch, in bytes.
+    """
     steps = np.diff(lowest)
     for first in range(len(lowest) - LEAST_PARTS + 1):
         later = steps[first:]
@@ -170,7 +184,8 @@ def _grows_from(lowest: Floats) -> int | None:
 
 def _begin(blocks: Blocks, values: Floats, level: float, slope: float,
            time: Floats) -> int:
-    """The step at which a line with that slope (bytes per ns) leaves what there was before."""
+    """Returns the step at which the growth begins: after the last block of the warm-up that is clearly above the line
+    of the growth (slope in bytes per ns), extended backwards."""
     middle = np.searchsorted(time, WARM_UP * time[-1])
     line = level + slope * (time - time[middle])
     below = np.flatnonzero(values[:middle] > line[:middle] + 0.25 * slope * time[-1])
@@ -178,7 +193,8 @@ def _begin(blocks: Blocks, values: Floats, level: float, slope: float,
 
 
 def _later(blocks: Blocks, lowest: Floats, slope: float, last: float) -> int:
-    """The step at which the line through the last stretch, which begins at `last`, has the height of the first."""
+    """Returns the step at which the line of the growth, through the last stretch, which begins at `last`, has the level
+    of the first stretch."""
     at = last - (lowest[-1] - lowest[0]) / slope
     place = int(np.searchsorted(blocks.end_ns - blocks.end_ns[0], at))
     return int(blocks.first[min(place, len(blocks.first) - 1)])

@@ -1,4 +1,4 @@
-"""The watch of a whole job: pieces of ranks go in, findings and the state of the job come out, live and afterwards."""
+"""The watch of a whole job, during it and afterwards: turns the data of ranks into findings and the job's state."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ from distprof.merge.watch.state import LastRows, Register, waiting
 from distprof.merge.watch.view import View
 
 STOPPED_NS = 20_000_000_000
-"""A rank that is silent for longer than that, and than three of its longest steps, while others go on, has stopped."""
+"""A rank has stopped if it is silent for more than 20 s, and three of its longest steps, while others continue."""
 UNEVEN_NS = 2_000_000_000
-"""Ranks whose steps took by that much longer than those of others went on without them."""
+"""If the watched time of ranks differs by more than this, some ranks went on without the others."""
 SELDOM = 400
-"""Blocks, for each of which a look waits for another time that one became full: in a long job a look costs more."""
+"""For each 400 blocks, a search waits for one more round in which a block was completed: searches of long jobs cost
+more."""
 AT_ONCE = 4096
-"""Rows of a rank that are taken together, so that a long job needs no more memory than a live one."""
+"""Rows of a rank that are taken at a time, so that a finished long job needs no more memory than a live one."""
 MOST_RANKS = 64
 MOST_BYTES = 48 << 20
-"""Of all ranks together: without a watcher, longer jobs are not looked at again by every command."""
+"""Most ranks, and bytes of all their watch files, that are analysed after the job if no watcher wrote its state: every
+command would have to repeat it."""
 
 
 class JobWatch:
-    """What is known of a job by now."""
+    """What is known of a job so far."""
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
-        """Nothing yet.
+        """Starts without data.
 
         Args:
-            hosts: Of each rank.
+            hosts: Host name of each rank.
         """
         self._hosts: dict[int, str] = {}
         self._grid, self._sampled, self._long = Grid(), SampledSteps(), LongSteps()
@@ -57,7 +59,7 @@ class JobWatch:
             self.add_rank(rank, host)
 
     def add_rank(self, rank: int, host: str) -> None:
-        """A rank more, or another host of one."""
+        """Adds a rank, or changes the host of one."""
         self._hosts[rank] = host
         if rank in self._last:
             self._last[rank].host = host
@@ -67,7 +69,7 @@ class JobWatch:
         self._sampled.add_rank(rank)
 
     def add(self, rank: int, piece: Piece) -> None:
-        """What `RankReader.new` gave."""
+        """Takes a piece that `RankReader.new` returned."""
         if rank not in self._last:
             self.add_rank(rank, "")
         own = self._own_work.setdefault(rank, OwnWork())
@@ -79,7 +81,8 @@ class JobWatch:
         self._long.add(rank, piece.columns, piece.notes)
 
     def findings(self) -> list[WatchFinding]:
-        """Everything that was noticed, in the order in which it was; ids stay, the rest is as of now."""
+        """Returns all findings in the order in which they were first made. Ids are stable; the other fields are
+        updated."""
         if self._advance():
             self._unseen += 1
         if self._unseen * SELDOM > len(self._grid.blocks.first):
@@ -94,7 +97,7 @@ class JobWatch:
         return full
 
     def look(self) -> None:
-        """Searches now; `findings` does it now and then."""
+        """Searches now. `findings` searches only as often as `SELDOM` allows."""
         view = View(self._grid, self._sampled, self._hosts)
         found = split(view, slow_ranks(view))
         found += job_growths(view, found)
@@ -107,12 +110,12 @@ class JobWatch:
         self._register.update(found, newest, self._grid.frontier(), together_steps(typical_ns))
 
     def state(self, now_ns: int, *, run_id: str, running: bool) -> WatchState:
-        """The job as of now.
+        """Returns the current state of the job.
 
         Args:
-            now_ns: Since the epoch.
-            run_id: Of the run.
-            running: Whether ranks are still there: else who is silent has ended with the others.
+            now_ns: Current time, in ns since the epoch.
+            run_id: Id of the run.
+            running: Whether the job runs. If not, silent ranks have ended, not stopped.
         """
         findings = self.findings()
         if running:
@@ -132,14 +135,14 @@ class JobWatch:
             notes=[] if running else list(_uneven(known, num_steps)))
 
     def _step_ns(self, view: View) -> float | None:
-        """Median over the watched job; before a block is full that of the rows."""
+        """Returns the median step time of the watched job; that of rows before the first block is complete."""
         if len(self._grid.blocks.first):
             return _finite(view.typical_ns)
         return _finite(float(np.nanmedian(self._grid.rows[:, :, 0]))) if self._grid.rows.size else None
 
     def _stopped(self, now_ns: int) -> Iterator[WatchFinding]:
-        """By when rows came, as ranks may have clocks that are set apart."""
-        anew = not 0 <= now_ns - self._looked_ns <= STOPPED_NS / 2  # the clock was set, or nobody looked
+        """Finds ranks that stopped, by the times at which their rows arrived, as clocks of ranks may differ."""
+        anew = not 0 <= now_ns - self._looked_ns <= STOPPED_NS / 2  # the clock was set, or no look for long
         self._looked_ns = now_ns
         for one in self._last.values():
             one.look(now_ns, anew=anew)
@@ -156,7 +159,7 @@ def _living(findings: list[WatchFinding]) -> list[WatchFinding]:
 
 
 def _uneven(known: list[LastRows], num_steps: int) -> Iterator[str]:
-    """That some ranks went on without the others."""
+    """Yields a note if some ranks went on without the others."""
     times = [one.elapsed_ns for one in known]
     longer = [one for one in known if one.last_step + 1 > num_steps]
     if longer and max(times) - min(times) > UNEVEN_NS:  # not only rows that a killed rank did not write
@@ -180,18 +183,18 @@ def _memory(view: View) -> Iterator[WatchFinding]:
 
 
 def watched(run_folder: Path, hosts: Mapping[int, str]) -> JobWatch:
-    """The watch of a job that has ended, or as of now.
+    """Analyses the watch files of a job, which may still run.
 
     Args:
-        run_folder: With folders of ranks.
-        hosts: Of each rank.
+        run_folder: The folder that contains the folders of the ranks.
+        hosts: Host name of each rank.
     """
     pieces = {rank: RankReader(run_folder / rank_folder(rank)).new() for rank in hosts}
     return watched_pieces(pieces, hosts)
 
 
 def watched_pieces(pieces: Mapping[int, Piece], hosts: Mapping[int, str]) -> JobWatch:
-    """The same of pieces that were read."""
+    """Analyses pieces that were read already, one for each rank."""
     job = JobWatch(hosts)
     longest = max((len(piece.columns["first_step"]) for piece in pieces.values()), default=0)
     for begin in range(0, longest, AT_ONCE):
@@ -212,10 +215,13 @@ def _part(piece: Piece, begin: int) -> Piece:
 
 
 def known_state(run: Run) -> WatchState | None:
-    """All that is known of the watched steps; None where no step was watched, or nobody has looked.
+    """Returns the state of the watched steps of a run.
 
     Args:
-        run: What was recorded.
+        run: The run.
+
+    Returns:
+        None if no step was watched, or the run is too large to analyse and no watcher wrote its state.
     """
     if run.kind != "distprof":
         return None
@@ -225,14 +231,14 @@ def known_state(run: Run) -> WatchState | None:
 
 
 def watch_files(rank: Rank) -> list[Path]:
-    """The files of a rank; none where it was not watched, or its folder is gone."""
+    """Returns the watch files of a rank; none if it was not watched, or its folder is gone."""
     with suppress(OSError):
         return sorted(rank.folder.glob(PATTERN))
     return []
 
 
 def num_bytes(rank: Rank) -> int:
-    """What the files of a rank hold."""
+    """Returns the total size of the watch files of a rank."""
     found = 0
     for path in watch_files(rank):
         with suppress(OSError):
@@ -241,7 +247,7 @@ def num_bytes(rank: Rank) -> int:
 
 
 def _written(run: Path) -> WatchState | None:
-    """What the watcher wrote last; None where that is not its last word."""
+    """Returns the state that the watcher wrote; None if there is none, or the watcher was lost before the job ended."""
     try:
         state = read_state(run)
     except DataError:

@@ -1,4 +1,4 @@
-"""Ranks that became slow, or were slow from the start: found by their own time, confirmed by longer steps."""
+"""Finds ranks that became slow, or were slow from the start, by their own time, and how much longer steps became."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from distprof.merge.watch.shifts import JOINT, THRESHOLD, Segment, Series
 from distprof.merge.watch.view import MATERIAL, View
 
 PART = 4.0
-"""Standard errors that a rank must show by itself where the job grew at the same time."""
+"""Standard errors that a change of a rank must reach by itself if steps became longer at the same time."""
 FROM_START = 0.035
-"""Of a step, by which a rank must be above its peers where nothing changed: ranks are never quite alike."""
+"""A rank is slow from the start if its own time exceeds that of its peers by at least this share of a step: ranks are
+never quite alike."""
 TOGETHER_NS = 20e9
-"""Troubles of ranks that begin within it, or within 100 steps, are one."""
+"""Problems of ranks that begin within 20 s, or within 100 steps, are one."""
 SEEN_IN_STEPS = 0.15
-"""Of a rank's shift that steps must show. Less than all where ranks take turns in being the last."""
+"""Share of a rank's shift by which steps must have grown. They grow by less than all of it if ranks take turns in
+being the last."""
 LASTING = 0.5
-"""Of the mean shift that the median must show."""
+"""A stretch is slow only if its median excess is at least this share of the mean excess; less is a burst."""
 ALIKE = 0.5
-"""Of the largest shift: a rank with less of one that began at the same time costs nothing by itself."""
+"""Of ranks that became slow together, one with less than this share of the largest shift costs nothing by itself."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,26 +33,30 @@ class Late:
     """A stretch in which a rank works longer than before, or than its peers."""
 
     place: int
-    """Of the rank."""
+    """Column of the rank."""
     begin: float
-    """Step; that of a block or a sample."""
+    """First step, as accurate as a block or a sampled step."""
     slack: float
-    """The begin lies within so many steps."""
+    """Uncertainty of `begin`, in steps."""
     end: float | None
-    """The first step after it."""
+    """The first step after the stretch; None if it goes on."""
     shift_ns: float
+    """Excess per step over the normal level."""
     error_ns: float
+    """Standard error of the shift."""
     strength: float
+    """Size of the change at `begin`, in standard errors; infinite if from the start."""
     from_start: bool
+    """Whether the rank was slow from the start, compared with its peers."""
 
 
 def together_steps(typical_ns: float) -> float:
-    """Changes that are no more steps apart are one, where steps take so long."""
+    """Returns the number of steps up to which changes count as one, for steps of this duration."""
     return max(TOGETHER_NS / max(typical_ns, 1.0), 100.0)
 
 
 def late_ranks(view: View) -> list[Late]:
-    """All of them, without looking at what steps cost."""
+    """Returns all stretches in which ranks are late, whether or not they make steps longer."""
     found: list[Late] = []
     for series in (view.compared, view.sampled_compared):
         if series is not None and len(series.values) >= shifts.BEFORE + shifts.LEAST:
@@ -59,7 +65,7 @@ def late_ranks(view: View) -> list[Late]:
 
 
 def _with_the_job(view: View, known: list[Late]) -> list[Late]:
-    """Ranks that became slow when the job did, where neither alone is certain."""
+    """Returns ranks that became slow when the job did, where neither change alone is certain."""
     every = [one for one in (view.compared, view.sampled_in_blocks) if one is not None]
     if not every or len(every[0].values) < shifts.BEFORE + shifts.LEAST:
         return []
@@ -88,7 +94,7 @@ def _in_series(view: View, series: Series) -> list[Late]:
     # a rank that was slow for most of the time has a high mean even where it changed
     high &= mean >= FROM_START * view.typical_ns
     for place in np.flatnonzero((series.strength >= THRESHOLD) | high):
-        # of one that is late for certain, a change is less in need of proof: it was late since then, not for ever
+        # a change of a rank that is certainly late needs less proof: it tells since when the rank is late
         parts = shifts.segments(series.values[:, place], weight, float(series.sigma[place]),
                                 PART if high[place] else THRESHOLD)
         found += _troubles(view, series, int(place), parts)
@@ -96,7 +102,8 @@ def _in_series(view: View, series: Series) -> list[Late]:
 
 
 def _troubles(view: View, series: Series, place: int, parts: list[Segment]) -> list[Late]:
-    """Runs of stretches above what is normal: zero against peers, else the level of the first stretch."""
+    """Returns runs of segments above the normal level: zero (that of peers) if the rank is slow from the start, else
+    the level of the first segment."""
     typical, first = view.typical_ns, parts[0]
     from_start = bool(view.has_peers[place]) and first.mean - THRESHOLD * first.error > 0 and (
         first.mean >= FROM_START * typical)
@@ -118,7 +125,7 @@ def _troubles(view: View, series: Series, place: int, parts: list[Segment]) -> l
 
 
 def _lasts(values: Floats, normal: float) -> bool:
-    """Whether it is above for most of the time: a burst raises the mean alone."""
+    """Returns whether values are above normal for most of the time: a burst raises only the mean."""
     return bool(np.median(values) - normal >= LASTING * (values.mean() - normal))
 
 
@@ -127,7 +134,7 @@ def _late(series: Series, place: int, parts: list[Segment], first: int, last: in
     mass = series.weight[begin:end].sum()
     mean = float((series.values[begin:end, place] * series.weight[begin:end]).sum() / mass)
     gap = float(np.diff(series.step[max(begin - 8, 0):begin + 8]).mean()) if len(series.step) > 1 else 0.0
-    # the place of a change is known to about (noise / change) ** 2 (Hinkley 1970), and to no less than one time
+    # the position of a change is known to within about (noise / change) ** 2 times (Hinkley 1970), and at least one
     slack = gap * (1 + min(3 * (series.sigma[place] / (mean - normal)) ** 2, 8))
     return Late(place=place, begin=float(series.step[begin]), slack=slack, from_start=first == 0,
                 end=float(series.step[end]) if end < len(series.step) else None, shift_ns=mean - normal,
@@ -135,7 +142,7 @@ def _late(series: Series, place: int, parts: list[Segment], first: int, last: in
 
 
 def clusters(view: View, found: list[Late]) -> list[list[Late]]:
-    """Those that began together, the strongest of each rank."""
+    """Groups stretches that began together, with the most precise one of each rank; largest shift first."""
     near = together_steps(view.typical_ns)
     every: list[list[Late]] = []
     for one in sorted(found, key=lambda late: (not late.from_start, late.begin)):
@@ -156,9 +163,9 @@ def _leading(some: list[Late]) -> list[Late]:
 
 
 def growth(view: View, begin: float, end: float | None) -> tuple[float, float, float, float]:
-    """How much steps grew at that step: before, after, and the error of each.
+    """Returns the mean step time before a step and after it, and the standard error of each, in ns.
 
-    Other changes, earlier and later ones, are left out.
+    Other, earlier and later changes are left out.
     """
     series = view.step_times
     at, until = series.place(begin), len(series.step) if end is None else series.place(end)
@@ -172,7 +179,7 @@ def growth(view: View, begin: float, end: float | None) -> tuple[float, float, f
 
 
 def _levels(series: Series, begin: int, end: int) -> list[tuple[int, int]]:
-    """Begin and end of each stretch between two places in which the series stays on a level."""
+    """Returns begin and end of each stretch between two indices in which the series stays at one level."""
     if end - begin < shifts.BEFORE + shifts.LEAST:
         return [(begin, end)]
     return [(begin + part.begin, begin + part.end) for part in shifts.segments(
@@ -180,7 +187,8 @@ def _levels(series: Series, begin: int, end: int) -> list[tuple[int, int]]:
 
 
 def gained_by_fixing(view: View, some: list[Late], begin: float, end: float | None) -> tuple[float, float]:
-    """Mean of what a sampled step would be shorter if these ranks were not late, and its standard error."""
+    """Returns by how much sampled steps would be shorter on average if these ranks were not late, and the standard
+    error, in ns."""
     sampled = view.sampled
     low = int(np.searchsorted(sampled.step, begin))
     high = len(sampled.step) if end is None else int(np.searchsorted(sampled.step, end))

@@ -1,8 +1,8 @@
-"""A pair of hosts between which data is in flight far longer than between other pairs that exchange as much.
+"""Finds a pair of hosts between which data is in flight far longer than between other pairs that exchange as much.
 
-It is found in what kernels count for the connections of ranks (`link_bytes`, `link_busy` of `contract/conditions.py`),
-whatever the operation is: in a ring, or where all ranks exchange with all, no collective tells between which two hosts
-it was slow.
+It uses the kernels' counters for the TCP connections of ranks (`link_bytes`, `link_busy` of `contract/conditions.py`),
+so it does not depend on the operation: in a ring, or an all-to-all, the times of a collective do not tell which pair of
+hosts was slow.
 """
 
 from __future__ import annotations
@@ -22,53 +22,56 @@ from distprof.merge.watch.machines import Conditions, HostConditions
 from distprof.units import percent
 
 MOMENTS, LEAST_MOMENTS = 20, 12
-"""Of a host, that are looked at: those that came last; and that must be known."""
+"""Newest moments of a host that are examined, and how many of them must be known."""
 BEFORE_MOMENTS, LEAST_BEFORE = 120, 20
-"""That lie before them."""
+"""Moments before these that they are compared with, and how many of them must be known."""
 ALIKE = 2.0
-"""Pairs that exchange up to so many times as much, or as little, are compared."""
+"""Pairs of hosts are compared if their bytes per second differ by at most this factor."""
 FEWEST = 3
-"""Pairs that it takes: of two, either may be the unusual one."""
+"""Fewest other pairs to compare with: of two, either may be the unusual one."""
 ALONE, MORE = 2.0, 0.08
-"""A pair must have data under way so many times as long as each of those, and so much of the time longer: that it was
-acknowledged late, for which kernels wait up to 40 ms, makes several alike."""
+"""Data of a slow pair is in flight at least this many times as long as on every compared pair, and longer by at least
+this share of the time. Delayed acknowledgements, for which kernels wait up to 40 ms, lengthen it on several pairs."""
 CHANGED_ALONE, CHANGED = 2.5, 0.06
-"""Or that time must have grown by so much of all time, and so many times as much as that of any other pair."""
+"""Alternatively, the time in flight grew at least this many times as much as on every compared pair, and by at least
+this share of the time."""
 LEAST_CHANGE = 0.01
-"""As which smaller changes of others count."""
+"""Smaller growth of other pairs counts as this share of the time."""
 USUALLY = 0.7
-"""Of the moments in which it must be so."""
+"""Smallest share of the examined moments in which the pair must be slow, in each direction."""
 MOST_COLUMNS = 8192
-"""Of more, none is looked at: a watch takes no processor from the job."""
+"""Most connections that are examined; with more, none is, so that the watch takes no processor time from the job."""
 EVERY_NS = 3_000_000_000
+"""Time between two searches."""
 GONE_LOOKS = 4
-"""Looks at which it is no longer so, until it is over."""
+"""A slow link has ended after this many consecutive searches in which it was not slow."""
 NEAR_NS = 45e9
-"""Between the onset of a link and that of longer steps which it explains."""
+"""Largest distance between the onset of a slow link and that of longer steps which it explains."""
 EXPLAINED = ("regression", "slow_group")
+"""Kinds of findings that a slow link can explain."""
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPair:
-    """Two hosts, and what is slow between them."""
+    """Two hosts between which data is in flight too long."""
 
     hosts: Pair
     busy: float
-    """Share of the time in which data was under way, in the direction in which it was less."""
+    """Share of the time in which data is in flight, in the direction in which it is smaller."""
     of_others: float
-    """The largest of the pairs it was compared with."""
+    """The largest such share of the pairs it was compared with."""
     before: float | None
-    """Of the pair, before that; None of one that stands alone without having changed."""
+    """The share of the pair before its change; None if it differs from other pairs without having changed."""
     num_others: int
     level: float
-    """Between what is and what should be: below it is over."""
+    """Threshold half-way to the normal share; the link is no longer slow below it."""
     began_ns: int
-    """Clock of the first of the two hosts."""
+    """Onset in ns since the epoch, by the clock of the first host."""
 
 
 def slow_pair(conditions: Conditions) -> SlowPair | None:
-    """The only pair that is slow by now; None where none is, or several are."""
+    """Returns the pair that is slow at the moment; None if none is, or several are."""
     links = links_of(conditions)
     found = [one for pair in links if (one := _slow(pair, links)) is not None]
     return found[0] if len(found) == 1 else None
@@ -95,22 +98,25 @@ def _slow(pair: Pair, links: Mapping[Pair, Link]) -> SlowPair | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Both directions between two hosts."""
+    """The connections between two hosts, in both directions."""
 
     columns: tuple[tuple[HostConditions, tuple[str, ...]], ...]
+    """For each of the two hosts, its readings and the names of its connections to the other host."""
     num_bytes: float
-    """Per second, both directions."""
+    """Bytes per second, both directions together."""
     busy: float
+    """Share of the time in which data is in flight, in the direction in which it is smaller."""
     change: float
-    """Of the direction that changed less; NaN where it is not known for long enough."""
+    """Growth of that share, in the direction in which it grew less; NaN if it is not known for long enough."""
     most_change: float
+    """Growth in the other direction."""
 
     def is_above(self, level: float) -> bool:
-        """Whether it usually is."""
+        """Returns whether the share exceeds a level in at least `USUALLY` of the moments, in both directions."""
         return all(float(np.mean(_last(host, names) > level)) >= USUALLY for host, names in self.columns)
 
     def began_ns(self, level: float) -> int:
-        """Since when, by the first host: where a step from below that level to above it is likeliest."""
+        """Returns the most likely time of a jump from below a level to above it, by the clock of the first host."""
         host, names = self.columns[0]
         most = max(self.busy - level, 1e-9)
         above = np.clip(np.nan_to_num(_sum(host, names), nan=level) - level, -most, most)
@@ -119,7 +125,7 @@ class Link:
 
 
 def links_of(conditions: Conditions) -> dict[Pair, Link]:
-    """By the names of both hosts, where both tell."""
+    """Returns the links by the names of both hosts, where both hosts have readings of their connections."""
     columns: dict[Pair, dict[tuple[str, str], None]] = defaultdict(dict)
     of_host = _connections(conditions)
     if sum(map(len, of_host.values())) > MOST_COLUMNS:
@@ -140,7 +146,7 @@ def links_of(conditions: Conditions) -> dict[Pair, Link]:
 
 
 def _connections(conditions: Conditions) -> dict[str, list[str]]:
-    """Of each host, both ends of its connections to others."""
+    """Returns the connections of each host as `local-remote` address pairs."""
     found = dict[str, list[str]]()
     for name, host in conditions.hosts.items():
         ends = [which.split("-") for kind, which in map(reading_of, host.names()) if kind == "link_busy"]
@@ -149,7 +155,7 @@ def _connections(conditions: Conditions) -> dict[str, list[str]]:
 
 
 def note_of(conditions: Conditions) -> str | None:
-    """Why no slow link is looked for; None where one is."""
+    """Returns why slow links are not searched for; None if they are."""
     number = sum(map(len, _connections(conditions).values()))
     if number <= MOST_COLUMNS:
         return None
@@ -167,7 +173,7 @@ def _link(sides: tuple[tuple[HostConditions, tuple[str, ...]], ...]) -> Link | N
 
 
 def _before(host: HostConditions, names: Iterable[str]) -> float:
-    """The median before the moments that are looked at; NaN where it is not known."""
+    """Returns the median before the examined moments; NaN if too few of them are known."""
     values = _sum(host, names)[-MOMENTS - BEFORE_MOMENTS:-MOMENTS]
     values = values[~np.isnan(values)]
     return float(np.median(values)) if len(values) >= LEAST_BEFORE else np.nan
@@ -183,21 +189,22 @@ def _last(host: HostConditions, names: Iterable[str], kind: str = "link_busy") -
 
 
 class LinkSearch:
-    """Goes on looking, and keeps what was found."""
+    """Searches for slow links during the job, and keeps those that were found."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Starts without findings."""
         self._findings: list[WatchFinding] = []
         self._current: SlowPair | None = None
         self._due_ns = self._missed = 0
         self._note: str | None = None
 
     def add(self, state: WatchState, conditions: Conditions) -> None:
-        """Adds slow links to the findings of a state; longer steps that one explains become it.
+        """Adds slow links to the findings of a state. A finding about longer steps that a link explains becomes
+        `slow_link`.
 
         Args:
-            state: As of now.
-            conditions: Of all hosts.
+            state: The current state of the job.
+            conditions: Readings of all hosts.
         """
         if state.time_ns >= self._due_ns and state.running:
             self._due_ns = state.time_ns + EVERY_NS

@@ -1,4 +1,4 @@
-"""Single steps far longer than their neighbours: pauses, data stalls, hiccups, and those that distprof causes."""
+"""Single steps far longer than their neighbours: pauses, data stalls and hiccups, except those that distprof causes."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from distprof.merge.watch.pieces import Columns, Piece
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 CHUNK = 64
-"""Rows that are looked at together, and as many before them to know what is usual."""
+"""Rows that are examined together; the usual step is the median of the newest `CHUNK` rows, these included."""
 LONG = 2.0
-"""Times the usual step."""
+"""A long step takes more than this many times the usual step."""
 FAR = 8.0
-"""Robust standard deviations beyond the usual longest step of a row."""
+"""A long step exceeds the usual longest step of a row by more than this many robust standard deviations."""
 RARE = 0.2
-"""Of the rows: what is more frequent is no rare long step."""
+"""If more rows than this share (and one) contain a long step, the chunk is skipped: its long steps are not rare."""
 KEPT = 2048
-"""Steps."""
+"""Most long steps that are kept, the newest."""
 NAMED = ("evaluation", "checkpoint")
+"""Kinds of notes that announce a pause."""
 BEGINS = ("window_asked", "window_began")
+"""Kinds of notes with which a rank's work for a recording begins."""
 ENDS = ("window_ended", "window_missed")
+"""And ends, except for the writing of files."""
 WRITES_NS = 5_000_000_000
-"""So long files may be written beside the script."""
+"""Time after the end of a recording in which its files may still be written beside the script."""
 LONGEST_NS = 120_000_000_000
-"""A recording whose end is not known has ended by then."""
+"""A recording whose end was not noted is taken to have ended after this time."""
 
 
 class LongSteps:
-    """Long steps by number, with what each rank says of them."""
+    """Long steps of the job, with what each rank recorded of them."""
 
     def __init__(self) -> None:
-        """None."""
+        """Starts without steps."""
         self.of: dict[int, dict[int, Any]] = {}
-        """By step and rank: the excess, that of each of `PHASES`, and time in garbage collection."""
+        """By step and rank: the excess over the usual step, its parts in each of `PHASES`, and the time in garbage
+        collection, in ns."""
         self.noted: dict[int, str] = {}
-        """Pauses that the script announced."""
+        """By step: `evaluation` or `checkpoint`, as the script announced."""
         self.covered: dict[int, tuple[int, int]] = {}
-        """First and last step of each rank."""
+        """By rank: its first step, and the step after its last one."""
         self._usual: dict[int, deque[Any]] = {}
 
     def add(self, rank: int, columns: Columns, notes: list[Note]) -> None:
-        """Rows of a rank."""
+        """Takes new rows and notes of a rank."""
         for note in notes:
             if note.kind in NAMED:
                 self.noted[note.step] = note.kind
@@ -80,18 +84,18 @@ class LongSteps:
                 excess, more, max(int(columns["gc_ns"][row]), 0))
 
     def note_near(self, step: int) -> str | None:
-        """What the script said of that step, or the one before or behind it."""
+        """Returns the pause that the script announced at this step, the one before or the one after; None for none."""
         return next((self.noted[near] for near in (step, step - 1, step + 1) if near in self.noted), None)
 
 
 @dataclass(slots=True, kw_only=True)
 class OwnWork:
-    """Times of a rank, by its clock, in which it prepares a recording, records and writes."""
+    """Times in which a rank prepares a recording, records and writes files, by its clock in ns since the epoch."""
 
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, notes: list[Note]) -> None:
-        """Notes of the rank, in their order."""
+        """Takes new notes of the rank, in order of time."""
         for note in notes:
             if note.kind in BEGINS and not (self.spans and note.time_ns < self.spans[-1][1]):
                 self.spans.append((note.time_ns, note.time_ns + LONGEST_NS))
@@ -99,7 +103,7 @@ class OwnWork:
                 self.spans[-1] = self.spans[-1][0], note.time_ns + WRITES_NS
 
     def without(self, piece: Piece) -> Piece:
-        """The piece without rows and samples that lie in these times."""
+        """Returns the piece without the rows and samples that overlap these times."""
         if not self.spans:
             return piece
         ends, spans = piece.columns["end_ns"], piece.columns["span_ns"]

@@ -1,4 +1,4 @@
-"""Readings of the machines of a job, as they arrive."""
+"""Readings of the hosts of a job, kept as they arrive. A moment is a time at which a host was read, once a second."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from distprof.arrays import Array, Integers
 from distprof.contract.conditions import HOSTS, PATTERN, ReadMoments, moments, reading_of
 
 MOST_MOMENTS = 1800
-"""Of a host, at least so many are kept in memory, and twice as many at most; older ones are forgotten."""
+"""Newest moments of a host that are always kept in memory; with twice as many, the older half is dropped."""
 FEWEST_MOMENTS = 256
-"""That there is room for at first."""
+"""Moments for which memory is allocated at first."""
 HOLDS_MOMENTS = 15
-"""A value counts for so many moments in which it was not read: what is costly to read is read less often."""
+"""A value is held for this many moments without a reading, because what is costly to read is read less often."""
 
 
 class HostConditions:
-    """What a host said: columns that grow."""
+    """Readings of a host, as columns that grow with each moment."""
 
     def __init__(self, host: str, num_processors: int) -> None:
         self.host, self.num_processors = host, num_processors
         self.count = 0
         self.others: list[str] = []
-        """Of each moment, names of processes that are not of the job."""
+        """For each moment, names of processes that are not part of the job, joined by `, `."""
         self._times = np.zeros(FEWEST_MOMENTS, np.int64)
         self._columns: dict[str, Array] = {}
 
     def add(self, time_ns: int, values: Mapping[str, float], others: str) -> None:
-        """Takes in a moment; one that is not later than the last is passed over."""
+        """Appends a moment; one that is not later than the last one is ignored."""
         if self.count and time_ns <= self._times[self.count - 1]:
             return
         if self.count == 2 * MOST_MOMENTS:
@@ -60,15 +60,16 @@ class HostConditions:
         self.others, self.count = self.others[MOST_MOMENTS:], MOST_MOMENTS
 
     def names(self) -> list[str]:
-        """Columns that it has."""
+        """Returns the names of its columns, sorted."""
         return sorted(self._columns)
 
     def times(self) -> Integers:
-        """Of its moments, since the epoch; shape (moments,)."""
+        """Returns the times of its moments, in ns since the epoch; shape (moments,)."""
         return self._times[:self.count]
 
     def column(self, name: str) -> Array:
-        """Values of a column at these moments; NaN where it was not read for long, or never."""
+        """Returns a column at these moments; NaN where it was not read for `HOLDS_MOMENTS`, or never. Shape
+        (moments,)."""
         found = self._columns.get(name)
         return _held(found[:self.count].astype(float)) if found is not None else np.full(self.count, np.nan)
 
@@ -84,22 +85,23 @@ def _held(values: Array) -> Array:
 
 
 class Conditions:
-    """What all hosts of a job said, while it runs and afterwards."""
+    """Readings of all hosts of a job, while it runs and afterwards."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, HostConditions] = {}
-        """By the name of the host."""
+        """By host name."""
         self._read: dict[Path, int] = {}
+        """Bytes read so far, by file."""
 
     def add(self, host: str, num_processors: int, time_ns: int, values: Mapping[str, float], others: str = "") -> None:
-        """Takes in a moment.
+        """Appends a moment of a host.
 
         Args:
-            host: Who says it.
-            num_processors: It has so many.
-            time_ns: Since the epoch; one before the last of the host is passed over.
-            values: By column.
-            others: Names of processes that are not of the job.
+            host: Host name.
+            num_processors: Number of processors of the host.
+            time_ns: In ns since the epoch. A moment that is not later than the host's last one is ignored.
+            values: Values by column name.
+            others: Names of processes that are not part of the job, joined by `, `.
         """
         one = self.hosts.get(host)
         if one is None:
@@ -107,11 +109,11 @@ class Conditions:
         one.add(time_ns, values, others)
 
     def look(self, run: Path, but: Iterable[str] = ()) -> None:
-        """Takes in what hosts have written since the last look.
+        """Reads what hosts have written to their files since the last call.
 
         Args:
             run: The run directory.
-            but: Folders of hosts that are told by `add`.
+            but: Names of host folders to skip, because `add` gets their moments.
         """
         without = set(but)
         for path in sorted((run / HOSTS).glob(f"*/{PATTERN}")):
@@ -125,7 +127,7 @@ class Conditions:
             with path.open("rb") as file:
                 file.seek(begin)
                 content = file.read()
-        except OSError:  # the oldest was removed
+        except OSError:  # the oldest files may be removed
             return []
         for end, one in moments(content):  # noqa: B007 (the last one is needed)
             found.append(one)
@@ -139,7 +141,7 @@ class Conditions:
             self.add(found.host, found.num_processors, time_ns, values, found.others[place])
 
     def devices(self) -> dict[int, int]:
-        """The GPU of each rank whose process the driver of the GPU names."""
+        """Returns the GPU number of each rank whose process is known to the GPU's driver."""
         found: dict[int, int] = {}
         for one in self.hosts.values():
             for name in one.names():

@@ -1,4 +1,4 @@
-"""Findings about intermittent problems, with their period: ranks slow in some steps, data stalls, pauses."""
+"""Findings about intermittent problems, with their periods: ranks that are slow in some steps, data stalls, pauses."""
 
 from __future__ import annotations
 
@@ -20,49 +20,52 @@ from distprof.merge.watch.slow_ranks import costed
 from distprof.merge.watch.view import MATERIAL, View
 
 FAR = 6.0
-"""Robust standard deviations above what is usual for a rank."""
+"""A step of a rank is slow if it exceeds the rank's median by more than this many robust standard deviations."""
 LEAST = 0.05
-"""Of a step."""
+"""A step of a rank is slow if it exceeds the rank's median by more than this share of a step."""
 SURE = 1e-6
-"""Largest chance of so many more episodes than on the other ranks (Poisson)."""
+"""Largest probability with which chance alone gives a rank that many more episodes than the other ranks (Poisson)."""
 EPISODES = 5
+"""Fewest episodes: runs of slow steps."""
 MOST = 0.7
-"""Of the steps: who is slow in more of them is slow."""
+"""A rank that is slow in more than this share of the steps is a slow rank, not an intermittent one."""
 APART = 5.0
-"""Standard deviations within them by which two classes of steps must differ; two halves of a normal one do by 2.6."""
+"""Two classes of steps must differ by this many of their inner standard deviations; the halves of a normal
+distribution differ by 2.6."""
 ALMOST_ALL = 0.7
-"""Part of a cost, or of steps, that is nearly all of it."""
+"""Share of a cost, or of steps, that counts as nearly all of it."""
 IN_A_ROW = 4
-"""Steps from one long step to another that other ranks tell of: they are one."""
+"""Long steps that different ranks recorded at most this many steps apart are one."""
 RARE = 3
-"""Long steps that make a finding."""
+"""Fewest long steps of one kind that make a finding."""
 COSTLY = 0.002
-"""Of the watched time that long steps of one kind must have cost."""
+"""Share of the watched time that long steps of one kind must have cost."""
 EVERYBODY = 0.7
-"""Of the ranks."""
+"""Share of the ranks that counts as all of them."""
 FULL = 0.75
-"""Of the times at which something with a rhythm is due it happens: every long step is known."""
+"""Share of the times at which a periodic event is due at which it must have happened, as every long step is known."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Often:
-    """A rank that is slow in some steps."""
+    """A rank that is slow in some steps, with the rows that show it."""
 
     finding: WatchFinding
     rows: Integers | None = None
-    """First steps of the rows in which it is slow; None where rows do not show it."""
+    """First steps of the rows in which it is slow; None if rows do not show it."""
     size: float = 0.0
-    """Steps of a row."""
+    """Median number of steps of a row."""
 
     def seen_in_rows(self, step: Integers, size: Floats, hits: Flags) -> None:
-        """Takes the period from rows, which hold every step, where they hold nearly all of the slow steps."""
+        """Takes the period from rows, which cover every step, if the slow rows account for nearly all of the slow
+        steps."""
         inside = step >= self.finding.onset_step
         if size[inside & hits].sum() >= ALMOST_ALL * (self.finding.share or 0) * size[inside].sum():
             self.rows, self.size = step[hits], float(np.median(size))
             self.finding.period_steps = _rhythm(step[inside], self.size, hits[inside]) or self.finding.period_steps
 
     def explains(self, steps: Sequence[int]) -> bool:
-        """Whether almost all of these steps are in such rows, or next to them."""
+        """Returns whether nearly all of these steps are in the slow rows, or next to them."""
         if self.rows is None:
             return False
         place = np.clip(np.searchsorted(self.rows, steps), 1, len(self.rows) - 1)
@@ -71,10 +74,10 @@ class _Often:
 
 
 def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -> list[WatchFinding]:
-    """Intermittent problems. One that both rows and single long steps show is reported once.
+    """Returns findings about intermittent problems. One that both rows and single long steps show is reported once.
 
     Args:
-        view: Of the job.
+        view: The job.
         known: Findings about ranks that stay slow.
         events: Single long steps.
     """
@@ -84,9 +87,10 @@ def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -
         same = [other for _, other in single if other.ranks == about.ranks]
         for other in same:
             if other.kind == "pauses" and not other.why and (other.cost_ns or 0) < (about.cost_ns or 0):
-                # of slow steps in a row only the longest of each row is known
+                # long steps underestimate the cost: of several slow steps in a row of steps, only the longest is known
                 other.per_step_ns, other.cost_ns = about.per_step_ns, about.cost_ns
-        # what has another reason is no work of the rank, and steps that are known one by one are known exactly
+        # a pause is not caused by the rank's work; and single long steps that have nearly all of the cost are more
+        # exact
         if any(other.kind == "pauses" for other in same) or (
                 sum(other.cost_ns or 0 for other in same) >= ALMOST_ALL * (about.cost_ns or 0)):
             continue
@@ -98,7 +102,7 @@ def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -
 
 
 def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
-    """Ranks that are slow in some of the steps, far more often than the others."""
+    """Finds ranks that are slow in some of the steps, far more often than the others."""
     taken = {rank for one in known for rank in one.ranks}
     found: dict[int, _Often] = {}
     for step, size, own in (_in_samples(view), _in_rows(view)):
@@ -115,10 +119,11 @@ def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
 
 
 def split(view: View, slow: list[WatchFinding]) -> list[WatchFinding]:
-    """Slow ranks; those that are slow in some of the sampled steps and as usual in the others become intermittent."""
+    """Returns the findings about slow ranks; a rank that is slow in some sampled steps and normal in the others becomes
+    intermittent."""
     for one in slow:
         _split(view, one)
-    # of a rank whose mean lies between two levels a part may seem slow from the start
+    # one intermittent rank may have several findings at once, as its mean lies between two levels: the costliest stays
     return [one for one in slow if one.kind != "intermittent" or one is max(
         (other for other in slow if other.kind == one.kind and other.ranks == one.ranks and _at_once(one, other)),
         key=lambda other: other.per_step_ns or 0)]
@@ -148,14 +153,14 @@ def _split(view: View, found: WatchFinding) -> None:
             abs(some[~hits].mean() - normal) <= apart / 4):
         found.kind, found.share = "intermittent", float(hits.mean())
         found.period_steps = period(step[inside][hits], step[inside][~hits])
-        # blocks of rows do not measure what that costs: rows with a slow step may hold fewer steps than others
+        # blocks do not measure this cost: rows with a slow step may have fewer steps than others
         span = np.median(view.sampled.span[view.sampled.weight == 1][inside], axis=1)
         found.per_step_ns = max(0.0, float(hits.mean() * (np.median(span[hits]) - np.median(span[~hits]))))
         costed(view, found)
 
 
 def _edge(values: Floats) -> float:
-    """The value that parts two classes with the least variance within them (Otsu 1979)."""
+    """Returns the threshold between two classes with the least variance within them (Otsu 1979)."""
     ordered = np.sort(values)
     number = np.arange(1, len(ordered))
     total = np.cumsum(ordered)[:-1]
@@ -180,23 +185,24 @@ def _in_rows(view: View) -> tuple[Integers, Floats, Any]:
 
 
 def _often(compared: Floats, typical_ns: float) -> list[tuple[int, Flags]]:
-    """Places of ranks, and in which steps they are late."""
+    """Returns the columns of ranks that are late far more often than the others, and in which steps they are."""
     middle = np.median(compared, axis=0)
-    # the spread of the half that is not late: a rank that is late often must not hide itself
+    # from the half below the median: a rank that is often late must not hide itself by a large spread
     below = np.median(np.maximum(middle - compared, 0) * 2, axis=0)
     wide = 1.4826 * np.median(np.fmax(np.abs(compared - middle), 0), axis=0)
     spread = np.minimum(np.where(below > 0, np.maximum(below, 0.5 * wide), wide), wide)
     spread = np.maximum(spread, float(np.median(spread)))
     hits = compared - middle > np.maximum(FAR * spread, LEAST * typical_ns)
     episodes = (hits[1:] & ~hits[:-1]).sum(axis=0) + hits[0]
-    # two ranks beat once for each other: the median of the others of two ranks is the other one
+    # with two ranks, each is compared only with the other one, which is the median of the others
     others = (episodes.sum() - episodes) / max(len(episodes) - 1, 1)
     p = _at_least(episodes, others + 0.5) * len(episodes)
     return [(int(place), hits[:, place]) for place in np.flatnonzero((p < SURE) & (episodes >= EPISODES))]
 
 
 def _at_least(number: Integers, mean: Floats) -> Floats:
-    """Largest probability of so many where `mean` is expected (Chernoff's bound of Poisson's tail)."""
+    """Returns an upper bound of the probability of at least `number` events if `mean` are expected (Chernoff bound of
+    the Poisson distribution)."""
     size = np.maximum(number, 1e-9)
     return np.where(number > mean, np.exp(number - mean + number * np.log(mean / size)), 1.0)
 
@@ -221,13 +227,13 @@ def _coming_and_going(view: View, place: int, step: Integers, size: Floats, comp
 
 
 def _begins(hits: Flags) -> Integers:
-    """Places of hits that follow none."""
+    """Returns the indices at which runs of hits begin."""
     return np.flatnonzero(hits & ~np.append(False, hits[:-1]))
 
 
 def _rhythm(step: Integers, width: float, hits: Flags) -> float | None:
-    """Period of the slow rows, which hold `width` steps each. Consecutive slow rows may be one burst: then it is the
-    period of their starts.
+    """Returns the period of the slow rows, of `width` steps each; or, if they have none and many are consecutive, the
+    period in which these bursts start.
     """
     begins, within = _begins(hits), width if width > 1 else 0.0
     found = period(step[hits], step[~hits], within)
@@ -235,7 +241,7 @@ def _rhythm(step: Integers, width: float, hits: Flags) -> float | None:
 
 
 def _begin(episodes: Integers, step: Integers, rhythm: float | None) -> int:
-    """The first of those that follow each other: what happened before them was something else."""
+    """Returns the first episode of the problem; earlier ones that are far from it were something else."""
     if rhythm is not None:
         turn = np.exp(2j * np.pi * step[episodes] / rhythm)
         episodes = episodes[np.abs(np.angle(turn / turn.mean())) < np.pi / 4]
@@ -246,14 +252,15 @@ def _begin(episodes: Integers, step: Integers, rhythm: float | None) -> int:
 
 
 def long_steps(view: View, events: LongSteps) -> Iterator[tuple[tuple[int, ...], WatchFinding]]:
-    """Steps and finding of each kind of stall, pause and hiccup, by the ranks that cause them."""
+    """Yields the steps and the finding of each kind of stall, pause and hiccup, separately for the ranks that cause
+    it."""
     kinds: dict[tuple[str, str | None, tuple[int, ...]], list[tuple[int, float]]] = defaultdict(list)
     limit = max(view.grid.frontier(), 0)
     for step, of in _together(events.of):
         if step < limit:
             kind, phase, ranks = _what(view, events, step, of)
             if kind == "pauses" and phase is None and 2 * len(of) < len(view.ranks):
-                continue  # a pause of the job is long on all ranks; here one that recorded nothing may have been late
+                continue  # a pause of the job is long on all ranks; this may be a late rank that recorded nothing
             kinds[kind, phase, ranks].append((step, float(np.median([one[0] for one in of.values()]))))
     for (kind, phase, ranks), steps in _turns(kinds).items():
         if len(steps) >= RARE and (one := _of_steps(view, kind, phase, ranks, steps)) is not None:
@@ -261,8 +268,8 @@ def long_steps(view: View, events: LongSteps) -> Iterator[tuple[tuple[int, ...],
 
 
 def _together(every: dict[int, dict[int, Any]]) -> Iterator[tuple[int, dict[int, Any]]]:
-    """Long steps with what ranks recorded of them. Of several in a row each rank records its longest, which need not be
-    the same one.
+    """Yields long steps with what ranks recorded of them. Of several long steps in a row of steps, each rank records
+    its longest, which need not be the same on all ranks.
     """
     held: tuple[int, dict[int, Any]] | None = None
     for step, of in sorted(every.items()):
@@ -277,7 +284,7 @@ def _together(every: dict[int, dict[int, Any]]) -> Iterator[tuple[int, dict[int,
 
 
 def _what(view: View, events: LongSteps, step: int, of: dict[int, Any]) -> tuple[str, str | None, tuple[int, ...]]:
-    """Kind, phase or name, and ranks of a long step."""
+    """Returns the kind of a long step, its phase (or the name of a pause), and the ranks that cause it (none: all)."""
     if (noted := events.note_near(step)) is not None:
         return "pauses", noted, ()
     excess = float(np.median([one[0] for one in of.values()]))
@@ -293,7 +300,7 @@ def _what(view: View, events: LongSteps, step: int, of: dict[int, Any]) -> tuple
 
 
 def _turns(kinds: dict[Any, list[tuple[int, float]]]) -> dict[Any, list[tuple[int, float]]]:
-    """Stalls that hit now this rank, now that one, are one finding about all of them."""
+    """Joins data stalls that hit different ranks in turn into one kind with all of these ranks."""
     single = [key for key in kinds if key[0] == "data_stall"]
     if len(single) < 3:
         return kinds
@@ -311,11 +318,11 @@ def _of_steps(view: View, kind: FindingKind, phase: str | None, ranks: Sequence[
     rhythm = period(number)
     gaps = {after - before for before, after in pairwise(number.tolist())}
     if rhythm is not None and len(number) < FULL * ((number[-1] - number[0]) / rhythm + 1):
-        rhythm = None  # of a fraction of the true one: one more that came by chance fits to that as well
+        rhythm = None  # a fraction of the true period, which one more event by chance fits as well
     if rhythm is None and len(gaps) == 1:
         rhythm = float(gaps.pop())
     if kind != "pauses" and tuple(ranks) == (view.ranks[0],) and rhythm is not None:
-        kind, phase = "pauses", None  # what the first rank does in exact rhythm is saved or written by it
+        kind, phase = "pauses", None  # what the first rank does at exact intervals is taken for checkpoints
     end = float(blocks.first[-1] + blocks.steps[-1])
     since = max(end - int(number[0]), 1.0)
     return WatchFinding(

@@ -1,4 +1,4 @@
-"""The step at which a problem began or ended, from rows around it."""
+"""Locates the step at which a problem began or ended, in the rows around it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.view import View
 
 AROUND = 3.0
-"""Times the slack of an estimate, on both sides."""
+"""The search extends to this many times the slack of an estimate, on both sides."""
 OUTSIDE = 4
-"""Rows at both ends that are not searched: they show the levels."""
+"""Rows at both ends that are not searched, as they show the levels before and after."""
 AT_END = 2
-"""Rows from an end of the search."""
+"""An onset within this many rows of an end of the search may lie beyond it."""
 SEARCHES = 6
+"""Most searches for one change; each is twice as wide as the one before."""
 BETWEEN = 0.4
-"""Part of a shift by which rows in front of it may be above what is normal."""
+"""Share of a shift by which the rows before it may be above the normal level; more, and they are slow themselves."""
 LEVEL = 96
-"""Rows from which the levels before and after are taken."""
+"""Rows from which each of the levels before and after is estimated."""
 
 
 def refined(view: View, begin: float, slack: float, place: int | None) -> tuple[float, float]:
-    """The step of a change near `begin`, and how many steps a row has there.
+    """Locates a change near `begin`.
 
-    Where it is found at an end of the rows that are searched, it may lie beyond: the search goes on from there.
+    If it is found at an end of the searched rows, it may lie beyond: the search continues from there, twice as wide.
 
     Args:
-        view: Of the job.
-        begin: About where it is.
-        slack: It is within so many steps.
-        place: Of the rank that changed; None where all did.
+        view: The job.
+        begin: Estimated step of the change.
+        slack: Uncertainty of that estimate, in steps.
+        place: Column of the rank that changed; None if all ranks did.
+
+    Returns:
+        The step, and the number of steps of the row there.
     """
     for _ in range(SEARCHES):
         found, size, is_at_end = _searched(view, begin, slack, place)
@@ -44,7 +48,7 @@ def refined(view: View, begin: float, slack: float, place: int | None) -> tuple[
 
 
 def _searched(view: View, begin: float, slack: float, place: int | None) -> tuple[float, float, bool]:
-    """The same within the slack, and whether that is at an end of it."""
+    """Searches once; also returns whether the result is at an end of the searched rows."""
     grid = view.grid
     if len(grid.first) < 2 * OUTSIDE or begin + AROUND * slack < grid.first[0]:
         return begin, slack, False
@@ -68,16 +72,18 @@ def _searched(view: View, begin: float, slack: float, place: int | None) -> tupl
 
 
 def began(view: View, place: int, shift_ns: float) -> float | None:
-    """The step from which on a rank is slow that seems so from the start: what is early is in one block with what
-    follows. None where its first rows are like the others.
+    """Finds the onset of a rank that seems slow from the start: blocks are too coarse to show an early onset.
 
     Args:
-        view: Of the job.
-        place: Of the rank.
-        shift_ns: By how much it is slow.
+        view: The job.
+        place: Column of the rank.
+        shift_ns: By how much the rank is slow, per step.
+
+    Returns:
+        The step; None if the first rows are as slow as later ones, or no longer kept.
     """
     if view.grid.blocks.first[0] != view.grid.first[0]:
-        return None  # its first rows are forgotten
+        return None  # the first rows are no longer kept
     signals = signals_of(view, place, 0, min(LEVEL, len(view.grid.first)))
     changes = signals[:, -1:]
     if len(changes) < 2 * OUTSIDE:
@@ -92,7 +98,8 @@ def began(view: View, place: int, shift_ns: float) -> float | None:
 
 def _inside_row(view: View, at: int, signals: Floats, middle: int, before: Floats, after: Floats,
                 sigma: Floats) -> float:
-    """A row in front of the new level that lies between both levels was hit by the change in its middle."""
+    """Returns the step of a change inside a row: a row with a value between both levels contains the change, at the
+    corresponding fraction of its steps."""
     first, count = view.grid.first, view.grid.count
     if not 1 <= middle < len(signals):
         return float(first[at])
@@ -112,7 +119,8 @@ def _sigma(signals: Floats) -> Any:
 
 
 def signals_of(view: View, place: int | None, low: int, high: int) -> Any:
-    """Series of (rows, signals) that change with it: step time and, of a rank, its own phases against its peers."""
+    """Returns series that show the change, shape (rows, signals): the step time and, for a rank, its own phases minus
+    the median of its peers."""
     rows = view.grid.rows[low:high].astype(float)
     span = np.median(shifts.filled(rows[:, :, FIELDS.index("span_ns")]), axis=1)
     names = view.own_phases
@@ -124,8 +132,8 @@ def signals_of(view: View, place: int | None, low: int, high: int) -> Any:
 
 
 def _without(span: Floats, others: Floats) -> Floats:
-    """Step time without what the work of the other ranks explains: the regression of differences, which no step bends
-    (control variates)."""
+    """Returns the step time minus what the work of the other ranks explains (control variates). The regression is
+    fitted to differences of neighbouring rows, so that a jump does not bias it."""
     x, y = np.diff(others), np.diff(span)
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]

@@ -1,8 +1,8 @@
-"""The watch files of ranks -> columns, as they grow.
+"""Reads the watch files of ranks into columns while the files grow.
 
-Older runs have `step_ends.bin` instead, with only the ends of steps behind the last pass: 64-bit integers in the byte
-order of the machine: `MAGIC`, the number of the first of these steps, when it began, when it ended, when the next one
-ended, and so on; ns since the epoch, the clock of the rank.
+Older runs have `step_ends.bin` instead, which holds only the ends of the steps after the last pass, as 64-bit integers
+in the byte order of the machine that wrote it: `MAGIC`, the number of the first of these steps, its start, its end,
+the end of the next one, and so on, in ns since the epoch by the clock of the rank.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from distprof.files import read_small
 Columns = dict[str, Integers]
 PATTERN = "watch-[0-9]*.bin"
 LARGEST = 1 << 53
-"""Of what is written: times in microseconds, sizes in KiB."""
+"""Largest number that a frame may hold (times in microseconds, sizes in KiB): a larger one is damage."""
 STEP_ENDS = "step_ends.bin"
 MAGIC = int.from_bytes(b"distprof"[:7], "little")
 MOST_SPAN_NS = 366 * 86_400 * 10**9
-"""Longer than any step; what jumps farther is damage."""
+"""Longer than any step (366 days): where the ends of two steps are farther apart, the rest of the file is damaged."""
 MOST_BYTES = 1 << 28
-"""Of one rank: more are not read."""
+"""Largest `step_ends.bin` that is read: 256 MiB."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """A sampled step, with its process groups."""
+    """A sampled step, with the process groups and names that its calls refer to."""
 
     step: SampledStep
     groups: list[tuple[str, list[int]]]
@@ -54,35 +54,35 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
-    """What a rank noted since it was last looked at, in the order of steps."""
+    """What a rank recorded since the last read; columns and samples are in the order of steps."""
 
     columns: Columns
-    """Those of `StepRows`."""
+    """By the field names of `StepRows`; one value per row."""
     samples: list[Sample] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
 
 class RankReader:
-    """Reads what a rank appends."""
+    """Reads what a rank has appended to its watch files since the last read."""
 
     def __init__(self, folder: Path) -> None:
-        """Begins with the first frame.
+        """Starts at the first frame.
 
         Args:
-            folder: Of the rank. It may not be there yet.
+            folder: The folder of the rank. It need not exist yet.
         """
         self.folder = folder
         self._read: dict[tuple[str, int], int] = {}
-        """Bytes by name and inode of a file: one that took the place of another is read from its start, unless the
-        rank has only thinned it."""
+        """Bytes read so far, by name and inode of a file. A file that replaced another one is read from its start,
+        unless it is only the thinned form of what was read before."""
 
     def new(self) -> Piece:
-        """What was appended since the last call."""
+        """Returns what was appended since the last call."""
         found: list[tuple[Frame, PackedRows]] = []
         for path in sorted(self.folder.glob(PATTERN)):
             try:
-                found += self._new_of(path) if path.is_file() else []  # to open a pipe might wait for ever
-            except OSError:  # it was moved, or the folder is gone
+                found += self._new_of(path) if path.is_file() else []  # opening a pipe could block forever
+            except OSError:  # the file was moved, or the folder is gone
                 continue
         return piece_of(found)
 
@@ -104,10 +104,10 @@ class RankReader:
 
 
 def piece_of(found: Iterable[tuple[Frame, PackedRows]]) -> Piece:
-    """Frames, joined; steps that are there twice count once.
+    """Joins frames; of rows that cover the same steps, only the first is kept.
 
     Args:
-        found: As `packed_frames` gives them.
+        found: Frames and rows as `packed_frames` yields them.
     """
     every = list(found)
     columns = _unpacked([rows for _, rows in every])
@@ -123,7 +123,7 @@ def piece_of(found: Iterable[tuple[Frame, PackedRows]]) -> Piece:
 
 
 def _unpacked(every: list[PackedRows]) -> Columns:
-    """Rows of many frames at once, which takes a fifth of the time of `frames`; damaged ones are left out."""
+    """Unpacks the rows of many frames at once, in a fifth of the time of `frames`; leaves out damaged frames."""
     fitting = [rows for rows in every if not _is_too_large(rows)]
     sizes = np.array([len(rows.first_step) for rows in fitting], np.int64)
     columns = {name: np.fromiter(chain.from_iterable(getattr(rows, name) for rows in fitting), np.int64)
@@ -140,15 +140,18 @@ def _unpacked(every: list[PackedRows]) -> Columns:
 
 
 def _is_too_large(rows: PackedRows) -> bool:
-    """Whether a number of a damaged frame, or what it adds up to, does not fit 64 bits."""
+    """Returns whether a number exceeds `LARGEST`, which only happens in damaged frames and could overflow 64 bits."""
     return any(max(map(abs, getattr(rows, name)), default=0) > LARGEST for name in StepRows.__struct_fields__)
 
 
 def old_columns(folder: Path) -> Columns | None:
-    """A row for each step of a rank; None where there is no such file, or no step in it has ended.
+    """Reads `step_ends.bin` of an older run, as one row per step.
 
     Args:
-        folder: Of the rank.
+        folder: The folder of the rank.
+
+    Returns:
+        None if the file is missing or damaged, or holds no finished step.
     """
     try:
         found = step_ends(read_small(folder / STEP_ENDS, MOST_BYTES))
@@ -167,17 +170,16 @@ def old_columns(folder: Path) -> Columns | None:
 
 
 def step_ends(content: bytes) -> tuple[int, list[int]] | None:
-    """The number of the first step, and its begin followed by the ends of all steps.
-
-    A file that a kill cut short is read as far as it goes.
+    """Decodes `step_ends.bin`. A file that was cut off when the rank was killed is read as far as it goes.
 
     Returns:
-        None where it is none, or no step in it has ended.
+        The number of the first step, and its start followed by the ends of all steps, in ns since the epoch; None if
+        this is no such file, or no step in it has ended.
     """
     values = array("q")
     values.frombytes(content[:len(content) // 8 * 8])
     if len(values) and values[0] != MAGIC:
-        values.byteswap()  # of another machine
+        values.byteswap()  # written on a machine with the other byte order
     if len(values) < 4 or values[0] != MAGIC or values[1] < 0:
         return None
     times = values[2:].tolist()

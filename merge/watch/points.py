@@ -1,4 +1,4 @@
-"""A whole job as few points in time: of each the least, median and longest step, so that no spike is lost."""
+"""Reduces a whole job to few points in time, each with its shortest, median and longest step: no spike is lost."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from distprof.contract.watch import UNKNOWN, Note
 from distprof.merge.watch.pieces import Columns, RankReader, old_columns
 
 MOST = 2000
-"""Points; a few more where rows are missing in between."""
+"""Target number of points of a job; there are a few more where rows are missing."""
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 SERIES = ("step_ns", "longest_ns", *PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Parts of a job, the same for all ranks; arrays with a value for each."""
+    """The stretches into which a job is divided, the same for all ranks; arrays have one value per point."""
 
     first_step: Integers
     last_step: Integers
     begin_ns: Integers
-    """Since the start of the first, by the clock of one rank."""
+    """Start of each point, in ns since `origin_ns`, by the clock of one rank."""
     end_ns: Integers
     origin_ns: int
-    """Since the epoch."""
+    """Start of the first point, in ns since the epoch."""
     rows: int
-    """Of one rank, at most, that are a point."""
+    """Largest number of rows of one rank that share a point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLine:
-    """A rank at all points, in ns per step; nan where it noted nothing."""
+    """Step times of a rank at all points, in ns per step; nan where it recorded nothing."""
 
     rank: int
     low_ns: Floats
-    """Least of the rows."""
+    """Smallest row mean of each point."""
     of: dict[str, Floats]
-    """`SERIES`: medians of rows, and the longest step."""
+    """By the names in `SERIES`: the median row of each point; for `longest_ns`, the longest step."""
     notes: list[Note] = field(default_factory=list)
 
 
 def rows_of(folder: Path) -> tuple[Columns, list[Note]]:
-    """What a rank noted of its steps outside of the passes, also in an older run; perhaps nothing."""
+    """Returns the rows that a rank recorded outside of the passes, possibly none, and its notes; also of older runs."""
     piece = RankReader(folder).new()
     if len(piece.columns["first_step"]):
         return piece.columns, piece.notes
@@ -53,11 +53,11 @@ def rows_of(folder: Path) -> tuple[Columns, list[Note]]:
 
 
 def points(columns: Columns, most: int = MOST) -> Points:
-    """Divides a job by the rows of one of its ranks, at least one: evenly, and where rows are missing.
+    """Divides a job into points with equal numbers of rows of one rank, and wherever its rows are missing.
 
     Args:
-        columns: Of that rank.
-        most: About so many points.
+        columns: Rows of that rank, at least one.
+        most: Approximate number of points.
     """
     first, ends = columns["first_step"], columns["first_step"] + columns["num_steps"]
     size = -(-len(first) // most)
@@ -71,13 +71,13 @@ def points(columns: Columns, most: int = MOST) -> Points:
 
 
 def rank_line(rank: int, folder: Path, at: Points) -> RankLine:
-    """Reads a rank and reduces its rows to points."""
+    """Reads the rows of a rank and reduces them to points."""
     columns, notes = rows_of(folder)
     return reduced(rank, columns, at, [one for one in notes if one.kind != "thinned"])
 
 
 def reduced(rank: int, columns: Columns, at: Points, notes: list[Note] | None = None) -> RankLine:
-    """Rows as points; a row of several points counts in all of them, its longest step in one."""
+    """Reduces rows to points. A row that spans several points counts in all of them, its longest step in one."""
     first, number = columns["first_step"], np.maximum(columns["num_steps"], 1)
     place = np.searchsorted(at.first_step, first, side="right") - 1
     begins, ends = np.searchsorted(place, np.arange(len(at.first_step))), np.searchsorted(
@@ -93,14 +93,14 @@ def reduced(rank: int, columns: Columns, at: Points, notes: list[Note] | None = 
 
 
 def _covering(first: Integers, ends: Integers, steps: Integers) -> Integers:
-    """The row in which each of these steps lies; -1 where none does."""
+    """Returns the index of the row that contains each of these steps, or -1."""
     row = np.searchsorted(first, steps, side="right") - 1
     return np.where((row >= 0) & (len(ends) > 0) & (steps < np.append(ends, 0)[row]), row, -1)
 
 
 def _spread(each: Floats, place: Integers, begins: Integers, ends: Integers,
             covers: Integers) -> tuple[Floats, Floats, Floats]:
-    """Least, median and largest of the rows of each point; of one without own rows the row that covers it."""
+    """Returns the smallest, median and largest row of each point; where no row begins, the row that covers it."""
     if not len(each):
         nothing = np.full(len(begins), np.nan)
         return nothing, nothing, nothing
@@ -115,7 +115,7 @@ def _spread(each: Floats, place: Integers, begins: Integers, ends: Integers,
 
 
 def _longest(columns: Columns, at: Points, high: Floats) -> Floats:
-    """The longest step of each point; where that is not known, the longest mean of a row."""
+    """Returns the longest step of each point; where that is unknown, the largest row mean."""
     longest = np.where(np.isnan(high), -np.inf, high)
     known = columns["longest_ns"] != UNKNOWN
     where = np.searchsorted(at.first_step, columns["longest_step"][known], side="right") - 1

@@ -1,4 +1,4 @@
-"""Whether things that happen in some steps have a rhythm."""
+"""Finds the period of events that happen in some steps."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import numpy as np
 from distprof.arrays import Array, Floats, Integers
 
 NOT_BY_CHANCE = 0.9
-"""Length of the mean of the phases of all that happened, 1 where all come at the same place of the period (Rayleigh's
+"""Smallest mean resultant length of the phases of all events: 1 if all have the same phase in the period (Rayleigh's
 statistic; Mardia and Jupp 2000)."""
 CERTAIN = 7.0
-"""Minus logarithm of the chance that any of the periods fits to random steps (Rayleigh's test), where steps are not
-known exactly."""
+"""Minus the natural logarithm of the largest probability that any of the tried periods fits random steps (Rayleigh's
+test). Applies where the steps are not known exactly."""
 FEWEST = 5
+"""Fewest events that can have a period."""
 FEW = 0.25
-"""Steps at that place in which it did not happen, to those in which it did."""
+"""Most steps without the event at the phase of the events, per step with it."""
 MOST_PERIODS = 4000
+"""Longest period up to which all whole numbers are tried; as many longer ones are tried, in geometric progression."""
 
 
 def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = (), within: float = 0) -> float | None:
-    """The period at whose same place all these steps lie: the longest, or where it is known when it did not happen the
-    shortest that parts both.
+    """Finds the period in which all events have the same phase: the longest one, or, if steps without the event are
+    known, the shortest one that separates these from the events.
 
     Args:
-        steps: In which it happened.
-        missed: In which it is known not to have happened.
-        within: It happened in one of so many steps around each of them: then no period is found that is shorter than
-            four times that.
+        steps: Steps with the event.
+        missed: Steps that are known to be without the event.
+        within: Number of steps within which each event is known; 0 if exactly. The period found is at least four times
+            that.
 
     Returns:
-        Steps; None where there is no rhythm.
+        The period in steps; None if there is none.
     """
     steps, missed = np.unique(np.asarray(steps, float)), np.asarray(missed, float)
     if len(steps) < FEWEST:
@@ -43,7 +45,7 @@ def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = (
         tried = np.append(tried, np.geomspace(MOST_PERIODS, longest, MOST_PERIODS))
     for some in np.array_split(tried if len(missed) else tried[::-1], max(len(tried) * len(steps) // 1_000_000, 1)):
         place = np.exp(2j * np.pi * np.outer(1 / some, steps)).mean(axis=1) if len(some) else np.empty(0)
-        # places that are spread evenly over a part of the circle have a mean of that length
+        # phases spread evenly over an arc of the circle have this mean resultant length
         good = np.flatnonzero((np.abs(place) >= NOT_BY_CHANCE * np.sinc(within / some)) & (
             (within == 0) | (len(steps) * np.abs(place) ** 2 >= np.log(len(tried)) + CERTAIN)))
         for number in good:
@@ -53,13 +55,13 @@ def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = (
 
 
 def _best(found: float, tried: Floats, lengths: Floats) -> float:
-    """The sharpest of the neighbours of a period."""
+    """Returns the period within 5 % of `found` whose mean resultant length is largest."""
     near = np.flatnonzero(np.abs(tried / found - 1) < 0.05)
     return float(tried[near[np.argmax(lengths[near])]])
 
 
 def _apart(length: float, steps: Array, missed: Array, within: float) -> bool:
-    """Whether most steps at that place of the period are of them."""
+    """Returns whether few of the missed steps have the phase of the events."""
     if not len(missed):
         return True
     center = np.exp(2j * np.pi * steps / length).mean()

@@ -1,7 +1,7 @@
-"""Steps whose collectives were logged on all ranks: how long each rank worked itself, and how long data moved.
+"""Sampled steps, whose collectives all ranks logged: each rank's own time, and how long data moved.
 
-All times are differences within a rank: clocks of ranks are not compared. Of a call that all ranks of a group take part
-in, its end is the same on all of them, so that the rank that was last to come spent the least time in it.
+All times are differences within a rank: clocks of ranks are never compared. A call that all ranks of a group take part
+in ends on all of them at the same time, so the rank that arrived last spent the least time in it.
 """
 
 from __future__ import annotations
@@ -17,54 +17,56 @@ from distprof.merge.watch.grid import places_of_age
 from distprof.merge.watch.pieces import Sample
 
 KEPT = 1024
-"""Sampled steps; older ones are joined."""
+"""Most sampled steps. Beyond it, all but the newest `KEPT` / 8 are joined."""
 OPEN = 256
-"""Steps of which not all ranks have come."""
+"""Most steps that wait for the samples of further ranks; beyond it, the oldest are dropped."""
 CLIP = 5.0
-"""Standard deviations beyond which a single step counts as that many."""
+"""Own times are clipped to within this many robust standard deviations of the recent median."""
 RECENT = 31
+"""Sampled steps from which that median is computed."""
 Group = tuple[str, tuple[int, ...], str]
-"""Torch's name, ranks and operation."""
+"""A process group by torch's name and its ranks, and the operation of its first call in a step."""
 
 
 class SampledSteps:
-    """Arrays of (steps, ranks) and (steps, groups); nan where nothing is known."""
+    """Sampled steps as arrays of shape (steps, ranks) or (steps, groups), in ns; nan where unknown."""
 
     def __init__(self) -> None:
-        """None."""
+        """Starts without steps."""
         self.step = np.empty(0, np.int64)
         self.weight = np.empty(0)
+        """Number of sampled steps that were joined into each."""
         self.own = np.empty((0, 0))
-        """Time of a rank outside of calls that it stood still for."""
+        """Own time: the step time of a rank without the time it was blocked in calls."""
         self.span = np.empty((0, 0))
         self.calm = np.empty((0, 0))
-        """Own time, clipped to what was usual at that time."""
+        """Own time, clipped to the range that was usual at that time."""
         self.first = np.empty((0, 0))
-        """Arrival at the first call."""
+        """From the start of the step until the rank arrived at its first call."""
         self.after = np.empty((0, 0))
         """From the end of the last call to the end of the step."""
         self.groups: list[Group] = []
         self.moving = np.empty((0, 0))
-        """Time that calls of a group took from when the last rank came, summed over a step."""
+        """Time of the calls of a group from the arrival of the last rank to the end, summed over a step."""
         self.kind: list[tuple[Any, ...]] = []
-        """Of each rank, what it does in a step: ranks of one kind are peers."""
+        """For each rank, the calls that it makes in a step (`Calls.kind`): ranks of the same kind are peers."""
         self._open: dict[int, dict[int, Sample]] = defaultdict(dict)
         self._ranks: list[int] = []
 
     def add_rank(self, rank: int) -> None:
-        """A column more."""
+        """Adds a column for a rank, with nan for the past."""
         self._ranks.append(rank)
         self.kind.append(())
         for name in ("own", "span", "calm", "first", "after"):
             setattr(self, name, _widened(getattr(self, name)))
 
     def add(self, rank: int, samples: list[Sample]) -> None:
-        """Of a rank."""
+        """Takes new samples of a rank."""
         for sample in samples:
             self._open[sample.step.step][rank] = sample
 
     def advance(self, until: int, present: set[int]) -> None:
-        """Takes the steps before that one of which all ranks that are present came."""
+        """Appends the steps before `until` that all ranks in `present` have sampled; drops the others before it."""
         recent, taken = list(self.own[-RECENT:]), []
         for step in sorted(step for step in self._open if step < until):
             of = self._open.pop(step)
@@ -76,7 +78,7 @@ class SampledSteps:
             self._append(taken)
 
     def _taken(self, of: dict[int, Sample], recent: list[Floats]) -> tuple[Floats, dict[Group, float]]:
-        """Of one step: own, span, first, after and calm of all ranks, and moving times."""
+        """Returns own, span, first, after and calm of a step, shape (5, ranks), and its moving times by group."""
         place = {rank: number for number, rank in enumerate(self._ranks)}
         calls = {rank: Calls(sample) for rank, sample in of.items()}
         moving = _matched(calls)
@@ -111,51 +113,51 @@ class SampledSteps:
 
 
 class Calls:
-    """The calls of a rank in a step."""
+    """The communication calls of a rank in a step; times in ns."""
 
     def __init__(self, sample: Sample) -> None:
-        """As they were noted."""
+        """Takes the calls from a sample."""
         step = sample.step
         self.sample, self.span = sample, float(step.span_ns)
         self.arrived, self.took = np.array(step.arrived_ns, float), np.array(step.took_ns, float)
         blocked = np.array(step.blocked_ns, float)
         self.still = np.where(blocked == UNKNOWN, self._free(), blocked)
-        """How long the thread can have stood still in each call."""
+        """Longest time that the thread can have been blocked in each call."""
         self.of: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
         for number, group in enumerate(step.group):
             name, ranks = sample.groups[group]
             self.of[name, tuple(ranks)].append(number)
 
     def _free(self) -> Floats:
-        """Who issues another call before this one is over did not stand still for it."""
+        """Returns how long each call can have blocked: 0 if the rank issued another call before this one was over."""
         if not len(self.arrived):
             return self.took
         later = np.append(np.minimum.accumulate(self.arrived[::-1])[::-1][1:], np.inf)
         return np.where(later < self.arrived + self.took, 0.0, np.maximum(self.took, 0))
 
     def own(self) -> float:
-        """The step without what it stood still for in calls: neither waits for others nor moving."""
+        """Returns the step time without the time blocked in calls, in which the rank waits for others or data moves."""
         return self.span - float(np.minimum(np.maximum(self.took, 0), np.maximum(self.still, 0)).sum())
 
     @property
     def first(self) -> float:
-        """When it came to its first call."""
+        """From the start of the step to the arrival at the first call; nan without calls."""
         return float(self.arrived.min()) if len(self.arrived) else np.nan
 
     @property
     def after(self) -> float:
-        """What is left of the step behind its last call."""
+        """From the end of the last call to the end of the step; nan without calls."""
         return self.span - float((self.arrived + np.maximum(self.took, 0)).max()) if len(self.arrived) else np.nan
 
     def kind(self) -> tuple[Any, ...]:
-        """Ranks that do the same in a step have the same."""
+        """Returns size, number of calls and first operation of each group: the same for ranks that do the same."""
         ops = self.sample.step.op
         return tuple(sorted((len(ranks), len(calls), self.sample.names[ops[calls[0]]])
                             for (_, ranks), calls in self.of.items()))
 
 
 def _matched(calls: dict[int, Calls]) -> dict[Group, float]:
-    """Moving times of groups all of whose ranks tell as many calls."""
+    """Returns the moving time of each group whose ranks all logged the same number of calls."""
     groups: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     for rank, mine in sorted(calls.items()):
         for group in mine.of:
@@ -174,10 +176,10 @@ def _matched(calls: dict[int, Calls]) -> dict[Group, float]:
 
 
 def clipped(values: Floats, recent: Floats) -> Floats:
-    """Values, at most `CLIP` robust standard deviations from the recent median (Huber 1964: winsorized)."""
+    """Clips values to within `CLIP` robust standard deviations of the recent median (winsorizing; Huber 1964)."""
     if len(recent) < 8:
         return values
-    middle = np.median(recent, axis=0)  # nan of a rank that was not there all the time
+    middle = np.median(recent, axis=0)  # nan for a rank that was not there all the time
     spread = 1.4826 * np.median(np.abs(recent - middle), axis=0)
     wide = CLIP * np.maximum(spread, 0.01 * middle)
     return np.where(np.isnan(wide), values, np.fmin(np.fmax(values, middle - wide), middle + wide))

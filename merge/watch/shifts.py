@@ -1,10 +1,10 @@
-"""When the mean of a series changed, and by how much: generalised likelihood ratios, series by series.
+"""Change-point detection: when the mean of a series changed, and by how much (generalised likelihood ratios).
 
-* A change between two windows is judged by the CUSUM statistic of the likelihood ratio (Page 1954; Lorden 1971): the
-  difference of their means in standard errors.
+* A change between two adjacent windows is judged by the CUSUM statistic of the likelihood ratio (Page 1954; Lorden
+  1971): the difference of their means in standard errors.
 * Several changes are found by binary segmentation (Scott and Knott 1974) over windows of dyadic lengths (seeded:
-  Kovacs, Li, Buehlmann, Munk 2023), so that a short trouble in a long job is seen.
-* Noise that remembers itself (other load on the machine) is in the standard error: it is that of means over long
+  Kovacs, Li, Buehlmann, Munk 2023), so that a short problem in a long job is found.
+* The standard error accounts for autocorrelated noise (other load on the machine): it is that of means over long
   batches (batch means; Glynn and Whitt 1991), from differences of neighbouring batches, so that changes do not
   count as noise.
 """
@@ -20,33 +20,36 @@ import numpy as np
 from distprof.arrays import Array, Floats, Integers
 
 THRESHOLD = 6.5
-"""Standard errors. A look at 64 ranks and 1,024 blocks tries about 10^6 windows, which overlap: the largest of so
-many independent normal ones passes 6.5 once in 12,000 looks. The standard error itself is estimated, from dozens of
-batches, which takes most of that reserve. docs/watch.md says what was measured."""
+"""Standard errors that a change in one series must reach. A search of 64 ranks and 1,024 blocks tests about 10^6
+overlapping windows: the largest of as many independent normal values exceeds 6.5 once in 12,000 searches. The standard
+error itself is estimated, from dozens of batches, which uses up most of that margin. docs/watch.md has measured
+rates."""
 LEAST = 10
-"""Blocks or samples after a change: 16 s of short steps, 80 long ones."""
+"""Fewest blocks or samples after a change: 10 blocks are 16 s of short steps, or 80 long steps."""
 BEFORE = 5
-"""And before it."""
+"""Fewest blocks or samples before a change."""
 JOINT = 7.0
-"""The same for a rank and the job at the same time."""
+"""Standard errors (root of the sum of squares) that changes in a rank and in the job at the same place must reach."""
 PART = 2.5
-"""What each of the two must show at least."""
+"""Standard errors that each of these two changes must reach."""
 FEW = 4
-"""Samples before and after."""
+"""Smallest total weight before and after a change: samples, where only some blocks have one."""
 BATCHES = (1, 2, 4, 8, 16)
-"""Lengths of batches whose spread is looked at; the largest counts."""
+"""Lengths of batches for which the spread of means is estimated; the largest estimate counts."""
 FEWEST = 12
-"""Batches that it takes."""
+"""Fewest batches from which a spread is estimated."""
 OWN_MEMORY = 0.8
-"""Of the spread of a rank's own batches that counts at least."""
+"""The noise of a rank is at least this share of the spread of its own batches."""
 INNER, INNER_OF_NORMAL = 0.85, 0.72
-"""Share of the smallest differences, and their root mean square where the normal has 1: changes are among the rest."""
+"""Share of the smallest differences that is used, and its root mean square for standard normal values. Changes are
+among the other differences."""
 DEPTH = 12
+"""Deepest recursion of the binary segmentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of a series, from `begin` to before `end`, with a mean of its own."""
+    """A stretch of a series between two changes, from index `begin` up to but not including `end`."""
 
     begin: int
     end: int
@@ -54,7 +57,7 @@ class Segment:
     error: float
     """Standard error of the mean."""
     strength: float
-    """Of the change at its start, in standard errors; infinite for the first."""
+    """Size of the change at its start, in standard errors; infinite for the first segment."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,26 +65,31 @@ class Series:
     """Values of ranks (or groups) over time, ready to be searched."""
 
     values: Floats
-    """Of (times, ranks), without nan."""
+    """Shape (times, ranks), without nan."""
     weight: Array
+    """Number of blocks or samples that each time stands for; shape (times,)."""
     step: Integers
-    """The first step of each time."""
+    """First step of each time."""
     sigma: Floats
-    """Noise of each rank: `noise`."""
+    """Noise of each rank, as `noise` estimates it."""
     strength: Any = field(default=None)
-    """Of the largest change of each rank."""
+    """Size of the largest change of each rank, in standard errors; None where it was not computed."""
 
     def place(self, step: float) -> int:
-        """The first time that begins at that step or later."""
+        """Returns the index of the first time that begins at this step or later."""
         return int(np.searchsorted(self.step, step))
 
 
 def noise(values: Floats, weight: Floats) -> Any:
-    """Standard deviation of a value of weight 1, such that means of n have it divided by the root of n.
+    """Estimates the noise: the standard deviation of a value of weight 1, chosen so that a mean of n values has the
+    standard error noise / sqrt(n) despite autocorrelation.
 
     Args:
-        values: Of (times, series); nan where unknown.
-        weight: Values that each time stands for.
+        values: Shape (times, series), without nan.
+        weight: Number of values that each time stands for.
+
+    Returns:
+        Shape (series,); infinite for too few values.
     """
     single = batched(values, weight, 1)
     if single is None:
@@ -89,18 +97,19 @@ def noise(values: Floats, weight: Floats) -> Any:
     most, memory, shorter = single, 1.0, 1.0
     for size in BATCHES:
         if (spread := batched(values, weight, size)) is not None:
-            # a spread of n batches is known to about 1 / sqrt(n): the largest of several would be too large
+            # the relative error of a spread from n batches is about 1 / sqrt(n): the largest of several would be biased
             spread = spread * (1 - (size * 1.0 / len(values)) ** 0.5)
-            # ranks are alike in how long they remember: together they tell that better than each by itself
+            # ranks have similar autocorrelation times: all together give a better estimate than each one alone
             longer = float(np.median(spread / np.maximum(single, 1e-9))) ** 2
-            # what batches of this length still miss is what they found more than half as long ones (Richardson 1911)
+            # what batches of this length miss is about what they gained over half as long ones (Richardson 1911)
             memory, shorter = max(memory, longer, 2 * longer - shorter), longer
             most = np.fmax(most, OWN_MEMORY * spread)
     return np.fmax(single * memory ** 0.5, most)
 
 
 def batched(values: Floats, weight: Floats, size: int) -> Any:
-    """The same from differences of neighbouring, overlapping batches of that size (Meketon and Schmeiser 1984)."""
+    """Estimates the noise from differences of neighbouring means over overlapping batches of one size (Meketon and
+    Schmeiser 1984); None for too few batches."""
     number = len(values) - 2 * size + 1
     if number < max(3, FEWEST * size):
         return None
@@ -113,7 +122,8 @@ def batched(values: Floats, weight: Floats, size: int) -> Any:
 
 
 def _spread(steps: Floats) -> Any:
-    """Robust standard deviation around zero: of the median, or of the inner `INNER` if that is more."""
+    """Returns a robust standard deviation around zero: from the median, or from the smallest `INNER` if that is
+    more."""
     size = np.sort(np.abs(steps), axis=0)
     middle = 1.4826 * (size[(len(size) - 1) // 2] + size[len(size) // 2]) / 2
     inner = size[:max(int(INNER * len(size)), 1)]
@@ -121,7 +131,7 @@ def _spread(steps: Floats) -> Any:
 
 
 def filled(values: Any) -> Any:
-    """Values; where one is unknown the mean of its series, moved as the other series are at that time."""
+    """Replaces nan by the mean of the series plus the mean deviation of the other series at that time."""
     known = ~np.isnan(values)
     if known.all():
         return values
@@ -131,12 +141,15 @@ def filled(values: Any) -> Any:
 
 
 def strongest(values: Floats, weight: Floats, sigma: Floats) -> tuple[Floats, Integers]:
-    """Of each series the largest change in standard errors, and where it is.
+    """Finds the largest change of each series.
 
     Args:
-        values: Of (times, series), without nan.
-        weight: Of each time.
-        sigma: Of each series: `noise`.
+        values: Shape (times, series), without nan.
+        weight: Weight of each time.
+        sigma: Noise of each series, as `noise` estimates it.
+
+    Returns:
+        Its size in standard errors and the index of the first time after it, for each series.
     """
     best, where = np.zeros(values.shape[1]), np.zeros(values.shape[1], int)
     for at, ratio in ratios(values, weight):
@@ -148,28 +161,34 @@ def strongest(values: Floats, weight: Floats, sigma: Floats) -> tuple[Floats, In
 
 
 def ratios(values: Floats, weight: Floats) -> Iterator[tuple[Any, Any]]:
-    """Of each pair of windows all places and the changes there, in units of the noise: (places, series)."""
+    """Yields, for each pair of window lengths, all places and the changes there: differences of means in units of the
+    noise, scaled to a standard error of 1; shape (places, series)."""
     mass = np.append(0.0, np.cumsum(weight))
     total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values * weight[:, None], axis=0)])
     at = np.arange(BEFORE, len(values) - LEAST + 1)
     for left, right in _windows(len(values)):
         low, high = np.maximum(at - left, 0), np.minimum(at + right, len(values))
         before, after = mass[at] - mass[low], mass[high] - mass[at]
-        known = (before >= FEW) & (after >= FEW)  # in blocks without samples nothing is known
+        known = (before >= FEW) & (after >= FEW)  # blocks without samples have weight 0
         before, after = np.where(known, before, 1.0), np.where(known, after, 1.0)
         shift = (total[high] - total[at]) / after[:, None] - (total[at] - total[low]) / before[:, None]
         yield at, shift * (known / np.sqrt(1 / before + 1 / after))[:, None]
 
 
 def joint(job: Series, *of_ranks: Series) -> tuple[Floats, Integers]:
-    """Of each rank the largest change of it and of the job at the same place, and where it is.
+    """Finds, for each rank, the largest simultaneous change of the rank and of the job.
 
-    Noises of the job and of a rank are taken as independent: the likelihood ratio of both is the sum of the squares,
-    whose chance is that of chi-square with two degrees of freedom, exp(-x * x / 2).
+    The noises of the job and of a rank are taken as independent: the joint statistic is then the sum of squares, which
+    has a chi-square distribution with two degrees of freedom, so that chance alone exceeds x with probability
+    exp(-x * x / 2).
 
     Args:
-        job: One column; the job became slower.
-        of_ranks: Ranks compared with the others, on the same times; of several, the one that is surer counts.
+        job: Step time of the job, one column; only increases count.
+        of_ranks: Times of ranks compared with the others, at the same times as the job; of several series, the one with
+            the larger change in standard errors counts.
+
+    Returns:
+        The size of the change in standard errors, 0 for none, and the index of the first time after it, for each rank.
     """
     size = of_ranks[0].values.shape[1]
     best, where = np.zeros(size), np.zeros(size, int)
@@ -186,7 +205,8 @@ def joint(job: Series, *of_ranks: Series) -> tuple[Floats, Integers]:
 
 
 def _windows(number: int) -> list[tuple[int, int]]:
-    """Lengths of windows before and after: all of the series, and dyadic ones with all that is on the other side."""
+    """Returns pairs of window lengths before and after a change: the whole series, and dyadic lengths after it with the
+    same length or everything before it."""
     if number < BEFORE + LEAST:
         return []
     found, size = [(number, number)], LEAST
@@ -197,7 +217,7 @@ def _windows(number: int) -> list[tuple[int, int]]:
 
 
 def segments(values: Floats, weight: Floats, sigma: float, threshold: float = THRESHOLD) -> list[Segment]:
-    """The stretches of one series."""
+    """Divides one series into segments at its changes."""
     cuts = sorted(_cuts(values, weight, sigma, threshold, 0, len(values), 0))
     cuts = _kept(values, weight, sigma, threshold, cuts)
     found: list[Segment] = []
@@ -223,7 +243,7 @@ def _cuts(values: Floats, weight: Floats, sigma: float, threshold: float, begin:
 
 
 def _kept(values: Floats, weight: Floats, sigma: float, threshold: float, cuts: list[int]) -> list[int]:
-    """Cuts that are still strong between their neighbours; the weakest goes first."""
+    """Drops the weakest cut until all are strong enough, each judged between its neighbouring cuts."""
     while cuts:
         bounds = [0, *cuts, len(values)]
         sizes = []
@@ -239,7 +259,7 @@ def _kept(values: Floats, weight: Floats, sigma: float, threshold: float, cuts: 
 
 
 def mean_between(values: Floats, weight: Floats, begin: int, end: int, sigma: Floats) -> tuple[Floats, Floats]:
-    """Mean of a stretch and its standard error; nan of an empty one."""
+    """Returns the mean of a stretch and its standard error; nan and infinity if its weight is 0."""
     mass = weight[begin:end].sum()
     if not mass:
         return np.full(values.shape[1:], np.nan), np.full(values.shape[1:], np.inf)
@@ -248,12 +268,13 @@ def mean_between(values: Floats, weight: Floats, begin: int, end: int, sigma: Fl
 
 
 def turning_point(values: Floats, before: Floats, after: Floats, sigma: Floats) -> int:
-    """The first place of the new level: maximum likelihood of a step between known levels, of several series at once.
+    """Returns the index of the first value at the new level: the maximum-likelihood position of a jump between two
+    known levels, from several series at once.
 
     Args:
-        values: Of (times, series); what lies far off both levels counts as on the nearer one.
-        before: Level of each series before.
-        after: And after.
+        values: Shape (times, series). Values are clipped to two sigmas outside of the levels.
+        before: Level of each series before the jump.
+        after: Level of each series after it.
         sigma: Noise of one value of each series.
     """
     low, high = np.minimum(before, after) - 2 * sigma, np.maximum(before, after) + 2 * sigma

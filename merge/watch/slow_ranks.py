@@ -1,4 +1,4 @@
-"""Findings about ranks and hosts that stay slow."""
+"""Findings about ranks and hosts that stay slow (`slow_rank`, `slow_host`)."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from distprof.merge.watch.onset import began, refined
 from distprof.merge.watch.view import View
 
 SURELY = 3.5
-"""Standard errors of what explains it otherwise."""
+"""Standard errors that growth of communication, or of all ranks' work, must reach to be another explanation."""
 SURE = 2.0
-"""Standard errors by which steps must have grown where a rank's own time certainly did."""
+"""Standard errors by which steps must have grown, given that the rank's own time certainly did."""
 COSTLY = 0.0125
-"""Of a step: what a rank's lateness must cost the job."""
+"""Smallest cost to the job that is reported, as a share of a step."""
 MOST = 1.25
-"""Times its own shift, by which a rank can make steps longer."""
+"""A rank is not blamed if steps grew by more than this many times its own shift."""
 OTHERWISE = 0.8
-"""Of what steps grew by: a rank that was later by less is not blamed where something else explains it."""
+"""If something else explains longer steps, a rank with a shift below this share of the growth is not blamed."""
 CERTAIN = 9.0
-"""Standard errors: nor is one that is less certain."""
+"""If something else explains longer steps, a rank with a shift below this many standard errors is not blamed."""
 PHASE = 0.5
-"""Of the shift that a phase must show to be named."""
+"""Share of the rank's shift that a phase must show to be named, and of the growth of steps that another explanation
+must show."""
 Z95 = 1.96
+"""Standard errors in half a 95 % interval."""
 
 
 def slow_ranks(view: View) -> list[WatchFinding]:
-    """All that cost something."""
+    """Returns findings about all ranks and hosts that stay slow and cost the job something."""
     found: list[WatchFinding] = []
     near = together_steps(view.typical_ns)
     for some in clusters(view, late_ranks(view)):
@@ -56,15 +58,15 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     onset, _ = refined(view, lead.begin, lead.slack, lead.place)
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     if end is not None and end <= onset:
-        end = lead.end  # rows do not show the end
+        end = lead.end  # the end does not show in rows
     before, after, error, error_after = growth(view, onset, end)
     grown, doubt = after - before, float(np.hypot(error, error_after))
     if grown <= -SURE * doubt:
-        return _by_samples(view, some, onset, end)  # what made steps shorter hides what the rank costs
+        return _by_samples(view, some, onset, end)  # steps became shorter for another reason, which hides the cost
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
         return None
     if grown > MOST * lead.shift_ns + SURE * (doubt + lead.error_ns):
-        return None  # a rank makes steps longer by what it is later itself: this has another cause
+        return None  # a rank can make steps longer only by its own shift: this has another cause
     if (lead.shift_ns < OTHERWISE * grown or lead.shift_ns < CERTAIN * lead.error_ns) and (
             _explained_otherwise(view, grown, onset, end)):
         return None
@@ -75,7 +77,7 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
 
 
 def _explained_otherwise(view: View, grown: float, onset: float, end: float | None) -> bool:
-    """Whether communication, or the work of all ranks, grew by most of it at the same time."""
+    """Returns whether communication, or the work of all ranks, grew by most of `grown` at the same time."""
     if view.moving is not None:
         moved, error = compared(view.moving, onset, end)
         if ((moved >= PHASE * grown) & (moved >= SURELY * error)).any():
@@ -94,7 +96,7 @@ def _from_start(view: View, some: list[Late]) -> WatchFinding | None:
 
 
 def _by_samples(view: View, some: list[Late], first: float, end: float | None) -> WatchFinding | None:
-    """Where no step without the trouble can be compared with: the cost is that of sampled steps."""
+    """Returns a finding with the cost from sampled steps, where there are no comparable steps without the problem."""
     if view.passes_on:
         return None
     gain, error = gained_by_fixing(view, some, first, end)
@@ -106,7 +108,7 @@ def _by_samples(view: View, some: list[Late], first: float, end: float | None) -
 
 
 def about(view: View, some: list[Late], onset: float, end: float | None) -> WatchFinding:
-    """Who, from when on, until when and in which phase."""
+    """Returns a finding with who is late, from when until when and in which phase, but without its cost."""
     places = sorted(one.place for one in some)
     ranks = [view.ranks[place] for place in places]
     hosts = sorted({view.hosts.get(rank, "") for rank in ranks})
@@ -117,7 +119,8 @@ def about(view: View, some: list[Late], onset: float, end: float | None) -> Watc
 
 
 def chance(strength: float, view: View) -> float | None:
-    """Largest probability that noise does this anywhere in what was looked at: normal tail times windows."""
+    """Returns an upper bound of the probability that noise alone does this anywhere in the data: the normal tail times
+    the number of windows (Bonferroni); None for a rank that was slow from the start."""
     if not np.isfinite(strength):
         return None
     tried = max(len(view.grid.blocks.first), 1) * max(len(view.ranks), 1) * 8
@@ -125,7 +128,7 @@ def chance(strength: float, view: View) -> float | None:
 
 
 def costed(view: View, found: WatchFinding) -> WatchFinding:
-    """With what it cost by now: steps since the onset times the cost of each."""
+    """Sets the cost so far, the number of steps since the onset times the cost per step, and returns the finding."""
     blocks = view.grid.blocks
     last = float(blocks.first[-1] + blocks.steps[-1]) if found.until_step is None else found.until_step + 1
     if found.per_step_ns is not None:
@@ -141,7 +144,8 @@ def _is_host(view: View, ranks: list[int], hosts: list[str]) -> bool:
 
 
 def _phase(view: View, lead: Late, onset: float, end: float | None) -> str | None:
-    """The phase in which the rank became longer than its peers, where phases hold no waits; else what is left."""
+    """Returns the phase in which the rank became later than its peers, if phases contain no waits. If none of these
+    phases shows it but own time does, it is backward."""
     names, blocks = view.own_phases, view.grid.blocks
     if not names or len(view.ranks) < 2:
         return None

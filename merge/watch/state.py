@@ -1,4 +1,4 @@
-"""What a watcher writes: findings that keep their ids while they are found again, and the last rows of each rank."""
+"""What the watcher reports: findings with stable ids, and the state of each rank from its last rows."""
 
 from __future__ import annotations
 
@@ -15,33 +15,37 @@ from distprof.merge.watch.pieces import Columns
 from distprof.merge.watch.sampled_steps import SampledSteps
 
 SETTLED_NS = 60e9
-"""After an onset that long ago it is not moved any more: rows from that time are joined later on."""
+"""An onset is not moved once it is 60 s in the past: the rows around it are joined later, which blurs it."""
 GONE_NS = 30e9
-"""What was not found again for so long is over."""
+"""A finding that was not found again for 30 s has ended."""
 LATE_KINDS = frozenset({"slow_rank", "slow_host", "intermittent"})
+"""Kinds about late ranks, into each other of which a finding may change."""
 MINUTE_NS = 60_000_000_000
+"""Rows that end within the last minute are kept for the sparkline."""
 LAST_NS = 10_000_000_000
+"""Step times and phases of a rank are means over this time."""
 POINTS = 60
+"""Points of the sparkline: one per second."""
 MEANS = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns")
 
 
 class Register:
-    """All findings so far, in the order in which they were made."""
+    """All findings so far, in the order in which they were first made."""
 
     def __init__(self) -> None:
-        """None."""
+        """Starts without findings."""
         self.findings: list[WatchFinding] = []
         self._numbers: Counter[str] = Counter()
         self._seen_ns: dict[str, float] = {}
 
     def update(self, found: Sequence[WatchFinding], now_ns: float, last_step: int, near_steps: float) -> None:
-        """What was found now.
+        """Adds new findings, updates those that were found again, and ends those that have not been found for long.
 
         Args:
-            found: With empty ids.
-            now_ns: Time of the job by now.
-            last_step: That all ranks have ended.
-            near_steps: Findings of one kind and rank whose onsets are as near are the same.
+            found: The findings of this search, with empty ids.
+            now_ns: Current time of the job, in ns since the epoch.
+            last_step: The step at which findings that were not found for long are said to have ended.
+            near_steps: Findings of the same kind and rank are the same if their onsets are no more steps apart.
         """
         taken: set[str] = set()
         for one in found:
@@ -57,7 +61,7 @@ class Register:
         for old in [old for old in self.findings if old.id not in taken and old.kind in LATE_KINDS]:
             whole = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
                           and _same(old, one, near_steps)), None)
-            if whole is not None:  # it seemed to be two problems before enough steps were there
+            if whole is not None:  # with fewer steps, it had looked like two problems
                 whole.module, whole.line, whole.window = (
                     whole.module or old.module, whole.line or old.line, whole.window or old.window)
                 self.findings.remove(old)
@@ -88,32 +92,32 @@ def _same(old: WatchFinding, new: WatchFinding, near: float) -> bool:
 
 
 def _goes_on(one: WatchFinding, other: WatchFinding) -> bool:
-    """Whether it has not ended when the other begins."""
+    """Returns whether `one` has not ended when `other` begins."""
     return one.until_step is None or one.until_step >= other.onset_step
 
 
 class LastRows:
-    """Of one rank: its rows of the last minute."""
+    """The rows of one rank of the last minute, and totals over all of its rows."""
 
     def __init__(self, rank: int, host: str) -> None:
-        """None yet."""
+        """Starts without rows."""
         self.rank, self.host = rank, host
         self.ended = False
-        """It said so itself."""
+        """Whether the rank noted that it ended."""
         self.steps = 0
         self.first: int | None = None
         self.elapsed_ns = 0
-        """Of its steps, by their lengths: its clock may be set while it runs."""
+        """Total duration of its steps; by their spans, because the rank's clock may be set during the job."""
         self.end_ns = 0
         self.last_step = -1
         self.came_ns = 0
-        """When its last row was seen first, by the clock of who looks."""
+        """When its last row was first seen, by the clock of the watching process."""
         self.longest_ns = 0.0
         self._seen_step = -1
         self._rows: deque[dict[str, int]] = deque(maxlen=512)
 
     def add(self, columns: Columns, notes: list[Note]) -> None:
-        """New rows."""
+        """Takes new rows and notes."""
         self.ended |= any(note.kind == "ended" for note in notes)
         size = len(columns["first_step"])
         if not size:
@@ -132,19 +136,19 @@ class LastRows:
         self.longest_ns = max(row["longest_ns"] for row in self._rows)
 
     def _covered(self, columns: Columns) -> int:
-        """Time of new rows, and of steps between them that were recorded and not noted."""
+        """Returns the duration of new rows, plus that of steps between them that passes recorded instead."""
         first, end, span = (columns[name] for name in ("first_step", "end_ns", "span_ns"))
         after = np.append(self.last_step + 1, (first + columns["num_steps"])[:-1])
         since = np.diff(end, prepend=self.end_ns)
         return int(np.where(first == after, span, np.maximum(span, since)).sum())
 
     def look(self, now_ns: int, *, anew: bool) -> None:
-        """Remembers when its last row came; `anew`: as if all had come now."""
+        """Updates when the last row was first seen; with `anew`, as if it had come now."""
         if anew or self.last_step != self._seen_step:
             self.came_ns, self._seen_step = now_ns, self.last_step
 
     def state(self, waiting_ratio: float | None) -> RankState | None:
-        """None before its first row."""
+        """Returns the state of the rank; None before its first row."""
         if not self._rows:
             return None
         last = [row for row in self._rows if row["end_ns"] > self.end_ns - LAST_NS]
@@ -156,7 +160,7 @@ class LastRows:
             recent_ns=self._recent(), **{name: mean[name] for name in MEANS})
 
     def _recent(self) -> list[float]:
-        """Means of step times at equal distances."""
+        """Returns mean step times of equal intervals of the last minute, in ns; intervals without rows are left out."""
         end = np.array([row["end_ns"] for row in self._rows], float)
         span, count = (np.array([row[name] for row in self._rows], float) for name in ("span_ns", "num_steps"))
         place = np.minimum((end - end[-1] + MINUTE_NS) // (MINUTE_NS // POINTS), POINTS - 1).astype(int)
@@ -174,7 +178,8 @@ def _known(value: int) -> int | None:
 
 
 def waiting(sampled: SampledSteps, last: int = 16) -> Any:
-    """Of each rank, the share of the last sampled steps in which it waited for others; nan where none was sampled."""
+    """Returns the share of the time of the last sampled steps that each rank spent in collectives, where it waits for
+    others or data moves; nan without sampled steps. Shape (ranks,)."""
     own, span = sampled.own[-last:], sampled.span[-last:]
     if not len(own):
         return np.full(own.shape[1], np.nan)

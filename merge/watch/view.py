@@ -1,4 +1,4 @@
-"""What is known of a job at a time, as series that can be searched for changes."""
+"""What is known of a job at a moment, as series that can be searched for change points."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ from distprof.merge.watch.sampled_steps import SampledSteps
 from distprof.merge.watch.shifts import Series
 
 MATERIAL = 0.025
-"""Of a step: what costs less is not looked at."""
+"""Changes that cost less than this share of a step are ignored."""
 OWN = ("data_ns", "forward_ns")
+"""Phases before the first collective in a data-parallel job; `View.own_phases` checks that."""
 CLEAN = 0.9
-"""Of the time in front of the first call that phases must account for."""
+"""Data and forward are free of waits if the time to the first collective is at least this share of theirs; the
+optimizer is, if the time after the last collective is at least this share of its time."""
 
 
 class View:
-    """Series of a job, made when they are asked for."""
+    """Series of a job, computed on first use."""
 
     def __init__(self, grid: Grid, sampled: SampledSteps, hosts: Mapping[int, str]) -> None:
-        """As of now."""
+        """Takes the data as they are now."""
         self.grid, self.sampled, self.hosts = grid, sampled, hosts
         self.ranks: Sequence[int] = grid.ranks
 
     @cached_property
     def step_times(self) -> Series:
-        """Of the job: one column, the median over ranks."""
+        """Step time of the job: one column, the median over ranks."""
         span = shifts.filled(self.grid.blocks.field("span_ns"))
         return self._of_blocks(np.median(span, axis=1)[:, None])
 
     @cached_property
     def typical_ns(self) -> float:
-        """A step of the job."""
+        """Median step time of the job; nan without blocks."""
         series = self.step_times
         return float(np.median(series.values)) if len(series.values) else np.nan
 
     @cached_property
     def compared(self) -> Series | None:
-        """Own phases of each rank less the median of the others; None where phases hold waits for others."""
+        """Time of each rank in `own_phases` minus the median of the other ranks; None if all phases contain waits, or
+        without blocks or other ranks."""
         names = self.own_phases
         if not names or len(self.ranks) < 2 or not len(self.grid.blocks.first):
             return None
@@ -53,14 +56,14 @@ class View:
 
     @cached_property
     def sampled_own(self) -> Series | None:
-        """Own time of each rank in sampled steps, calm."""
+        """Own time of each rank in sampled steps, with outliers clipped; None without sampled steps."""
         if not len(self.sampled.step):
             return None
         return self._of_samples(shifts.filled(self.sampled.calm), search=False)
 
     @cached_property
     def sampled_compared(self) -> Series | None:
-        """The same less the median of the others."""
+        """`sampled_own` minus the median of the other ranks; None without sampled steps or other ranks."""
         series = self.sampled_own
         if series is None or len(self.ranks) < 2:
             return None
@@ -68,7 +71,7 @@ class View:
 
     @cached_property
     def sampled_in_blocks(self) -> Series | None:
-        """The same on the times of blocks; those without a sampled step have no weight."""
+        """`sampled_compared` averaged over each block; blocks without a sampled step have weight 0."""
         series, blocks = self.sampled_compared, self.grid.blocks
         if series is None or not len(blocks.first):
             return None
@@ -82,7 +85,7 @@ class View:
 
     @cached_property
     def moving(self) -> Series | None:
-        """Moving time of each group in sampled steps."""
+        """Time that data moves in the calls of each group per sampled step, with outliers removed; None without any."""
         if not len(self.sampled.step) or not self.sampled.groups:
             return None
         values = shifts.filled(self.sampled.moving)
@@ -90,7 +93,7 @@ class View:
 
     @cached_property
     def own_phases(self) -> tuple[str, ...]:
-        """Phases in which no rank waits for others, as the sampled steps show."""
+        """Phases in which no rank waits for others, according to the sampled steps; empty if unknown or none."""
         one, blocks = self.sampled, self.grid.blocks
         if not len(one.step) or not len(blocks.first) or not np.isfinite(one.first).any():
             return OWN if len(self.ranks) == 1 else ()
@@ -102,20 +105,20 @@ class View:
 
     @cached_property
     def has_peers(self) -> Flags:
-        """Of each rank, whether another does the same in a step."""
+        """Whether another rank makes the same calls in a step; shape (ranks,)."""
         kinds = self.sampled.kind
         return np.array([kinds.count(kind) > 1 for kind in kinds], bool)
 
     @cached_property
     def passes_on(self) -> bool:
-        """Whether ranks wait for what others pass on, as the stages of a pipeline do.
+        """Whether ranks receive from one another, as the stages of a pipeline do.
 
-        Then the longest own time does not tell how long a step takes: a rank may work longer while it would wait.
+        Then the longest own time does not determine the step time: a rank may work longer while it would have waited.
         """
         return any("recv" in op for kind in self.sampled.kind for _, _, op in kind)
 
     def time_of(self, step: float) -> int:
-        """When a step began, about; since the epoch."""
+        """Returns about when a step began, in ns since the epoch; 0 without rows."""
         grid, blocks = self.grid, self.grid.blocks
         first, end = (grid.first, grid.end_ns) if len(grid.first) and step >= grid.first[0] else (
             blocks.first, blocks.end_ns)
@@ -139,7 +142,7 @@ def _searched(values: Floats, weight: Floats, step: Integers, *, search: bool = 
 
 
 def _calm(values: Floats) -> Any:
-    """Single outliers become the median of three neighbours."""
+    """Returns the moving median of three values, which removes single outliers."""
     if len(values) < 3:
         return values
     around = np.concatenate([values[:1], values, values[-1:]])

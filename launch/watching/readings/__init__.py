@@ -1,1 +1,1 @@
-"""What a machine says about itself, read from the kernel and from the libraries of its GPUs."""
+"""Readings of a machine, from the kernel and from the libraries of its GPUs."""

@@ -1,4 +1,4 @@
-"""What a process does: what it and its children used of processors, read and wrote, and where it is below Python."""
+"""The activity of a process and its children (processor time, bytes read and written), and its native stack."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ import msgspec
 import psutil
 
 LEAST_PROCESSORS = 0.15
-"""Who polls a lock or a store uses less."""
+"""Processors that a busy process uses at least: one that polls a lock or a store uses less."""
 LEAST_RUNNABLE = 0.5
-"""Of the time a thread has work, done or waiting for a processor: on a machine that is busy it gets little of one."""
+"""A process is also busy if a thread runs or waits for a processor for this share of the time: on a busy machine, it
+gets little processor time."""
 LEAST_BYTES = 64 << 10
-"""A second, of files, pipes and sockets."""
+"""Bytes per second that a busy process reads and writes at least, in files, pipes and sockets."""
 PROC = Path("/proc")
 PATIENCE_S = 10.0
-"""For py-spy."""
+"""Timeout of py-spy."""
 SHOWN = 6
-"""Calls below Python, the innermost."""
+"""Innermost native calls that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Of a process with its children, at a moment."""
+    """Counters of a process and its descendants at a moment."""
 
     at_s: float
+    """When, by the monotonic clock."""
     alive: bool
     stopped: bool
-    """By a signal or a debugger."""
+    """Whether the process is stopped by a signal or a debugger."""
     waits_for_disk: bool
     used_s: float
+    """Processor time."""
     num_bytes: int
+    """Bytes read and written."""
     runnable_s: Mapping[int, float] = field(default_factory=dict)
-    """Of each thread: the time it had a processor, or waited for one."""
+    """For each thread, the time in which it ran or waited for a processor."""
 
     def is_busy_since(self, before: Activity) -> bool:
-        """Computed, read or wrote since then, or waits for a disk."""
+        """Returns whether the process computed, read or wrote since then, or waits for a disk."""
         elapsed_s = max(self.at_s - before.at_s, 1e-3)
-        # a child that ended takes what it used along: then there is less
+        # absolute, because the counters of a child are gone when it ends: then the sum is smaller
         used_s, num_bytes = abs(self.used_s - before.used_s), abs(self.num_bytes - before.num_bytes)
         return (self.waits_for_disk or used_s >= LEAST_PROCESSORS * elapsed_s or num_bytes >= LEAST_BYTES * elapsed_s
                 or self._has_worked_since(before, elapsed_s))
@@ -55,7 +59,7 @@ class Activity:
 
 
 def activity(pid: int) -> Activity:
-    """What a process has done by now; one that ended has done nothing."""
+    """Reads the counters of a process; of one that has ended, all are 0."""
     at_s = time.monotonic()
     try:
         first = psutil.Process(pid)
@@ -87,10 +91,10 @@ def _used_s(process: psutil.Process) -> float:
 
 
 def _threads(pid: int) -> Iterator[tuple[int, float]]:
-    """Of each thread, the time in which it could run: used, and waited for (proc_schedstat)."""
+    """Yields for each thread the time in which it ran or waited for a processor (/proc/PID/task/TID/schedstat)."""
     with suppress(OSError):
         for thread in (PROC / str(pid) / "task").iterdir():
-            with suppress(OSError, ValueError):  # it ended, or the kernel counts nothing
+            with suppress(OSError, ValueError):  # the thread ended, or the kernel counts nothing
                 used_ns, waited_ns, _ = map(int, (thread / "schedstat").read_text().split())
                 yield int(thread.name), (used_ns + waited_ns) / 1e9
 
@@ -98,20 +102,20 @@ def _threads(pid: int) -> Iterator[tuple[int, float]]:
 def _num_bytes(pid: int) -> int:
     try:
         lines = (PROC / str(pid) / "io").read_text().splitlines()
-    except OSError:  # it ended, or is another user's
+    except OSError:  # the process ended, or is another user's
         return 0
     counters = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
     return counters.get("rchar", 0) + counters.get("wchar", 0)
 
 
 def network_bytes() -> int:
-    """What this host has sent and received, to itself as well."""
+    """Returns the bytes that this host has sent and received, including those to itself."""
     every = psutil.net_io_counters(nowrap=False)
     return int(every.bytes_sent + every.bytes_recv)
 
 
 def native_calls(pid: int) -> list[str]:
-    """The innermost calls of the main thread, outermost first; none where py-spy is not there or may not look."""
+    """Returns the innermost calls of the main thread, outermost first; none if py-spy is missing or not permitted."""
     program = shutil.which("py-spy")
     if program is None:
         return []

@@ -1,4 +1,4 @@
-"""GPUs: NVIDIA's through NVML (`nvidia-ml-py`, of the extra `nvml`), AMD's through the library of ROCm, `amdsmi`."""
+"""Readings of GPUs: NVIDIA's through NVML (`nvidia-ml-py`, of the extra `nvml`), AMD's through ROCm's `amdsmi`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from distprof.launch.watching.readings.processes import RankPids
 from distprof.launch.watching.readings.rates import Rates, Values, put
 
 REASONS = {"gpu_thermal": 0x20 | 0x40, "gpu_power": 0x04, "gpu_brake": 0x80, "gpu_slowdown": 0x08}
-"""Bits of nvmlClocksEventReasons: by software and by hardware because of heat, the power cap, the power brake, and a
-slowdown by hardware, which is also set where the hardware says why."""
+"""Bits of nvmlClocksEventReasons: thermal slowdown by software and by hardware, power cap, power brake, and hardware
+slowdown, which is also set together with the bits of the hardware's reasons."""
 SAID_WHY = 0x40 | 0x80
+"""Bits of the hardware's reasons: thermal slowdown and power brake."""
 LINK_ERRORS = range(4)
-"""nvmlNvLinkErrorCounter_t: replays, recoveries, and two kinds of checksums."""
+"""nvmlNvLinkErrorCounter_t: replays, recoveries, and CRC errors of flits and of data."""
 MOST_LINKS = 18
+"""Most NVLinks of a GPU."""
 
 
 class _Gpu:
-    """One; what its driver does not support is asked for once."""
+    """A GPU. What its driver does not support is tried only once."""
 
     _questions: list[Callable[[Values], None]]
 
@@ -30,7 +32,11 @@ class _Gpu:
         self._number, self._rates = number, Rates()
 
     def read(self, into: Values) -> None:
-        """Everything that it answers."""
+        """Reads everything that the driver supports.
+
+        Raises:
+            OSError: The driver supports nothing, or the GPU is lost.
+        """
         for question in list(self._questions):
             try:
                 question(into)
@@ -40,16 +46,16 @@ class _Gpu:
             raise OSError("the GPU answers nothing")
 
     def _put(self, into: Values, name: str, value: object) -> None:
-        # "N/A" is how AMD's library says that it does not know
+        # AMD's library returns "N/A" for unknown values
         put(into, named(name, self._number), float(value) if isinstance(value, int | float) else None)
 
 
 def nvidia_readings(pids: RankPids, of_job: Callable[[], set[int]]) -> list[Callable[[Values], None]]:
-    """What can be read about the GPUs; nothing without the library or the driver.
+    """Returns the readings of all NVIDIA GPUs; none without the library or the driver.
 
     Args:
-        pids: The process of each rank of this host.
-        of_job: All processes of the job.
+        pids: Returns the process id of each rank on this host.
+        of_job: Returns all process ids of the job.
     """
     try:
         nvml = import_module("pynvml")
@@ -118,7 +124,7 @@ class _NvidiaGpu(_Gpu):
         self._put(into, "gpu_replays", self._rates.per_second("replays", replays))
 
     def _processes(self, into: Values) -> None:
-        """Tells which ranks use this GPU, as far as the driver counts processes like this host."""
+        """Reads which ranks use this GPU; unknown if the driver reports process ids of another namespace."""
         here = {one.pid for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
         self._told |= here
         for rank, pid in self._pids().items():
@@ -126,9 +132,9 @@ class _NvidiaGpu(_Gpu):
                 into[named("rank_gpu", rank)] = self._number
 
     def _others(self, into: Values) -> None:
-        """Use by processes that are not of the job; unknown where the driver counts processes in another way."""
+        """Reads the use by processes outside of the job; unknown if the driver reports ids of another namespace."""
         job, samples = self._of_job(), []
-        with suppress(self._nvml.NVMLError_NotFound):  # nobody has used it
+        with suppress(self._nvml.NVMLError_NotFound):  # no process has used the GPU
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._asked_us)
         self._asked_us = time.time_ns() // 1000 - 1_000_000
         if job & self._told:
@@ -141,11 +147,11 @@ class _NvidiaGpu(_Gpu):
 
 ACTIVE = {"gpu_thermal": ("active_socket_thrm", "active_vr_thrm", "active_hbm_thrm"), "gpu_power": ("active_ppt_pwr",),
           "gpu_slowdown": ("active_prochot_thrm",)}
-"""Fields of `amdsmi_get_violation_status` that say what limits the clock."""
+"""Fields of `amdsmi_get_violation_status` that show what limits the clock."""
 
 
 def amd_readings(pids: RankPids) -> list[Callable[[Values], None]]:
-    """What can be read about the GPUs; nothing without the library or the driver."""
+    """Returns the readings of all AMD GPUs; none without the library or the driver."""
     try:
         smi = import_module("amdsmi")
         smi.amdsmi_init()

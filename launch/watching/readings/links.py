@@ -1,9 +1,9 @@
-"""What moves between this host and others, as the kernel counts it for each TCP connection of a rank.
+"""Readings of the data in flight between this host and others, from the kernel's counters of ranks' TCP connections.
 
-The kernel knows for how long a connection had data under way that the other end had not acknowledged
-(`tcpi_busy_time`), and how much was acknowledged: what neither ranks that are late nor those that do not read can make
-longer, as ranks of gloo and NCCL send when the other one is there. It tells without rights, by netlink (sock_diag(7));
-nothing is measured on the wire.
+The kernel counts for how long a connection had data in flight, sent and not acknowledged (`tcpi_busy_time`), and how
+much was acknowledged. Late ranks do not lengthen this time, as gloo and NCCL send only when the other rank is ready;
+the time in which the receiver did not read (`tcpi_rwnd_limited`) is subtracted. The counters need no privileges
+(netlink, sock_diag(7)); nothing is measured on the wire.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ NLM_F_REQUEST_DUMP = 0x301
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 REQUEST = struct.Struct("=BBBxI48x")
-"""inet_diag_req_v2: family, protocol, extensions, states, and a socket id that fits all."""
+"""inet_diag_req_v2: family, protocol, extensions, states, and a socket id that matches all."""
 ADDRESSES = slice(8, 40)
-"""In inet_diag_msg: those of both ends, after four bytes and both ports."""
+"""The addresses of both ends in inet_diag_msg, after four bytes and both ports."""
 UID_INODE = struct.Struct("=II")
 UID_AT, HEAD_BYTES = 64, 72
+"""Offset of user id and inode in inet_diag_msg, and its size."""
 ACKED_AT, BUSY_AT, COUNTER = 120, 168, struct.Struct("=Q")
-"""In tcp_info: tcpi_bytes_acked; tcpi_busy_time and, behind it, tcpi_rwnd_limited, in microseconds."""
+"""Offsets in tcp_info of tcpi_bytes_acked, and of tcpi_busy_time, which tcpi_rwnd_limited follows, both in µs."""
 MOST = 64
-"""Other hosts, those to which most is sent."""
+"""Most pairs of addresses that are read: those on which most is sent."""
 SOCKETS_EVERY_S = 10.0
-"""Which sockets are of ranks is looked up so often."""
+"""Time between two searches for the sockets of ranks."""
 PATIENCE_S = 1.0
+"""Timeout of a netlink answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class _Connection:
 
 
 def readings(pids: RankPids) -> list[Callable[[Values], None]]:
-    """What can be read about connections."""
+    """Returns the readings of connections."""
     return [_Links(pids).read]
 
 
@@ -79,9 +81,9 @@ class _Links:
 
 
 def _sockets(pids: RankPids) -> Iterator[int]:
-    """Inodes of the sockets of ranks."""
+    """Yields the inodes of the sockets of ranks."""
     for pid in pids().values():
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the rank has ended
             for entry in os.scandir(PROC / str(pid) / "fd"):
                 with suppress(OSError, ValueError):
                     target = os.readlink(entry.path)  # noqa: PTH115 (thousands of them)
@@ -90,10 +92,10 @@ def _sockets(pids: RankPids) -> Iterator[int]:
 
 
 def _connections() -> Iterator[_Connection]:
-    """All TCP connections of this network namespace.
+    """Yields all established TCP connections of this network namespace.
 
     Raises:
-        OSError: This kernel does not tell.
+        OSError: This kernel does not support it.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as netlink:
         netlink.settimeout(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Processes: those of ranks, and others that use processors of the host."""
+"""Readings of processes: those of ranks, and others that use the processors of the host."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from distprof.launch.watching.readings.rates import Rates, Values, pairs, put
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Unit of the times in /proc/PID/stat."""
 KERNEL = 2
-"""Number of the process whose children are threads of the kernel."""
+"""Process id of kthreadd, whose children are the threads of the kernel."""
 MOST_NAMES = 3
+"""Most process names that are kept of a moment."""
 LEAST_USE = 0.05
-"""Processors that a process uses to be named."""
+"""Processors that processes of one name must use for it to be kept."""
 RankPids = Callable[[], Mapping[int, int]]
+"""Returns the process id of each rank on this host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,29 +35,29 @@ class _Process:
 
 
 class Others:
-    """Processes of the host that are not of the job: neither of its launcher nor of a rank, nor started by one."""
+    """Processes of the host outside of the job: neither launcher nor rank, nor started by one of these."""
 
     def __init__(self, roots: Callable[[], set[int]]) -> None:
-        """Remembers how to know the job.
+        """Reads nothing yet.
 
         Args:
-            roots: Gives the processes that the job began with.
+            roots: Returns the processes that belong to the job with all their descendants.
         """
         self._roots, self._rates = roots, Rates()
         self.names = ""
-        """Those that use most processor time, without their arguments, which may be secret."""
+        """Names of those that use most processor time, joined by `, `; without arguments, which may be secret."""
         self.of_job: set[int] = set()
-        """Processes of the job, at the last look."""
+        """Process ids of the job at the last look."""
         self.num_looks = 0
         self._every: dict[int, _Process] = {}
         self._children: dict[int, list[int]] = {}
 
     def used_s(self, pid: int) -> float:
-        """Processor time that a process and those that it started had used at the last look."""
+        """Returns the processor time that a process and its descendants had used at the last look, in s."""
         return sum(self._every[one].used_s for one in _below(self._children, {pid}) if one in self._every)
 
     def read(self, into: Values) -> None:
-        """Processor time of others."""
+        """Reads the processor time of other processes."""
         self._every = every = {one.pid: one for one in _processes()}
         self._children = {}
         for one in every.values():
@@ -76,14 +79,14 @@ def _processes() -> Iterator[_Process]:
     for pid in psutil.pids():
         try:
             text = (PROC / str(pid) / "stat").read_bytes().decode(errors="replace")
-        except OSError:  # it ended
+        except OSError:  # the process ended
             continue
         name, words = text[text.find("(") + 1:text.rfind(")")], text[text.rfind(")") + 1:].split()
         yield _Process(pid=pid, parent=int(words[1]), name=name, used_s=(int(words[11]) + int(words[12])) * TICK_S)
 
 
 def _below(children: Mapping[int, list[int]], roots: set[int]) -> set[int]:
-    """The roots and all that they started."""
+    """Returns the roots and all of their descendants."""
     found, waiting = set(roots), list(roots)
     while waiting:
         fresh = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
@@ -94,17 +97,17 @@ def _below(children: Mapping[int, list[int]], roots: set[int]) -> set[int]:
 
 @dataclass(slots=True)
 class Ranks:
-    """Where ranks may run, and what keeps them from it; made right after `others`."""
+    """On which processors ranks may run, and what keeps them from running; to be read right after `others`."""
 
     pids: RankPids
     others: Others
     looks: int = 0
-    """Of `others`, when it was last asked."""
+    """Looks of `others` at the last reading."""
     rates: Rates = field(default_factory=Rates)
     quotas: dict[int, list[Path]] = field(default_factory=dict)
 
     def read(self, into: Values) -> None:
-        """Affinity, waiting and quota of each rank; one that ended is passed over."""
+        """Reads affinity, waiting and quota of each rank; ranks that ended are left out."""
         pids, processors = self.pids(), os.cpu_count() or 1
         allowed = {rank: cpus for rank, pid in pids.items() if (cpus := _affinity(pid))}
         is_fresh, self.looks = self.others.num_looks != self.looks, self.others.num_looks
@@ -128,7 +131,7 @@ class Ranks:
         put(into, named("rank_stopped", rank), self._stopped(pid))
 
     def _stopped(self, pid: int) -> float | None:
-        """The largest share of periods, of all control groups that the rank is in."""
+        """Returns the share of quota periods in which a rank was throttled, the largest of all its control groups."""
         shares = []
         for path in self.quotas.setdefault(pid, _quotas(pid)):
             found = pairs(path)
@@ -142,7 +145,7 @@ class Ranks:
 def _affinity(pid: int) -> set[int]:
     try:
         return os.sched_getaffinity(pid)
-    except OSError:  # it ended
+    except OSError:  # the process ended
         return set()
 
 
@@ -151,7 +154,7 @@ def _used_s() -> list[float]:
 
 
 def _quotas(pid: int) -> list[Path]:
-    """`cpu.stat` of the control groups of a process, of both versions of the kernel's interface."""
+    """Returns the `cpu.stat` files of the control groups of a process that have a quota counter (cgroup v1 and v2)."""
     found = []
     for line in (PROC / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Processors: clocks, heat, load and pressure, memory of the host."""
+"""Readings of processors and memory: clocks, heat, load, pressure, swap."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CPUS = Path("/sys/devices/system/cpu")
 NODES = Path("/sys/devices/system/node")
 PRESSURE = Path("/proc/pressure")
 MOST_CLOCKS = 8
-"""Processors whose clock is read: on some kernels reading one interrupts it."""
+"""Most processors whose clock is read: on some kernels, reading it interrupts the processor."""
 TOTAL = re.compile(r"some .*total=(\d+)")
 
 
 def readings() -> list[Callable[[Values], None]]:
-    """What can be read about processors and memory; each fails by itself."""
+    """Returns the readings of processors and memory; each may fail by itself."""
     rates, clocks = Rates(), _clocks()
     throttles = [path for kind in ("core", "package")
                  for path in CPUS.glob(f"cpu*/thermal_throttle/{kind}_throttle_count")]
@@ -58,7 +58,7 @@ class _Heat:
 
 
 class _Load:
-    """Tasks that could run at this moment, but for the one that counts them."""
+    """Length of the run queue: tasks that run or could run, without the one that counts them."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
@@ -69,7 +69,7 @@ class _Load:
 
 
 class _Busy:
-    """Time of processors that was used, by NUMA node where there are several."""
+    """Processor time that was used, in total and, if there are several NUMA nodes, by node."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
@@ -79,7 +79,7 @@ class _Busy:
     def read(self, into: Values) -> None:
         times = psutil.cpu_times(percpu=bool(self._nodes))
         every = times if isinstance(times, list) else [times]
-        used = [sum(one[:3]) + sum(one[5:8]) for one in every]  # neither idle nor waiting for a disk
+        used = [sum(one[:3]) + sum(one[5:8]) for one in every]  # neither idle nor iowait
         put(into, "busy", self._share("busy", sum(used)))
         put(into, "steal", self._share("steal", sum(one.steal for one in every)))
         for name, cpus in self._nodes.items():
@@ -92,7 +92,7 @@ class _Busy:
 
 
 class _Pressure:
-    """Share of time in which some task stood still for want of something."""
+    """Share of the time in which some task waited for a resource (pressure stall information)."""
 
     def __init__(self, rates: Rates, kind: str) -> None:
         self._rates, self._kind = rates, kind

@@ -1,4 +1,4 @@
-"""Counters that only grow -> how fast they grow."""
+"""Computes rates from counters that only grow."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 Values = dict[str, float]
-"""By the name of a column of `contract/conditions.py`."""
+"""Values by column name of `contract/conditions.py`."""
 
 
 class Rates:
-    """Remembers counters from one look to the next."""
+    """Keeps counters from one look to the next."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, float]] = {}
 
     def per_second(self, name: str, total: float) -> float | None:
-        """How fast a counter has grown since the last look; None at the first, and after it began anew."""
+        """Returns the growth of a counter per second since the last look; None at the first, or if it was reset."""
         now = time.monotonic()
         before = self._before.get(name)
         self._before[name] = now, total
@@ -26,7 +26,7 @@ class Rates:
         return (total - before[1]) / (now - before[0])
 
     def grown(self, name: str, total: float) -> float | None:
-        """By how much a counter has grown since the last look; None as above."""
+        """Returns the growth of a counter since the last look; None at the first, or if it was reset."""
         before = self._before.get(name)
         self._before[name] = time.monotonic(), total
         return None if before is None or total < before[1] else total - before[1]
@@ -38,13 +38,13 @@ class Rates:
 
 
 def put(into: Values, column: str, value: float | None) -> None:
-    """Adds a value that is known."""
+    """Adds a value if it is known."""
     if value is not None:
         into[column] = value
 
 
 def numbers(text: str) -> set[int]:
-    """A list of the kernel, like `0-3,8`."""
+    """Parses a list of the kernel, such as `0-3,8`."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -53,5 +53,5 @@ def numbers(text: str) -> set[int]:
 
 
 def pairs(path: Path) -> dict[str, int]:
-    """A file of the kernel whose lines are a name and a number."""
+    """Reads a file of the kernel with a name and a number on each line."""
     return {words[0]: int(words[1]) for words in map(str.split, path.read_text().splitlines()) if len(words) == 2}

@@ -1,4 +1,4 @@
-"""Disks and networks of a host."""
+"""Readings of the disks and networks of a host."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from distprof.launch.watching.readings.rates import Rates, Values, put
 BLOCKS, NETS = Path("/sys/block"), Path("/sys/class/net")
 INFINIBAND = Path("/sys/class/infiniband")
 NO_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "nbd")
-"""Beginnings of names: of what is no disk, or lies on others that are counted."""
+"""Prefixes of block devices that are no disks, or lie on others that are counted."""
 NO_NETS = ("lo", "ifb")
+"""Prefixes of network interfaces that are not read."""
 MOST = 16
-"""Disks, and network interfaces."""
+"""Most disks, network interfaces and InfiniBand ports that are read."""
 WORD_BYTES = 4
-"""InfiniBand counts words."""
+"""InfiniBand counters count words of this size."""
 TCP_SENT, TCP_RESENT = "OutSegs", "RetransSegs"
 
 
 def readings() -> list[Callable[[Values], None]]:
-    """What can be read about disks and networks; each fails by itself."""
+    """Returns the readings of disks and networks; each may fail by itself."""
     rates = Rates()
     return [_Disks(rates).read, _Interfaces(rates).read, _Tcp(rates).read, *[port.read for port in _ports(rates)]]
 
@@ -67,7 +68,7 @@ class _Interfaces:
 
 
 def _most_bytes(name: str) -> float | None:
-    """Bytes per second that the driver of an interface states; of virtual ones it states none."""
+    """Returns the speed that the driver of an interface reports, in bytes per second; None for virtual interfaces."""
     try:
         megabits = int((NETS / name / "speed").read_text())
     except (OSError, ValueError):
@@ -92,7 +93,7 @@ class _Tcp:
 def _ports(rates: Rates) -> list[_Port]:
     found = []
     for path in sorted(INFINIBAND.glob("*/ports/*/counters"))[:MOST]:
-        with suppress(OSError, ValueError, IndexError):  # a port that says nothing
+        with suppress(OSError, ValueError, IndexError):  # a port without these files
             found.append(_Port(rates, path))
     return found
 
