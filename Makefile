@@ -1,4 +1,4 @@
-# make demo: from nothing to the answer    make test: everything CI runs    make help: all targets
+# make demo: from nothing to the answer    make test: lint and the tests    make help: all targets
 # the first that runs, is new enough and can make environments (Debian's cannot without python3-venv); a name alone proves
 # nothing: pyenv has one for each version, and runs the chosen one only
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3 python $(wildcard $(HOME)/.pyenv/versions/3.1[1-4].*/bin/python)

@@ -102,10 +102,15 @@ def write_job(environ: Mapping[str, str], seconds: float) -> None:
         write(environ[FOLDER], environ[TEST], seconds)
 
 
+def needed() -> set[str]:
+    """Functions that find planted faults."""
+    faults = tomllib.loads((TESTS / "mutants" / "faults.toml").read_text())["fault"]
+    return {function_of(test) for fault in faults for test in fault["found_by"]}
+
+
 def chosen(folder: Path) -> Iterator[str]:
     """Lines of the list, by name."""
-    faults = tomllib.loads((TESTS / "mutants" / "faults.toml").read_text())["fault"]
-    stay = {function_of(test) for fault in faults for test in fault["found_by"]}
+    stay = needed()
     forms: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for file in folder.glob("*.jsonl"):
         for test, seconds in map(json.loads, file.read_text().splitlines()):
