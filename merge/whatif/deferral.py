@@ -61,7 +61,7 @@ def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, Fir
         steps: Steps whose waits are deferred.
     """
     rows = program.rows.select("collective", "rank", pl.col("op").cast(pl.String))
-    op_of = {(collective, rank): op for collective, rank, op in rows.iter_rows()}  # of a message, per rank
+    op_of = {(collective, rank): op for collective, rank, op in rows.iter_rows()}  # a message has two: send and recv
     found, unlike, num_waits, num_unknown = list[Move](), list[tuple[int, int]](), 0, 0
     kept = [rank for rank in job.ranks.tolist() if rank not in uses or rank not in program.did
             or program.did[rank].on_device]
