@@ -1,4 +1,4 @@
-"""A run as polars frames, for notebooks and programs of one's own."""
+"""Gives access to a run as polars frames, for notebooks and your own programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FINDINGS = {"severity": pl.String(), "text": pl.String(), "detail": pl.String(),
             "step": pl.Int64(), "module": pl.String(), "cause": pl.String(), "file": pl.String(), "line": pl.Int64(),
             "gain_ns": pl.Float64(), "gain_error_ns": pl.Float64(), "step_ns": pl.Float64(), "p_value": pl.Float64(),
             "next": pl.String()}
-"""Columns of `findings()`; null where a finding is about no rank, module or line."""
+"""Columns of `findings()`; null if a finding is not about a rank, module or line."""
 
 
 class RunFrames:
@@ -46,7 +46,7 @@ class RunFrames:
         """Opens a run; see `read_run`."""
         self._given = (path, *more)
         if not all(map(_is_listed, self._given)):
-            _ = self._run  # what is no run is refused at once
+            _ = self._run  # a path that is not a run is refused at once
 
     @cached_property
     def _opened(self) -> Opened:
@@ -220,7 +220,7 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
 
 
 def _is_listed(path: str | Path) -> bool:
-    """True where a run need not be opened to know that it is one: that takes a file a rank."""
+    """Returns whether a path is known to be a run without opening it, which would read a file per rank."""
     return "://" in str(path) or (Path(path) / RUN_JSON).is_file()
 
 

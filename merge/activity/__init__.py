@@ -1,1 +1,1 @@
-"""What each rank was doing at each instant: activities from timelines, waits, and what a step was spent on."""
+"""What each rank was doing at each instant: activities from timelines, waits, and the breakdown of steps."""

@@ -1,4 +1,4 @@
-"""Breakdown of each step of each rank into six parts that add up to it."""
+"""Breaks each step of each rank down into six parts that add up to it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity, RankCollectives
 
 PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
-"""What a step is split into; they add up to it."""
+"""Parts of a step; they add up to it."""
 SCHEMA = {"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64, **{f"{part}_ns": pl.Int64 for part in PARTS},
           "message_waiting_ns": pl.Int64, "overlapped_ns": pl.Int64, "communication_ns": pl.Int64,
           "overlap_ratio": pl.Float64}
+"""Columns of `step_breakdown`."""
 
 
 def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping[int, RankActivity],
                    activities: Activities) -> pl.DataFrame:
     """Splits every step of every rank that has a timeline.
 
-    `waiting_ns` and `moving_ns` are exposed communication: before and after the last rank had come. `data_ns` is
-    loading, `optimizer_ns` the optimizer, `compute_ns` operators (kernels, with a GPU) elsewhere, `host_ns` the rest:
-    they add up to `duration_ns`. `message_waiting_ns` is the part of `waiting_ns` in sends and receives.
-    `communication_ns` is when any collective was under way, `overlapped_ns` the part of it in which something was
-    computed, `overlap_ratio` its share; null without communication.
+    `waiting_ns` and `moving_ns` are exposed communication, before and after the last rank had come. `data_ns` is data
+    loading, `optimizer_ns` the optimizer, `compute_ns` operators elsewhere (kernels on a GPU), `host_ns` the rest:
+    these add up to `duration_ns`. `message_waiting_ns` is the part of `waiting_ns` in sends and receives.
+    `communication_ns` is the time in which any collective was in progress, `overlapped_ns` the part of it in which
+    something was computed, `overlap_ratio` this as a fraction; null without communication.
 
     Args:
         windows: Steps of the ranks: rank, step, start_ns, end_ns, duration_ns.
         calls: Collectives by rank.
         did: What each rank was doing.
-        activities: Names of that.
+        activities: Names of activities.
     """
     found = [_steps_of(rows, calls[rank], did[rank], activities) for (rank,), rows in windows.partition_by(
         "rank", as_dict=True, maintain_order=True).items() if rank in did]
@@ -64,6 +65,6 @@ def _steps_of(windows: pl.DataFrame, calls: RankCollectives, did: RankActivity, 
 
 
 def mean_steps(breakdown: pl.DataFrame) -> list[dict[str, Any]]:
-    """A row per rank, mean over its steps; `overlap_ratio` is of all its communication."""
+    """Returns a row per rank with means over its steps."""
     columns = ["duration_ns", *(f"{part}_ns" for part in PARTS), "message_waiting_ns", "overlapped_ns", "overlap_ratio"]
     return breakdown.group_by("rank").agg(pl.col(columns).mean()).sort("rank").to_dicts()

@@ -1,4 +1,4 @@
-"""Sets of time as disjoint intervals in sorted arrays, with union, intersection, difference and length."""
+"""Sets of times as sorted arrays of disjoint intervals, with union, intersection, difference and length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Intervals:
 
     @classmethod
     def of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-        """The union of intervals in any order, without empty and negative ones."""
+        """Returns the union of intervals in any order; empty and negative ones are ignored."""
         starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         held = ends > starts
         starts, ends = starts[held], ends[held]
@@ -34,11 +34,11 @@ class Intervals:
 
     @cached_property
     def _before(self) -> Integers:
-        """Length of all intervals in front of each one, and of all."""
+        """Total length of the intervals before each one, and of all."""
         return np.concatenate(([0], np.cumsum(self.ends - self.starts)))
 
     def until(self, times: npt.ArrayLike) -> Integers:
-        """How much of the set lies before each of these times."""
+        """Returns how much of the set is before each of these times."""
         times = np.asarray(times, np.int64)
         if not len(self.starts):
             return np.zeros(times.shape, np.int64)
@@ -47,7 +47,7 @@ class Intervals:
         return np.where(index < 0, 0, self._before[np.maximum(index, 0)] + inside)
 
     def within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Integers:
-        """How much of the set lies in each of these intervals, which may overlap each other."""
+        """Returns how much of the set is within each of these intervals, which may overlap each other."""
         return np.where(np.asarray(ends) > np.asarray(starts), self.until(ends) - self.until(starts), 0)
 
     def __and__(self, other: Intervals) -> Intervals:
@@ -60,13 +60,13 @@ class Intervals:
         return Intervals.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
 
     def _where(self, other: Intervals, holds: np.ufunc) -> Intervals:
-        """Where a function of "lies in this set" and "lies in the other" is true."""
+        """Returns the times at which a function of membership in this set and in the other set is true."""
         edges = edges_of(self, other)
         held = holds(self.covers(edges[:-1]), other.covers(edges[:-1]))
         return Intervals.of(edges[:-1][held], edges[1:][held])
 
     def covers(self, times: Integers) -> Flags:
-        """True where a time lies in the set."""
+        """Returns True for times in the set."""
         if not len(self.starts):
             return np.zeros(np.shape(times), bool)
         index = np.searchsorted(self.starts, times, "right") - 1
@@ -74,10 +74,11 @@ class Intervals:
 
 
 def edges_of(one: Any, other: Any) -> Any:
-    """All starts and ends of two sets or lanes, ascending: neither changes between two of them."""
+    """Returns all starts and ends of two sets or lanes, ascending and unique: between two of them, neither changes."""
     edges = np.concatenate((one.starts, one.ends, other.starts, other.ends))
-    edges.sort()  # np.unique() hashes integers, which takes ten times as long for what is nearly sorted
+    edges.sort()  # np.unique() hashes integers, which takes ten times as long for nearly sorted values
     return edges[np.diff(edges, prepend=edges[:1] - 1) != 0]
 
 
 NOTHING = Intervals(starts=np.empty(0, np.int64), ends=np.empty(0, np.int64))
+"""The empty set."""

@@ -12,18 +12,18 @@ from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
 from distprof.merge.activity.activities import Activity
 
 MODULE = re.compile(r"(?s)(.*) \[\w+\]")
-"""Slices that distprof draws for calls of modules; the root's is `model [Class]`."""
+"""Names of the slices that distprof draws for calls of modules; that of the root module is `model [Class]`."""
 TORCH_MODULE = "nn.Module: "
-"""Begin of the slices that torch.profiler draws for calls of modules where it records stacks; `Class_N` follows."""
+"""Prefix of the slices that torch.profiler draws for calls of modules if it records stacks; `Class_N` follows."""
 PHASES = {**dict.fromkeys(("forward", "fwd", "forward_pass", "training_step"), "forward"),
           **dict.fromkeys(("backward", "bwd", "backward_pass"), "backward")}
-"""Last words of annotations of whole phases, as DDP's `DistributedDataParallel.forward` or `## forward ##`."""
+"""Last words of annotations of whole phases, such as DDP's `DistributedDataParallel.forward` or `## forward ##`."""
 AUTOGRAD = "autograd::engine::evaluate_function: "
 DATA = "enumerate(DataLoader)"
 CALLS = ("forward", "recompute", EVALUATION)
 """Activities in which modules are called."""
 CLOSURE = "closure"
-"""What an optimizer calls: forward and backward run in it, and what lies between them is of the host."""
+"""Marker of an optimizer's closure: forward and backward run in it, and what is between them belongs to the host."""
 ZERO_GRAD = "Optimizer.zero_grad#"
 OPTIMIZER = ("Optimizer.step#", ZERO_GRAD)
 GLOO = "gloo:"
@@ -31,11 +31,11 @@ STEP = "ProfilerStep#"
 WAITS = (WAIT_SLICE, "_c10d_functional::wait_tensor")
 """Slices in which a thread waits for communication."""
 COMMUNICATION = (*WAITS, "c10d::", "_c10d_functional::", "record_param_comms", "nccl:", GLOO)
-"""Operators that start communication or wait for it."""
+"""Prefixes of operators that start communication or wait for it."""
 
 
 class Marker(NamedTuple):
-    """An interval in which a rank does something that has a name."""
+    """A named interval in which a rank does something."""
 
     start_ns: int
     end_ns: int
@@ -45,11 +45,11 @@ class Marker(NamedTuple):
 
 
 def markers(events: pl.DataFrame, step_starts: Sequence[int] = ()) -> list[Marker]:
-    """Scopes of modules, autograd's functions, data loading and optimizer; outer ones before those inside.
+    """Returns scopes of modules, autograd functions, data loading and optimizer; outer ones before inner ones.
 
     Args:
-        events: Rows of a rank's timeline that take time, without those of steps and of gloo.
-        step_starts: When steps began, ascending, where slices mark them.
+        events: Rows of a rank's timeline with a duration, without those of steps and of gloo.
+        step_starts: Starts of steps, ascending, if slices mark them.
     """
     paths = _paths_by_sequence(events)
     shown = events.filter(
@@ -79,7 +79,7 @@ def _marker(start_ns: int, duration_ns: int, name: str, sequence: int | None,
 
 
 def _path(name: str, outer: str | None) -> str:
-    """The path of the module that a slice of that name shows, inside another module or none."""
+    """Returns the path of the module that a slice of this name shows, inside another module or none."""
     if name.startswith(TORCH_MODULE):
         return "" if outer is None else ".".join(filter(None, (outer, name.removeprefix(TORCH_MODULE))))
     module = MODULE.fullmatch(name)
@@ -88,13 +88,13 @@ def _path(name: str, outer: str | None) -> str:
 
 
 def _phase(name: str | None) -> str | None:
-    """The phase that an annotation is of; None of most."""
+    """Returns the phase that an annotation is for; None for most annotations."""
     words = re.findall(r"[a-z_]+", (name or "").lower())
     return PHASES.get(words[-1]) if words else None
 
 
 def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
-    """The module in which each autograd node was made, by the sequence number it shares with its operator."""
+    """Returns the module in which each autograd node was created, by the sequence number shared with its operator."""
     made = slices.filter(pl.col("sequence_number") >= 0, ~pl.col("name").str.starts_with(AUTOGRAD))
     scopes = slices.filter(pl.col("name").str.starts_with(TORCH_MODULE) | (
         (pl.col("category") == "user_annotation") & pl.col("name").str.contains(f"^{MODULE.pattern}$")))
@@ -116,14 +116,14 @@ def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
 
 
 def _backwards(functions: list[Marker], others: list[int]) -> list[Marker]:
-    """From the first function of a backward pass to its last; what else begins between two of them ends it.
+    """Returns backward passes, each from its first autograd function to its last; anything else in between ends a pass.
 
-    What lies between two functions of autograd is part of backward too. Modules called inside a function belong to it:
-    they are recomputed.
+    Time between two autograd functions also belongs to backward. Modules called inside a function belong to it: they
+    are recomputed.
 
     Args:
-        functions: Those of autograd, by start.
-        others: Starts of modules, steps and whatever else is not in backward, ascending.
+        functions: Autograd functions, by start.
+        others: Starts of modules, steps and everything else that is not in backward, ascending.
     """
     passes: list[list[Marker]] = [[]]
     place = 0
@@ -137,7 +137,7 @@ def _backwards(functions: list[Marker], others: list[int]) -> list[Marker]:
 
 
 def scopes_to_intervals(found: list[Marker]) -> Iterator[tuple[int, int, Activity]]:
-    """The innermost activity at each instant that lies in a scope.
+    """Yields the innermost activity at each instant within a scope.
 
     Args:
         found: Scopes by start, outer ones first.
@@ -167,7 +167,7 @@ def _activity(one: Marker, stack: list[tuple[int, Activity]]) -> Activity:
     inside = [activity for end, activity in stack if end > one.start_ns]
     outer = inside[-1] if inside else None
     if one.kind == "annotation":
-        # inside a known activity it is less specific
+        # inside a known activity, an annotation is less specific
         return outer if outer is not None and outer.kind != CLOSURE else _annotated(one.name)
     if one.kind != "module":
         return Activity(one.kind, one.name)

@@ -16,17 +16,17 @@ from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, ma
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 
 WAITED = ("collective", "rank", "op", "step", "num_ranks", "enqueue_ns", "arrival_ns", "end_ns", "wait_ns")
-"""Columns that waiting is found from; the lists and texts of a million rows are large."""
+"""Columns from which waiting is computed; lists and texts of a million rows are large."""
 RESUMED_NS = 10_000_000
-"""A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
-have to wait for a processor; and by no more than it had waited."""
+"""A thread that waited may go on this much (at most as long as it waited) before gloo's own thread records the end,
+because that thread may have to wait for a processor."""
 CALLED = ("forward", "evaluation", "recompute", "data", "optimizer")
-"""Activities in which C++ does not wait for collectives, and Python's waits are slices of their own."""
+"""Activities in which C++ does not wait for collectives, and in which waits of Python have their own slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCollectives:
-    """The collectives of one rank, by arrival; times on the common clock."""
+    """The collectives of one rank, by arrival. Times are on the common clock."""
 
     collective: Integers
     step: Integers
@@ -34,27 +34,28 @@ class RankCollectives:
     arrival_ns: Integers
     end_ns: Integers
     last_arrival_ns: Integers
-    """When the last rank of the collective arrived; this rank's own arrival where that is not known."""
+    """When the last rank of the collective arrived; this rank's own arrival if that is not known."""
     together: Array
     """False for sends and receives."""
 
     @property
     def in_flight(self) -> Intervals:
-        """From when the rank called them until they had ended."""
+        """From the calls of collectives until they had ended."""
         return Intervals.of(np.minimum(self.enqueue_ns, self.arrival_ns), self.end_ns)
 
     @property
     def running(self) -> Intervals:
-        """From when they began on this rank until they had ended."""
+        """From when collectives began on this rank until they had ended."""
         return Intervals.of(self.arrival_ns, self.end_ns)
 
     @property
     def messages(self) -> RankCollectives:
-        """Sends and receives alone."""
+        """Only sends and receives."""
         return RankCollectives(**{one.name: getattr(self, one.name)[~self.together] for one in fields(self)})
 
     def waits(self) -> ActivityLane:
-        """When the rank was there and another was not; of several collectives the one it came to first counts."""
+        """Returns when the rank was in a collective and another was not; of several collectives, the one it came to
+        first counts."""
         ends = np.minimum(self.last_arrival_ns, self.end_ns)
         waited = np.flatnonzero(ends > self.arrival_ns)
         order = waited[np.argsort(self.arrival_ns[waited], kind="stable")]
@@ -63,16 +64,16 @@ class RankCollectives:
 
     @property
     def waiting(self) -> Intervals:
-        """When the rank was there and another was not."""
+        """When the rank was in a collective and another rank was not."""
         waits = self.waits()
         return Intervals.of(waits.starts, waits.ends)
 
 
 def collectives_by_rank(rows: pl.DataFrame) -> dict[int, RankCollectives]:
-    """The collectives of every rank whose arrival and end are known.
+    """Returns the collectives of every rank with known arrival and end.
 
     Args:
-        rows: `MERGED_COLLECTIVES`, of the steps that count.
+        rows: `MERGED_COLLECTIVES` of the steps that count.
     """
     known = with_receivers(rows.select(WAITED)).drop_nulls(("arrival_ns", "end_ns"))
     table = known.select(
@@ -85,7 +86,7 @@ def collectives_by_rank(rows: pl.DataFrame) -> dict[int, RankCollectives]:
 
 
 def with_receivers(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `wait_ns` of those that wait for a sender: until the sender was there."""
+    """Sets `wait_ns` of receives: the time until the sender was there."""
     is_pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("num_ranks") == 2)
     sent = rows.filter(is_pair, pl.col("op") == "send").select("collective", sent_ns="arrival_ns").unique("collective")
     if sent.is_empty():
@@ -99,12 +100,12 @@ def with_receivers(rows: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankActivity:
-    """One rank in the steps that were traced, on the common clock."""
+    """One rank in the traced steps, on the common clock."""
 
     lane: ActivityLane
-    """Modules, data loading, optimizer and the host between them; empty where the activity is not known."""
+    """Modules, data loading, optimizer and the host between them; empty while the activity is not known."""
     computing: Intervals
-    """When an operator ran that is no communication; with a GPU, a kernel."""
+    """When an operator ran that is not communication; on a GPU, a kernel."""
     blocked: Intervals
     """Exposed communication: nothing was computed meanwhile."""
     wait_starts: Integers
@@ -113,29 +114,29 @@ class RankActivity:
     pauses: Intervals
     """The part of `blocked` that no such slice shows."""
     on_device: bool = False
-    """True where all this is of a GPU."""
+    """True if all of this is about a GPU."""
     host_lane: ActivityLane | None = None
-    """Of a GPU: what its host was doing."""
+    """For a GPU: what its host was doing."""
     collectives: Any = None
-    """Of a GPU: numbers of the collectives of the rank, and, in `ready_ns`, when it was ready for each: when what was
-    launched before the call had run. Its kernel may begin later, behind that of another collective."""
+    """For a GPU: numbers of the rank's collectives; `ready_ns` tells when the rank was ready for each, which is when
+    what was launched before the call had run. The kernel may begin later, after that of another collective."""
     ready_ns: Any = None
 
 
 def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Activities, *,
                   waits_drawn: bool, recorded: Intervals | None = None) -> RankActivity:
-    """What a rank was doing.
+    """Determines what a rank was doing.
 
     With a GPU, communication is exposed while no other kernel runs. Without one, it is exposed while a thread waits for
     it: in slices of waits, and in a pause between operators that ends with a collective, as in DDP at the end of
-    backward. Other pauses, as of a slow interpreter, do not count.
+    backward. Other pauses, such as those of a slow interpreter, do not count.
 
     Args:
-        events: The rank's timeline, times on the common clock.
+        events: The rank's timeline, with times on the common clock.
         calls: Its collectives.
         activities: Numbers of activities; new ones are added.
-        waits_drawn: True where slices show all waits of Python.
-        recorded: Waits that were recorded, which then are all; None where waits were not recorded.
+        waits_drawn: Whether slices show all waits of Python.
+        recorded: Recorded waits, which are then all waits; None if waits were not recorded.
     """
     lane = host_lane(events, activities)
     events = _without_steps(events)
@@ -165,7 +166,7 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
 
 
 def host_lane(events: pl.DataFrame, activities: Activities) -> ActivityLane:
-    """What the host of a rank was doing, whatever its device did meanwhile.
+    """Determines what the host of a rank was doing, whatever its device did meanwhile.
 
     Args:
         events: The rank's timeline.
@@ -177,7 +178,7 @@ def host_lane(events: pl.DataFrame, activities: Activities) -> ActivityLane:
 
 
 def _without_steps(events: pl.DataFrame) -> pl.DataFrame:
-    """Slices that take time, without those of steps and of gloo."""
+    """Returns slices with a duration, without those of steps and of gloo."""
     return events.filter(pl.col("duration_ns") > 0, ~pl.col("name").str.starts_with(STEP),
                          ~pl.col("name").str.starts_with(GLOO))
 
@@ -188,7 +189,7 @@ def _intervals(events: pl.DataFrame) -> Intervals:
 
 
 def _pauses(computing: Intervals, in_flight: Intervals, ends: Integers) -> Intervals:
-    """The part of the pauses between operators that the end of a collective ended."""
+    """Returns the parts of pauses between operators that end with a collective."""
     if not len(computing.starts) or not len(in_flight.starts):  # collectives may take no time at all
         return in_flight
     ends = np.sort(np.asarray(ends, np.int64))
@@ -201,7 +202,7 @@ def _pauses(computing: Intervals, in_flight: Intervals, ends: Integers) -> Inter
 
 
 def _between(lane: ActivityLane, activities: Activities) -> ActivityLane:
-    """Fills the time between two activities with the host; gradients are set to zero anywhere, and tell no place."""
+    """Fills the time between activities with the host. zero_grad can be anywhere, so it does not name a place."""
     if len(lane.starts) < 2:
         return lane
     gaps = np.flatnonzero(lane.starts[1:] > lane.ends[:-1])
@@ -216,37 +217,37 @@ def _between(lane: ActivityLane, activities: Activities) -> ActivityLane:
 
 
 def _neighbour(one: Activity) -> str | None:
-    """What a gap beside it is named by."""
+    """Returns the name of an activity for a gap next to it."""
     if one == ("optimizer", "zero_grad"):
         return None
     return f"`{one.where}`" if one.kind == "annotation" and one.where is not None else one.kind
 
 
 def _place(before: str | None, behind: str | None, *, has_forward: bool) -> str:
-    """`between forward and backward`; where no slice shows forward, it lies in front of backward."""
+    """Returns `between forward and backward`; if no slice shows forward, it says that forward is included."""
     place = f"between {before or 'optimizer'} and {behind or 'optimizer'}"
     return f"{place} (forward included)" if behind == "backward" and before != behind and not has_forward else place
 
 
 def _launched(kernels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Kernels by start, with `launched_ns`; null where that is not known."""
+    """Returns kernels by start, with `launched_ns`; null if not known."""
     launches = events.filter(pl.col("category").str.to_lowercase().is_in(RUNTIME_CATEGORIES),
                              pl.col("correlation") > 0).select("correlation", launched_ns="start_ns")
     return kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
 
 
 def _on_device(launched: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
-    """Kernels under the activity in which they were launched."""
+    """Returns the kernels with the activities in which they were launched."""
     known, labels = lane.at(launched["launched_ns"].fill_null(0).to_numpy())
     starts = launched["start_ns"].to_numpy()
     return ActivityLane.first_counts(starts, starts + launched["duration_ns"].to_numpy(), labels, held=known)
 
 
 def _ready(launched: pl.DataFrame, calls: RankCollectives) -> Integers:
-    """When the rank was ready for its collectives: torch's NCCL waits for what was launched before the call.
+    """Returns when the rank was ready for its collectives: torch's NCCL waits for what was launched before the call.
 
-    What begins first is ready first, also where both wait for the same: all ranks have to call in one order. Of steps
-    without a timeline, whose kernels are not known, it is when the collective began.
+    A collective that begins first is ready first, even if both wait for the same, because all ranks have to call in one
+    order. In steps without a timeline, whose kernels are not known, it is when the collective began.
     """
     before = launched.drop_nulls("launched_ns").sort("launched_ns")
     launches = before["launched_ns"].to_numpy()

@@ -1,6 +1,6 @@
 """Slices of a rank that show what it was doing, from its events table or from a trace of another program.
 
-They are read when they are asked for: those of a thousand ranks fit into no memory.
+They are read on demand, because those of a thousand ranks do not fit into memory.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from distprof.merge.scan.scanned_columns import NONE, SLICE
 CATEGORIES = ("cpu_op", "user_annotation", KERNEL, *COPIES, *RUNTIME)
 """Categories, in lower case, of events that show what a rank is doing."""
 PYTHON = "python_function"
-"""Category of calls of Python, of which those of modules show it."""
+"""Category of Python calls; only those of modules are used."""
 INTEGERS = {"sequence_number": "Sequence number", "correlation": "correlation"}
+"""Columns of integers -> names of the arguments of events that have them."""
 SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), "duration_ns": pl.Int64(),
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64()), "process": pl.String()}
-"""Of kernels and copies, `process` and `thread` are device and stream."""
+"""Columns of slices. For kernels and copies, `process` and `thread` are device and stream."""
 
 
 def slices_of(rank: Rank, line: RankClock) -> pl.DataFrame | Unreadable | None:
-    """Slices of a rank on the common clock.
+    """Returns the slices of a rank on the common clock.
 
     Args:
-        rank: Whose table or trace is read.
+        rank: The rank whose table or trace is read.
         line: Its clock.
 
     Returns:
-        None where the rank has no timeline, or a trace that is damaged, which is named where it is merged.
+        None if the rank has no timeline, or a damaged trace, which merging reports.
     """
     try:
         events = _of_trace(rank) if rank.recorded is None else _read(rank) if rank.has(EVENTS) else None
@@ -80,7 +81,7 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
     columns = _with_times([np.concatenate(parts) for parts in zip(*found, strict=True)], categories)
     words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(
         (names, categories, threads, [one.split(" ", 1)[0] for one in threads]), (*columns[:3], columns[2]),
-        strict=True)]  # a thread is named by its process as well
+        strict=True)]  # threads are named by process and thread
     start, duration, *integers = columns[3:]
     calls = words[0].filter(words[1].is_in(["cuda_runtime", "cuda_driver"]))
     if has_overlong(calls.unique().drop_nulls().to_list()):
@@ -94,7 +95,7 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
 
 
 def _with_times(columns: Sequence[Any], categories: Sequence[str]) -> list[Any]:
-    """The slices without those of devices that have no times."""
+    """Drops slices of devices without valid times."""
     is_device = np.array([text in (KERNEL, *COPIES) for text in categories] + [False], bool)
     rows = np.flatnonzero(is_device[columns[1]])
     lost = rows[untimed(columns[3][rows], columns[4][rows])]
@@ -102,7 +103,7 @@ def _with_times(columns: Sequence[Any], categories: Sequence[str]) -> list[Any]:
 
 
 def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
-    """Name, category, thread, start, duration and integers of the slices of these categories."""
+    """Yields name, category, thread, start, duration and integers of the slices that are used."""
     is_module = np.zeros(0, bool)
     for _ in file.scanned():
         categories = [text.decode("utf-8", "replace").lower() for text in scanner.categories.texts()]
@@ -122,12 +123,12 @@ def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
 
 
 def step_windows(clock: Clock, recorded: pl.DataFrame | None, drawn: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Start, end, samples and pass of the steps whose collectives are recorded, of each rank, on the common clock.
+    """Returns start, end, samples and pass of the steps with recorded collectives, of each rank, on the common clock.
 
     Args:
-        clock: Of the run.
+        clock: The clock of the run.
         recorded: Its `STEPS`; None for traces of other programs.
-        drawn: Of such traces, `steps_drawn` of each.
+        drawn: `steps_drawn` of each trace of another program.
     """
     if recorded is not None:
         seen = recorded.filter(pl.col("pass").is_in(("trace", ARRIVALS)))
@@ -137,12 +138,14 @@ def step_windows(clock: Clock, recorded: pl.DataFrame | None, drawn: Iterable[pl
 
 STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "elements", "run_queue_ns", "cpu_ns",
                 "pass")
+"""Columns of steps."""
 UNKNOWN = ("samples", "elements", "run_queue_ns", "cpu_ns")
-"""Columns of steps that traces of other programs do not tell."""
+"""Columns of steps that are unknown in traces of other programs."""
 
 
 def steps_drawn(rank: int, events: pl.DataFrame) -> pl.DataFrame:
-    """Steps in the trace of another program: `ProfilerStep#` marks them; without it a whole trace is one step."""
+    """Returns the steps in a trace of another program, marked by `ProfilerStep#`; without marks, the trace is one
+    step."""
     drawn = events.filter(pl.col("name").str.starts_with(STEP), pl.col("category") == "user_annotation")
     steps = drawn.select(step=pl.col("name").str.strip_prefix(STEP).cast(pl.Int64, strict=False), start_ns="start_ns",
                          end_ns=pl.col("start_ns") + pl.col("duration_ns")).drop_nulls().unique("step").sort("step")
@@ -155,14 +158,14 @@ def steps_drawn(rank: int, events: pl.DataFrame) -> pl.DataFrame:
 
 
 HELD = 2_000_000
-"""Slices that are kept, some 100 bytes each: most runs are read once."""
+"""At most this many slices are kept in memory, of about 100 bytes each; then most runs are read only once."""
 
 
 class Timelines(Mapping[int, pl.DataFrame]):
-    """Slices by rank, on the common clock; a DataError where those of a rank cannot be read any more."""
+    """Slices by rank, on the common clock. Raises DataError if those of a rank can no longer be read."""
 
     def __init__(self, ranks: Mapping[int, Rank], clock: Clock) -> None:
-        """Ranks that have a timeline that could be read."""
+        """Takes ranks whose timeline could be read."""
         self._ranks, self._clock = ranks, clock
         self._held: dict[int, pl.DataFrame] = {}
 

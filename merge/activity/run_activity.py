@@ -1,4 +1,4 @@
-"""What all ranks of a run were doing, found from their timelines one by one, where they are."""
+"""What all ranks of a run were doing, from their timelines, which are read one by one."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from distprof.merge.run.tables import rank_table
 from distprof.merge.run.timelines import for_each_rank
 
 AT_ONCE = 2
-"""Ranks that are read side by side: their slices are in memory together."""
+"""Number of ranks that are read at a time: their slices are in memory together."""
 Calls = Callable[[int], tuple[RankCollectives | None, Intervals | None]]
-"""Collectives of a rank, and its waits where they were recorded."""
+"""Returns the collectives of a rank, and its waits if they were recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunActivity:
-    """Of each rank whose timeline could be read."""
+    """What ranks did, for each rank whose timeline could be read."""
 
     ranks: Mapping[int, Rank]
     did: Mapping[int, RankActivity]
-    """Of those that have collectives."""
+    """Only ranks that have collectives."""
     activities: Activities
     devices: DeviceSteps
-    """What devices did in steps with a timeline, whether there are collectives or not."""
+    """What devices did in steps with a timeline, with or without collectives."""
     steps: Sequence[pl.DataFrame]
     """`steps_drawn` of traces of other programs."""
     problems: Sequence[Unreadable]
-    """Tables that are damaged; their ranks are left out."""
+    """Damaged tables; their ranks are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """What a timeline shows of its rank."""
+    """What a timeline shows about its rank."""
 
     did: RankActivity | None
     known: Sequence[Activity]
-    """Its labels are places in here."""
+    """Activities by label of this rank."""
     device: DeviceSteps | None
     steps: pl.DataFrame | None
 
 
 def has_timeline(rank: Rank) -> bool:
-    """True where it has slices that show what it was doing, if they can be read."""
+    """Returns True if the rank has slices that show what it was doing, provided that they can be read."""
     return rank.trace is not None if rank.recorded is None else rank.has(EVENTS)
 
 
@@ -64,10 +64,10 @@ def run_activity(run: Run, clock: Clock, calls: Calls, windows: pl.DataFrame | N
     """Reads the timelines of all ranks, each in a worker.
 
     Args:
-        run: What was recorded.
-        clock: Of the run.
-        calls: Of each rank.
-        windows: Steps that were recorded, on the common clock; None where traces draw their own.
+        run: The recorded run.
+        clock: Its clock.
+        calls: Returns the collectives and waits of a rank.
+        windows: Recorded steps, on the common clock; None if steps are taken from the traces.
     """
     ranks = [rank for rank in run.ranks if has_timeline(rank)]
     waits_drawn = run.kind == "distprof"
@@ -117,13 +117,13 @@ def _device(rank: Rank, events: pl.DataFrame, windows: pl.DataFrame, host: OnHos
 
 def _on_host(rank: Rank, line: RankClock, calls: RankCollectives | None, did: RankActivity | None,
              activities: Activities) -> OnHost:
-    """What its host did; without a lane, where that is not known yet."""
+    """Returns what the host did; without a lane if that is not known yet."""
     host = OnHost(lane=None if did is None else did.host_lane, known=activities.known, samples=samples_of(rank, line))
     return host if calls is None else replace(host, waits=calls.waiting, messages=calls.messages.waiting)
 
 
 def samples_of(rank: Rank, line: RankClock) -> pl.DataFrame | None:
-    """Samples of its thread, on the common clock."""
+    """Returns the samples of the rank's thread, on the common clock."""
     found = rank_table(rank, LINES) if rank.recorded is not None and rank.has(LINES) else None
     if found is None:
         return None
@@ -132,6 +132,6 @@ def samples_of(rank: Rank, line: RankClock) -> pl.DataFrame | None:
 
 
 def _numbered(did: RankActivity, known: Sequence[Activity], activities: Activities) -> RankActivity:
-    """The same with the numbers that activities have in the whole run."""
+    """Replaces labels by the numbers of activities in the whole run."""
     numbers = np.array([activities.number(one) for one in known], np.int64)
     return replace(did, lane=replace(did.lane, labels=numbers[did.lane.labels]))

@@ -1,1 +1,1 @@
-"""Which ranks delay the job, with which activity, what fixing them gains, and how sure that is."""
+"""Finds the ranks that delay the job, with which activity, what fixing them gains, and how sure that is."""

@@ -31,15 +31,16 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
 
 NOT_SHOWN = "between slices"
+"""Place of unknown work in a run of traces alone: where its trace shows nothing."""
 VAGUE = ("unknown", "whole")
-"""Causes that name nothing."""
+"""Kinds of causes that name no activity."""
 MISLEADING = 0.5
-"""Part of the collectives that contradict the clocks from which on nobody is known to be in time."""
+"""If at least this fraction of the collectives contradict the clocks, it is not known whether any rank is late."""
 WITH_GRAPH = (None, "no peers", "no timeline")
-"""Reasons why no rank can be blamed, with which the job can be replayed all the same."""
+"""Reasons why no rank can be blamed although the job can be replayed."""
 EXPOSURE = ("rank", "step", "duration_ns", "compute_ns", "waiting_ns", "moving_ns", "message_waiting_ns",
             "overlapped_ns", "communication_ns")
-"""What is known of steps of hosts and of devices alike."""
+"""Columns that are known of steps of hosts and of devices alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,35 +48,36 @@ class Analysis:
     """What waiting cost, and who caused it."""
 
     breakdown: pl.DataFrame
-    """Of ranks without a device, a row per rank and step: see `step_breakdown`."""
+    """For ranks without a device, a row per rank and step: see `step_breakdown`."""
     devices: DeviceSteps = NO_DEVICES
-    """Of the others, likewise."""
+    """The same for ranks with a device."""
     culprits: list[Culprit]
-    """Ranks by what fixing them would gain, the most first, whether certain or not."""
+    """Late ranks by what fixing them would gain, most first, whether certain or not."""
     blind: Blind | None
-    """Why delays could not be seen; None where they could."""
+    """Why delays could not be seen; None if they could."""
     crowded: list[CrowdedHost]
     """Hosts all of whose ranks waited for processors."""
     shifting: ShiftingLateness | None = None
-    """A different rank is late in each step; None where not, where processors lack, or a culprit is certain."""
+    """A late rank that changes from step to step. None if there is none, a host is crowded, or a culprit is certain."""
     steps: list[int]
-    """Steps that the breakdown is of: those with a timeline, where there are any."""
+    """Steps that the breakdown covers: those with a timeline, if there are any."""
     remarks: list[Remark]
     problems: Sequence[Unreadable]
-    """Timelines that are damaged."""
+    """Damaged timelines."""
     ends_apart_ns: int | None = None
-    """Where ranks are taken to leave a collective together: how far apart they do. None: clocks alone tell."""
+    """If ranks are assumed to leave a collective together: how far apart their ends are. None if clocks alone are
+    used."""
     passes: Sequence[str] = ()
-    """Passes whose steps the times of culprits are of; none for traces of other programs."""
+    """Passes of the steps that the times of culprits are from; empty for traces of other programs."""
 
     slow_groups: Sequence[SlowGroup] = ()
-    """Groups that move data more slowly than equal ones, those that cost most first."""
+    """Groups that move data more slowly than equal ones; those that cost most first."""
     without_kernels: Sequence[int] = ()
-    """Ranks with a device that exchange data with others, though no kernel of theirs communicates."""
+    """Ranks with a device that exchange data with others although no communication kernel of theirs was recorded."""
 
     @property
     def exposure(self) -> pl.DataFrame:
-        """`EXPOSURE` of all ranks of which it is known: of those with a device, of steps of the device."""
+        """`EXPOSURE` of all ranks for which it is known; for ranks with a device, of the steps of the device."""
         told = counted_steps(self.devices.steps).filter(~pl.col("rank").is_in(list(self.without_kernels)))
         return pl.concat([self.breakdown.select(EXPOSURE), told.rename({"device_step_ns": "duration_ns"}).select(
             EXPOSURE)])
@@ -85,9 +87,9 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
     """Finds the ranks that delay a job.
 
     Args:
-        run: What was recorded.
-        clock: Of the run.
-        rows: `MERGED_COLLECTIVES` of it.
+        run: The recorded run.
+        clock: Its clock.
+        rows: Its `MERGED_COLLECTIVES`.
         steps: Its `STEPS`; None for traces of other programs.
     """
     did = run_program(run, clock, rows, steps)
@@ -95,13 +97,13 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
 
 
 def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job, steps: pl.DataFrame | None) -> Analysis:
-    """The same of what is read already.
+    """Finds the ranks that delay a job, from what has already been read.
 
     Args:
-        run: What was recorded.
-        clock: Of the run.
+        run: The recorded run.
+        clock: Its clock.
         did: What its ranks did.
-        job: The graph of it.
+        job: The graph of that.
         steps: `STEPS`; None for traces of other programs.
     """
     windows, counted = did.windows, did.traced or did.arrivals
@@ -147,20 +149,20 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job, steps: pl.Dat
 
 
 def _all_traced(found: Sequence[Culprit]) -> list[Culprit]:
-    """Of a run of traces alone: what is unknown lies where a trace shows nothing, and not in steps without one."""
+    """For a run of traces alone: unknown work lies where a trace shows nothing, not in steps without a timeline."""
     return [replace(one, causes=[replace(cause, where=NOT_SHOWN) if cause.kind == "unknown" else cause
                                  for cause in one.causes]) for one in found]
 
 
 def by_timers(run: Run, found: Sequence[Culprit], steps: pl.DataFrame,
               peers_of: Callable[[int], Collection[int]] | None = None) -> list[Culprit]:
-    """With parts of steps, or modules, as causes where timers show them.
+    """Replaces vague causes of certain culprits by parts of steps, or modules, if timers show them.
 
     Args:
-        run: What was recorded.
+        run: The recorded run.
         found: Ranks that delay the job.
         steps: `STEPS` of all ranks.
-        peers_of: Ranks that one is compared with, of many, it among them; None: all.
+        peers_of: Returns the ranks that one is compared with, including itself; None for all ranks.
     """
     return [_timed(run, one, steps, None if peers_of is None else peers_of(one.rank))
             if one.certain and (not one.causes or one.causes[0].kind in VAGUE) else one for one in found]
@@ -181,9 +183,9 @@ def _is_wrong(clock: Clock) -> bool:
 
 
 def _hides_waits(run: Run, did: RunProgram) -> bool:
-    """True where streams of devices wait, and no timeline shows how long: who is not named may be late all the same.
+    """Returns whether device streams wait and no timeline shows how long: a rank that is not named may still be late.
 
-    The host sees the end of what it communicates itself.
+    The host sees only the end of what it communicates itself.
     """
     on_devices = run.kind == "distprof" and all(
         rank.recorded is not None and rank.recorded.device_type not in ("", "cpu") for rank in run.ranks)
@@ -191,7 +193,7 @@ def _hides_waits(run: Run, did: RunProgram) -> bool:
 
 
 def _passes(did: RunProgram) -> list[str]:
-    """Of the steps that count."""
+    """Returns the passes of the steps that count."""
     found = set(did.windows.filter(pl.col("step").is_in([*did.traced, *did.arrivals]))["pass"].to_list())
     return [name for name in PASS_NAMES if name in found]
 
@@ -200,19 +202,19 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
            coordinates: Mapping[int, Mapping[str, int]], clock_ns: float | None, processors: Processors = UNTOLD,
            more: tuple[Job, Sequence[int]] | None = None, groups: Sequence[Excess] | None = None,
            ) -> tuple[list[Culprit], Blind | None, ShiftingLateness | None]:
-    """The ranks that delay a job, by what fixing them would gain; or why that cannot be seen; and lateness that shifts.
+    """Finds the ranks that delay a job, by what fixing them would gain, or why none is seen; and a changing late rank.
 
     Args:
         job: What ranks did, as a graph.
         windows: Start, end and samples of the steps of ranks.
         activities: Names of what they did.
-        steps: Those that count.
+        steps: Steps that count.
         traced: Those of them that have timelines.
-        coordinates: Of ranks in the device mesh, where they are known.
-        clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
-        processors: What ranks had of them, where kernels tell.
-        more: What they did in more steps, and all of these, where those show who is late, but not what that costs.
-        groups: Peers, and by how much each exceeds the others, where these are more than those of the job.
+        coordinates: Coordinates of ranks in the device mesh, where known.
+        clock_ns: Error bound of the difference between two ranks' clocks; None if they were never compared.
+        processors: Run queue and CPU times of ranks, if the kernel reports them.
+        more: What ranks did in more steps, and all of these steps, which show who is late, but not what that costs.
+        groups: Peers and their excess, if there are more peers than the job has ranks.
     """
     groups = groups if groups is not None else [_excess(job, more, peers, steps, activities.known, traced)
               for peers in peers_of(job, steps, activities.known, coordinates)
@@ -239,7 +241,7 @@ def _excess(job: Job, more: tuple[Job, Sequence[int]] | None, peers: Integers, s
 
 
 def _missing(run: Run, blind: Blind | None) -> Blind | None:
-    """With one rank left of several, that waits for nobody as far as is known; likewise with one that communicated."""
+    """Refines "one rank" in a job of several: the other ranks are missing, share its file, or did not communicate."""
     if blind == "one rank" and any(isinstance(one, SeveralRanksInFile) for one in run.remarks):
         return "one file"
     if blind != "one rank" or run.world_size < 2:
@@ -260,7 +262,7 @@ def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
 
 
 def _with_batch(causes: list[Cause], rank: int, amounts: Sequence[tuple[str, Mapping[int, float]]]) -> list[Cause]:
-    """Names the batch as cause, where the rank has more samples, or longer ones, and takes longer in modules."""
+    """Names the batch as cause if the rank has more or longer samples and takes longer in modules."""
     work = [one for one in causes if one.kind in (*OF_MODULES, "whole")]
     known = {kind: each for kind, each in amounts if rank in each and len(each) > 1}
     batch = more_data({kind: each[rank] for kind, each in known.items()}, {

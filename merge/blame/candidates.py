@@ -1,4 +1,4 @@
-"""Candidates: ranks that work longer than their peers, and what steps would have taken if they did not."""
+"""Candidates: ranks that work longer than their peers, and how long steps would have taken if they did not."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Relief, Replay
 
 TOGETHER = "together"
-"""The scenario in which a rank is relieved of all kinds of work in which it exceeds its peers."""
+"""Scenario in which a rank is relieved of several kinds of work at once, in each of which it exceeds its peers."""
 MOST_RANKS = 12
-"""Ranks that are looked at, those with the largest excess."""
+"""At most this many ranks are examined, those with the largest excess."""
 MOST_MISSED = 0.2
-"""Share of the waits of a rank that may be missed; of more, what is work and what is waiting is not known."""
+"""A rank is examined only if at most this fraction of its waits may have been missed; else its work is not known."""
 MAY_BE_WAITING = 0.5
-"""Part of an excess that may be waiting, from which on it is none."""
+"""A rank is not a candidate if more than this fraction of its excess may be waiting."""
 KINDS_EACH = 3
-"""Kinds of work of a rank that are looked at alone."""
+"""At most this many kinds of work of a rank are examined alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class Candidate:
 
     excess: Excess
     row: int
-    """Of the rank in `excess`."""
+    """Row of the rank in `excess`."""
     scenarios: Mapping[str, Sequence[Relief]]
-    """By kind of work, the largest excess first; then `TOGETHER`, and `WHOLE`, which also gives back what it does
-    faster than its peers."""
+    """Scenario -> what the rank is relieved of: kinds of work, largest excess first; then `TOGETHER`; then `WHOLE`,
+    which also adds what the rank does faster than its peers."""
 
     @property
     def rank(self) -> int:
@@ -47,12 +47,12 @@ class Candidate:
 
     @property
     def kinds(self) -> list[str]:
-        """Single kinds of work."""
+        """The scenarios of a single kind of work."""
         return [kind for kind in self.scenarios if kind not in (TOGETHER, WHOLE)]
 
 
 def candidates(job: Job, groups: Sequence[Excess], least_ns: float) -> list[Candidate]:
-    """Ranks that exceed their peers in a kind of work by so much a step, those with the largest excess."""
+    """Returns the ranks with the largest excess in a kind of work, of at least `least_ns` per step."""
     found = []
     for group in groups:
         amounts = group.to_fix.mean(axis=1)[:len(group.ranks)]
@@ -65,9 +65,9 @@ def candidates(job: Job, groups: Sequence[Excess], least_ns: float) -> list[Cand
 
 
 def _may_wait(job: Job, excess: Excess) -> Any:
-    """Ranks whose excess may be waiting that was overlooked: where they work longer, an op was longer under way too.
+    """Marks ranks whose excess may be overlooked waiting: where they work longer, an op was in flight for longer, too.
 
-    On a rank that really works longer, ops are under way for a shorter time than on those that wait for it.
+    On a rank that really works longer, ops are in flight for a shorter time than on the ranks that wait for it.
     """
     if not job.unseen_ns.any():
         return np.zeros(len(excess.ranks), bool)
@@ -79,7 +79,7 @@ def _may_wait(job: Job, excess: Excess) -> Any:
 
 
 def _unseen(job: Job, excess: Excess, places: int) -> Any:
-    """How long ops were under way in front of each place, a step; shape (peers, places)."""
+    """Returns how long ops were in flight before each place, mean per step; shape (peers, places)."""
     events, found = job.graph.events, np.zeros((len(excess.ranks), places))
     counted = excess.steps[excess.counts]
     calls = np.flatnonzero((events.kind == CALL) & np.isin(events.rank, excess.ranks) & np.isin(job.step, counted))
@@ -100,14 +100,14 @@ def _scenarios(job: Job, excess: Excess, row: int) -> dict[str, Sequence[Relief]
 
 
 def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
-    """What a rank does more than its peers, of one kind of work or of all.
+    """Returns what a rank does beyond its peers in one kind of work, or in all.
 
-    How much it is in a step, `Excess.to_fix` says; of steps that do not count, the mean. It is taken where the rank
-    exceeds its peers, where by most first.
+    `Excess.to_fix` gives the amount for each counted step; for other steps its mean is used. It is taken from where the
+    rank exceeds its peers, largest excess first.
 
     Args:
         job: What ranks did.
-        excess: Of the rank and its peers.
+        excess: Work of the rank and its peers.
         row: Index of the rank among them.
         kind: One of `excess.kinds`.
     """
@@ -131,7 +131,7 @@ def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
 
 
 def _of_recorded(excess: Excess, row: int, ns: Floats) -> Any:
-    """What is taken of each cell, as a part of what was recorded; of unknown work, for all that it was divided into."""
+    """Returns what is taken of each cell as a fraction of what was recorded; divided unknown work counts as a whole."""
     recorded, position = excess.recorded[row], excess.position
     untraced = recorded.any(axis=1) & (excess.work[row] != recorded).any(axis=1)
     if untraced.any():
@@ -144,7 +144,7 @@ def _of_recorded(excess: Excess, row: int, ns: Floats) -> Any:
 
 
 def _largest_first(values: Floats, limit: Floats) -> Floats:
-    """Takes of each row the largest values first, up to its limit."""
+    """Takes the largest values of each row first, up to the limit of the row."""
     order = np.argsort(-values, axis=1, kind="stable")
     ordered = np.take_along_axis(values, order, axis=1)
     before = np.cumsum(ordered, axis=1) - ordered
@@ -154,8 +154,8 @@ def _largest_first(values: Floats, limit: Floats) -> Floats:
 
 
 class ReplayedJob:
-    """Durations of the steps that count. A value a step of a rank; all that a rank costs is the mean over those ranks
-    that it meets, directly or through others."""
+    """Replayed durations of the counted steps: one value per step and rank. What a rank costs is the mean over the
+    ranks that it meets, directly or through others."""
 
     def __init__(self, job: Job, steps: Sequence[int]) -> None:
         self._replay = Replay(*ordered(job.graph))
@@ -163,18 +163,18 @@ class ReplayedJob:
         windows = job.steps[np.isin(job.steps[:, 1], steps)]
         self._places = np.searchsorted(self._replay.marks, windows[:, 2:])
         self.rank = windows[:, 0]
-        """Index of the rank of each value."""
+        """Index of the rank that each value is of."""
         self.as_it_was = self.durations([[]])[:, 0]
 
     def durations(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
-        """ns; shape (steps of ranks, scenarios)."""
+        """Returns durations in ns; shape (steps of ranks, scenarios)."""
         times = self._replay.times(scenarios)
         return times[self._places[:, 1]] - times[self._places[:, 0]]
 
     def meets(self, rank: int) -> Any:
-        """Which values are of ranks that meet one, by its index."""
+        """Marks the values of ranks that meet the rank with this index."""
         return self._component[self.rank] == self._component[rank]
 
     def mean(self, rank: int, values: Floats) -> float:
-        """Over the ranks that meet one, by its index."""
+        """Returns the mean over the values of ranks that meet the rank with this index."""
         return float(values[self.meets(rank)].mean())

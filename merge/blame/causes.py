@@ -1,4 +1,4 @@
-"""Causes: in what a rank spends more time than its peers, by timelines, by timers alone, and by lines of the script."""
+"""Causes: what a rank spends more time on than its peers, from timelines, from timers alone, and from script lines."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ from distprof.merge.run.tables import read_table
 from distprof.merge.waits.script_lines import PLACE, spent_in_lines
 
 MOST_OF = 0.7
-"""Share of an excess that lies in the module which is named for it."""
+"""A module is named as the place of an excess if it, with its submodules, holds at least this share of the excess."""
 OF_IT = 0.5
-"""Part of what the rank is late by that a module, or a part of the step, has to exceed others by."""
+"""A module or a part of the step is a cause if its excess is at least this fraction of what fixing the rank gains."""
 ALMOST = 0.7
-"""Part of the largest excess from which on a module inside is named in place of the one around it."""
+"""A nested module is named instead of its parent if its excess is at least this fraction of the largest excess."""
 PARTS = {"data": "before_forward_ns", "optimizer": "optimizer_ns"}
+"""Kind of a cause -> column of `STEPS` with the time of this part of the step."""
 PHASES = {"forward": "fwd_time_ns", "backward": "bwd_time_ns", "recompute": "recompute_time_ns"}
+"""Kind of a cause -> column of `MODULES` with the time of a module in this phase."""
 TIMED = ("rank", "module_path", "depth", *PHASES.values())
-"""Columns of `MODULES` that tell it."""
+"""Columns of `MODULES` that `timed_cause` needs."""
 MOST_OF_IT = 0.5
-"""Part of an excess that a line has to show."""
+"""A line is named only if it accounts for at least this fraction of the excess of its cause."""
 FEWEST = 3
-"""Samples of a line in steps with a timeline, from which on these tell in which activity it is."""
+"""Samples of a line in steps with a timeline that are needed to tell in which activity the line runs."""
 COUNTS = ("batch", "elements", "core")
-"""Causes that are no time."""
+"""Kinds of causes whose amounts are not times."""
 
 
 def cause_of(excess: Excess, row: int, kind: str, known: Sequence[Activity], gain_ns: float) -> Cause | None:
-    """A kind of work as a cause, with the place in which most of the excess lies.
+    """Describes a kind of work as a cause, with the place in which most of the excess lies.
 
     Args:
-        excess: Of the rank and its peers.
-        row: Of the rank.
-        kind: Of the work.
+        excess: Work of the rank and its peers.
+        row: Row of the rank in `excess`.
+        kind: Kind of work, or `WHOLE`.
         known: Activities by number.
-        gain_ns: What the job would gain without it.
+        gain_ns: How much shorter the job's step would be without this excess.
 
     Returns:
-        None where the rank spends no more time there than its peers.
+        None if the rank spends no more time there than its median peer.
     """
     where = None if kind == WHOLE else _place(excess, row, kind, known)
     held = np.array([_lies_in(known[label], kind, where) for label in excess.labels.tolist()], bool)
@@ -73,13 +75,13 @@ def _place(excess: Excess, row: int, kind: str, known: Sequence[Activity]) -> st
 
 
 def _deepest(parts: Mapping[str | None, float]) -> str | None:
-    """The deepest module in which most of it lies."""
+    """Returns the deepest module that holds at least `MOST_OF` of the excess."""
     inside: dict[str, float] = defaultdict(float)
     for where, ns in parts.items():
         names = where.split(".") if where else []
         for depth in range(len(names) + 1) if where is not None else ():
             inside[".".join(names[:depth])] += ns
-    # of two modules that hold more than half each, one lies in the other
+    # if two modules hold more than half each, one contains the other
     return max((path for path, ns in inside.items() if ns >= MOST_OF * sum(parts.values())), key=len, default=None)
 
 
@@ -95,16 +97,15 @@ def _lies_in(activity: Activity, kind: str, where: str | None) -> bool:
 
 
 def timed_cause(steps: pl.DataFrame, modules: pl.DataFrame, rank: int, gain_ns: float) -> Cause | None:
-    """The part of a step, or the innermost module, that explains most of what a rank delays others by; None where none
-    does.
+    """Returns the part of a step, or the innermost module, that explains most of a rank's delay; None if none does.
 
-    A rank that waits for others inside a module takes longer, too: so do those it is compared with, and more so.
+    A rank that waits for others inside a module takes longer there too, but so do its peers, even more.
 
     Args:
         steps: `STEPS` of the rank and its peers.
-        modules: `TIMED` of them.
-        rank: It delays others.
-        gain_ns: By how much a step would be shorter without that.
+        modules: Columns `TIMED` of their `MODULES`.
+        rank: The rank that delays others.
+        gain_ns: How much shorter a step would be without the delay.
     """
     timed = steps.filter(pl.col("pass") == TIME)
     found = [_of_part(timed, rank, gain_ns, kind, column) for kind, column in PARTS.items()]
@@ -134,16 +135,16 @@ def _of_phase(modules: pl.DataFrame, rank: int, gain_ns: float, phase: str, colu
 
 def with_lines(run: Run, clock: Clock, culprits: Sequence[Culprit], steps: pl.DataFrame, collectives: pl.DataFrame,
                did: Mapping[int, RankActivity], activities: Activities) -> list[Culprit]:
-    """Names the line of the largest cause of each culprit that is certain, where one is.
+    """Adds the script line to the largest cause of each certain culprit, where samples show one.
 
     Args:
-        run: What was recorded.
-        clock: Of it.
+        run: The recorded run.
+        clock: Its clock.
         culprits: Ranks that delay the job.
-        steps: Start and end of the steps that count, of each rank, on the common clock.
-        collectives: With the waits that were recorded, likewise.
-        did: What ranks did in steps with a timeline.
-        activities: Names of that.
+        steps: Start and end of the counted steps of each rank, on the common clock.
+        collectives: Recorded waits for collectives, on the common clock.
+        did: Rank -> what it did in steps with a timeline.
+        activities: Names of these activities.
     """
     if not any(one.certain and one.causes for one in culprits):
         return list(culprits)
@@ -179,7 +180,7 @@ def _with_line(cause: Cause, rank: int, spent: pl.DataFrame, did: RankActivity |
 
 
 def _excess(each: pl.DataFrame, rank: int, others: Sequence[int]) -> pl.DataFrame:
-    """Lines of a rank with what the median other rank spends there, those with the largest excess first."""
+    """Returns the lines of a rank with `usual`, what the median other rank spends there; largest excess first."""
     mine = each.filter(pl.col("rank") == rank)
     theirs: dict[tuple[object, ...], list[float]] = {place: [] for place in mine.select(PLACE).iter_rows()}
     for *place, ns in each.filter(pl.col("rank") != rank).select(*PLACE, "ns").iter_rows():
@@ -192,7 +193,7 @@ def _excess(each: pl.DataFrame, rank: int, others: Sequence[int]) -> pl.DataFram
 
 
 def _is_in(cause: Cause, at: np.ndarray, did: RankActivity, activities: Activities) -> bool:
-    """Whether the line runs in the activity that is the cause, as far as timelines show it."""
+    """Returns whether the line runs in the activity that is the cause; True if timelines do not show it."""
     known, labels = did.lane.at(at)
     kinds = [activities.known[label].kind for label in labels[known].tolist()]
     return len(kinds) < FEWEST or cause.kind in ("whole", "unknown") or kinds.count(cause.kind) >= len(kinds) / 2

@@ -1,4 +1,4 @@
-"""Excess: by how much a rank worked longer than its peers, step by step, by activity, and where that shifts."""
+"""Excess: how much longer than its peers a rank worked, per step and activity, and whether the late rank changes."""
 
 from __future__ import annotations
 
@@ -16,43 +16,46 @@ from distprof.merge.program.job import Job
 from distprof.merge.program.parts import numbered
 
 SHOWS = 0.3
-"""Part of what a rank does beyond its peers in steps without a timeline that has to show in those with one."""
+"""Untraced excess at a place is attributed to activities if the traced excess there is at least this fraction of it."""
 MOST_CELLS = 40_000_000
-"""From more on, work is not kept by its place among the calls of a step."""
+"""Above this number of cells, work is not distinguished by its place among the calls of a step."""
 DEVIATIONS = 3
-"""Standard errors that an excess in steps with a timeline has to exceed, to be no chance."""
+"""An excess in traced steps is not chance if it exceeds this many standard errors."""
 STANDS_OUT = 0.6
-"""Part of what all cells at a place exceed those of peers by that one has, to be no chance either."""
+"""An excess also is not chance if its cell has at least this fraction of the excess of all cells at its place."""
 ENOUGH = 5
-"""Steps with a timeline from which on the median one tells."""
+"""Number of traced steps from which on the median step is considered, too."""
 OF_MEDIAN = 1.4826 * 1.2533
-"""Standard error of the median of normal values, by their median deviation and the square root of their number."""
+"""Standard error of the median of normal values, divided by (median absolute deviation / square root of their
+number)."""
 WHOLE = "whole"
-"""All that a rank does itself."""
+"""Kind of work that stands for all that a rank does itself."""
 FEWEST = 8
-"""Steps from which on it shows whether lateness shifts."""
+"""Number of steps needed to tell whether the late rank changes."""
 MATERIAL = 0.1
-"""Smallest part of a step by which the latest rank is behind its peers: jitter of balanced ranks is less."""
+"""The late rank must exceed its peers by at least this fraction of a step: balanced ranks jitter by less."""
 MOST_OFTEN = 0.5
-"""Largest part of the steps in which one rank is the latest, and the same above what is its share of them:"""
+"""The late rank changes only if no rank is the latest in more than this fraction of the steps, or, if that is more, in
+more than its even share of the steps plus `ABOVE_SHARE`."""
 ABOVE_SHARE = 0.2
+"""Fraction of the steps; see `MOST_OFTEN`."""
 
 
 def divided(work: Array, traced: Flags, unknown: Flags, position: Integers) -> Array:
     """Divides unknown work among activities.
 
-    At a place among the calls of a step, the part that the median peer does too is divided as both do it in the steps
-    with a timeline, and the rest by what exceeds the peers there. Where nothing much does, the rest stays unknown: it
-    was something that no timeline shows.
+    At each place among the calls of a step, the part that the median peer does too is divided as in the traced steps,
+    and the rest by how traced work exceeds that of the peers there. If little traced work does, the rest stays unknown:
+    it was something that no timeline shows.
 
     Args:
-        work: Of peers; shape (ranks, steps, cells).
+        work: Work of the peers; shape (ranks, steps, cells).
         traced: Which steps have a timeline.
         unknown: Which cells are of unknown activities.
-        position: Place among the calls, of each cell; ascending.
+        position: Place of each cell among the calls of a step; ascending.
 
     Returns:
-        Work of the same shape, and the same sum at each place.
+        Work of the same shape, with the same sum at each place.
     """
     if not len(position):
         return work
@@ -61,13 +64,14 @@ def divided(work: Array, traced: Flags, unknown: Flags, position: Integers) -> A
     seen = work[:, traced] * ~unknown
     mean = seen.mean(axis=1)
     usual = median_of_others(mean)
-    # of two ranks, each is the median peer of the other: what one does more is none of what both do
+    # of two ranks, each is the median peer of the other: what one does more is not common
     common, excess = np.minimum(mean, usual), np.clip(mean - usual, 0, None)
     open_work = np.add.reduceat(work[:, ~traced] * unknown, first, axis=-1)
     base = np.minimum(open_work, median_of_others(open_work)) * (np.add.reduceat(common, first, axis=-1) > 0)[:, None]
     extra = open_work - base
     least, sure = np.maximum(SHOWS * extra.mean(axis=1), 1), _beyond_chance(seen)
-    # of many cells, some exceed those of peers by chance; what is late now and then is in one that stands out
+    # some of many cells exceed others by chance; the excess of a rank that is late now and then is in a cell that
+    # stands out
     stands_out = excess >= STANDS_OUT * np.add.reduceat(excess, first, axis=-1)[:, place]
     excess = np.where((np.add.reduceat(sure, first, axis=-1) >= least)[:, place], sure, excess * stands_out)
     shows = np.add.reduceat(excess, first, axis=-1) >= least
@@ -79,8 +83,8 @@ def divided(work: Array, traced: Flags, unknown: Flags, position: Integers) -> A
 
 
 def _beyond_chance(seen: Array) -> Floats:
-    """By how much peers surely exceed the median one, in each cell: in the mean step, or in the median one, which a
-    single very long step leaves as it is."""
+    """Returns how much the mean step (or the median step, which a single very long step does not change) of each peer
+    surely exceeds that of the median peer, in each cell."""
     num_steps = seen.shape[1]
     if num_steps < 2:
         return np.zeros(seen[:, 0].shape)
@@ -96,52 +100,53 @@ def _beyond_chance(seen: Array) -> Floats:
 
 
 def _shares(values: Floats, first: Integers, place: Integers) -> Floats:
-    """Each value over the sum of those at its place."""
+    """Returns each value divided by the sum of the values at its place."""
     total = np.add.reduceat(values, first, axis=-1)[:, place]
     return np.divide(values, total, out=np.zeros_like(values), where=total > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """Work of ranks that are peers. Cells are activities at a place among the calls of a step; times in ns."""
+    """Work of ranks that are peers. A cell is an activity at a place among the calls of a step; times in ns."""
 
     ranks: Integers
     """Indices of the peers."""
     steps: Integers
-    """Ascending."""
+    """Step numbers, ascending."""
     counts: Flags
-    """True for the steps that count; the others only show what fixing them would do to these."""
+    """True for steps that count. Fixing the others matters only for its effect on these."""
     labels: Integers
-    """Activity of each cell."""
+    """Activity number of each cell."""
     work: Array
-    """Shape (ranks, steps, cells)."""
+    """Work in ns; shape (ranks, steps, cells)."""
     position: Integers
-    """Of each cell, its place among the calls of a step."""
+    """Place of each cell among the calls of a step."""
     recorded: Array
     """`work` before that of steps without a timeline was divided among activities."""
     piece: Integers
-    """Pieces of the job that these cells are made of, with the place of each in `recorded`."""
+    """Indices of the job's pieces of work that the cells are summed from."""
     place: Integers
+    """Flat index in `recorded` of each of these pieces."""
     kinds: Sequence[str]
-    """Kinds of activities, and `WHOLE` at the end."""
+    """Kinds of activities, with `WHOLE` at the end."""
     kind_of: Integers
-    """Of each cell, the index of its kind."""
+    """Index in `kinds` of each cell's kind."""
     more: Excess | None = None
-    """The same over more steps, which show who is late, though not what that costs."""
+    """The same over more steps, which show who is late, but not what that costs; None if there are no more."""
 
     @cached_property
     def mean(self) -> Any:
-        """Work a step; shape (ranks, cells)."""
+        """Mean work per counted step; shape (ranks, cells)."""
         return self.work[:, self.counts].mean(axis=1)
 
     @cached_property
     def usual(self) -> Any:
-        """The same of the median peer."""
+        """The mean work of the median of the other peers; shape (ranks, cells)."""
         return median_of_others(self.mean)
 
     @cached_property
     def totals(self) -> Array:
-        """Work by kind; shape (ranks, steps that count, kinds)."""
+        """Work by kind; shape (ranks, counted steps, kinds)."""
         work = self.work[:, self.counts]
         each = [work[:, :, self.kind_of == kind].sum(axis=2) for kind in range(len(self.kinds) - 1)]
         return np.stack([*each, work.sum(axis=2)], axis=2)
@@ -153,10 +158,10 @@ class Excess:
 
     @cached_property
     def to_fix(self) -> Array:
-        """What a rank has to do less of each kind, in each step, to work as its peers do.
+        """How much less of each kind a rank has to do in each step to work as its peers do; shape as `totals`.
 
-        Its longest step is compared with the longest ones of its peers, its second longest with their second longest,
-        and so on: so it keeps its own jitter, and what is late once in a while is late in that step alone.
+        Its longest step is compared with the longest steps of its peers, its second longest with their second longest,
+        and so on. So it keeps its own jitter, and a rank that is late once in a while is relieved only in that step.
         """
         order = np.argsort(self.totals, axis=1, kind="stable")
         by_length = np.take_along_axis(self.totals, order, axis=1)
@@ -167,7 +172,7 @@ class Excess:
 
 def excess_of(job: Job, peers: Integers, counted: Sequence[int], known: Sequence[Activity],
               traced: Sequence[int]) -> Excess:
-    """Compares peers.
+    """Compares the work of peers.
 
     Args:
         job: What ranks did.
@@ -205,31 +210,31 @@ def excess_of(job: Job, peers: Integers, counted: Sequence[int], known: Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftingLateness:
-    """What waiting for the latest rank of each step costs, where that is another one from step to step."""
+    """What waiting for the latest rank of each step costs, if that is a different rank from step to step."""
 
     ranks: list[int]
-    """Those that are the latest in a step."""
+    """Ranks that are the latest in some step."""
     num_steps: int
     late_ns: float
-    """By how much the latest rank of a step works longer than its peers, median of the steps."""
+    """How much longer than its peers the latest rank of a step works; median over steps."""
     step_ns: float
 
     @property
     def share(self) -> float:
-        """Of a step."""
+        """`late_ns` as a fraction of a step."""
         return self.late_ns / self.step_ns if self.step_ns else 0.0
 
 
 def shifting_lateness(groups: Sequence[Excess], ranks: Sequence[int], step_ns: float) -> ShiftingLateness | None:
-    """Looks at the largest set of peers.
+    """Looks for a late rank that changes from step to step, in the largest set of peers.
 
     Args:
-        groups: By how much ranks exceed their peers.
-        ranks: Numbers of the ranks of the job.
+        groups: Sets of peers, with the excess of each rank.
+        ranks: Numbers of the job's ranks.
         step_ns: Mean step.
 
     Returns:
-        None where nobody is late, or one rank is too often.
+        None if nobody is late, one rank is the latest too often, or there are fewer than `FEWEST` steps.
     """
     largest = max(groups, key=lambda one: len(one.ranks), default=None)
     if largest is None or int(largest.counts.sum()) < FEWEST:
@@ -238,7 +243,7 @@ def shifting_lateness(groups: Sequence[Excess], ranks: Sequence[int], step_ns: f
     often = np.bincount(beyond.argmax(axis=0), minlength=len(beyond)) / beyond.shape[1]
     latest = np.flatnonzero(often > 0)
     if latest[-1] >= len(largest.ranks):
-        return None  # not all of them are known
+        return None  # a rank that is not replayed is the latest
     found = ShiftingLateness(
         ranks=[int(ranks[rank]) for rank in largest.ranks[latest]], num_steps=beyond.shape[1],
         late_ns=float(np.median(beyond.max(axis=0))), step_ns=step_ns)

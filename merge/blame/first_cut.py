@@ -1,4 +1,4 @@
-"""Of many ranks, those that may delay the job and those whose lateness would show without them: they are replayed."""
+"""Selects which of many ranks to replay: those that may delay the job, and those that others would wait for next."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from distprof.merge.run.joined_calls import JoinedCalls
 from distprof.merge.run.tables import NAMES, read_table
 
 SENDS, RECEIVES = 1, 2
+"""Codes of the direction of a message: the rank sends it, or receives it; 0 for collectives."""
 MOST_REPLAYED = 640
-"""Ranks that are replayed, about."""
+"""Approximate largest number of ranks that are replayed."""
 MOST_CALLS = 800_000
-"""Calls of them."""
+"""Approximate largest number of calls of the ranks that are replayed."""
 MORE = 1
-"""Replicas that are replayed besides, more than have suspects."""
+"""Components without suspects that are replayed in addition to one per component with suspects."""
 SOME = 64
-"""Peers whose timers a late rank is compared with."""
+"""Number of peers whose timers a late rank is compared with."""
 AT_ONCE = 512
-"""Ranks that are worked on at once: what is kept of them is small beside what it is made of."""
+"""Ranks processed at a time: their results are small compared to the temporary arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +39,29 @@ class Peers:
     """Ranks that ran the same program, and their work."""
 
     ranks: Integers
-    """Their numbers, ascending."""
+    """Numbers of the ranks, ascending."""
     work: Floats
-    """Of each in each step, what it did not wait for others; ns, shape (ranks, steps)."""
+    """Time in which each rank did not wait for others in each step; ns, shape (ranks, steps)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstCut:
-    """What steps of all ranks show by themselves."""
+    """What the steps of all ranks show without a replay."""
 
     steps: Sequence[int]
-    """Those that are compared: most ranks have them, and these take part."""
+    """Steps that are compared: those that most ranks have. Only ranks that have all of them take part."""
     peers: Sequence[Peers]
     num_ranks: int
     chosen: Sequence[int]
     """Ranks that are replayed, ascending: those with most work beyond that of their peers, the ranks that they meet
-    again and again, and likewise those that others wait for next."""
+    repeatedly, and likewise those that others would wait for next."""
 
     def peers_of(self, rank: int) -> list[int]:
-        """Some ranks that do the same as one, which is among them: those next to the median work."""
+        """Returns the rank and every second one of `near`: mostly peers close to the median work."""
         return [rank, *self.near(rank)[:2 * SOME:2]]
 
     def near(self, rank: int) -> list[int]:
-        """Peers of a rank: those next to the median work, and those with least, alternately."""
+        """Returns peers of a rank: alternately those closest to the median work and those with least work."""
         mine = next((one for one in self.peers if (one.ranks == rank).any()), None)
         if mine is None:
             return []
@@ -75,8 +76,8 @@ def first_cut(many: JoinedRun, steps: Sequence[int]) -> FirstCut:
     """Compares all ranks.
 
     Args:
-        many: Its ranks.
-        steps: Those that count.
+        many: Joined calls and steps of the ranks.
+        steps: Steps that count.
     """
     joined = many.calls
     durations = _durations(many, joined, steps)
@@ -96,7 +97,7 @@ def first_cut(many: JoinedRun, steps: Sequence[int]) -> FirstCut:
 
 
 def _durations(many: JoinedRun, joined: JoinedCalls, steps: Sequence[int]) -> pl.DataFrame:
-    """Of the ranks that have every step that most have."""
+    """Returns the durations of the steps that most ranks have, of the ranks that have all of these."""
     windows = many.steps.lazy().select("rank", "step", "duration_ns").filter(
         pl.col("step").is_in(list(steps)), pl.col("rank").is_in(joined.ranks)).unique(["rank", "step"]).collect()
     per_step = windows.group_by("step").len().filter(pl.col("len") > windows["rank"].n_unique() / 2)
@@ -105,7 +106,7 @@ def _durations(many: JoinedRun, joined: JoinedCalls, steps: Sequence[int]) -> pl
 
 
 def _places(values: Array, among: Integers) -> Array:
-    """Where each of some numbers is among others, which ascend; -1: nowhere. Ranks and steps are small numbers."""
+    """Returns the index of each value in ascending numbers, -1 if absent. The numbers are small: they index a table."""
     if not len(among) or not len(values):
         return np.full(len(values), -1, np.int32)
     last = int(among[-1]) + 1
@@ -115,7 +116,7 @@ def _places(values: Array, among: Integers) -> Array:
 
 
 def _waited(joined: JoinedCalls, row: Array, steps: Integers, num_ranks: int) -> Integers:
-    """How long each rank waited in each step."""
+    """Returns how long each rank waited in each step."""
     found = np.zeros((num_ranks, len(steps)), np.int64)
     rank, step = row[joined.waits["rank"]], _places(joined.waits["step"], steps)
     held = (rank >= 0) & (step >= 0)
@@ -124,7 +125,7 @@ def _waited(joined: JoinedCalls, row: Array, steps: Integers, num_ranks: int) ->
 
 
 def _suspects(programs: Sequence[Integers], work: Floats, least_ns: float) -> Integers:
-    """Places of ranks with the largest excess over their peers, at least so much a step."""
+    """Returns the rows of the ranks with the largest excess over their peers, of at least `least_ns` per step."""
     rows = np.concatenate([*programs, np.empty(0, np.int64)]).astype(np.int64)
     if not len(rows):
         return rows
@@ -137,7 +138,7 @@ def _suspects(programs: Sequence[Integers], work: Floats, least_ns: float) -> In
 
 
 def _modules(many: JoinedRun, ranks: Integers) -> Array:
-    """A number of the modules of each rank, equal for those that have the same; 0 where none are known."""
+    """Returns a hash of the modules of each rank, equal if the modules are equal; 0 if none are known."""
     each = read_table(many.run, MODULES.only("rank", "module_path"), lambda rows: rows.group_by("rank").agg(
         pl.col("module_path").cast(pl.String).hash().sum()), NAMES).rows
     row, found = _places(each["rank"].to_numpy(), ranks), np.zeros(len(ranks), np.uint64)
@@ -147,7 +148,7 @@ def _modules(many: JoinedRun, ranks: Integers) -> Array:
 
 def _programs(joined: JoinedCalls, row: Array, coordinates: Sequence[Mapping[str, int] | None],
               modules: Array) -> Iterator[Any]:
-    """Ranks that can be compared: with as many calls in groups of the same sizes, in one stage of the pipeline."""
+    """Yields sets of comparable ranks: equally many calls in groups of equal sizes, in the same pipeline stage."""
     sender = np.array([-1 if one.sender is None else one.sender for one in joined.meetings], np.int64)
     sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
     rank, meeting, calls = _most_calls(joined)
@@ -159,14 +160,14 @@ def _programs(joined: JoinedCalls, row: Array, coordinates: Sequence[Mapping[str
     for index, (first, stop) in enumerate(pairwise(bounds.tolist())):
         if (at := int(row[index])) >= 0:
             stage, mine, named = (coordinates[at] or {}).get("pp"), code[first:stop], int(modules[at])
-            # of those that send messages, only a stage or modules that are known say who does the same
+            # ranks that send messages are known to do the same only if their stage or modules are known
             alone = (named or -1 - at) if stage is None and mine[:, 0].any() else None
             found[stage, alone, mine.tobytes()].append(at)
     return (np.array(sorted(rows)) for rows in found.values())
 
 
 def _most_calls(joined: JoinedCalls) -> tuple[Integers, Integers, Integers]:
-    """Rank, meeting and the most calls in a step, of each meeting of each rank."""
+    """Returns the rank, the meeting and the largest number of calls per step, for each meeting of each rank."""
     change = np.flatnonzero(np.diff(joined.cell_rank, prepend=-1))
     bounds = [*change[::AT_ONCE].tolist(), len(joined.cell_rank)]
     found = [_most_calls_of(joined, slice(first, stop)) for first, stop in pairwise(bounds)]
@@ -177,7 +178,7 @@ def _most_calls(joined: JoinedCalls) -> tuple[Integers, Integers, Integers]:
 
 
 def _most_calls_of(joined: JoinedCalls, cells: slice) -> tuple[Integers, Integers, Integers]:
-    """Of the cells of a few ranks."""
+    """Does the same for the cells of some ranks."""
     size = len(joined.meetings)
     pairs, place = np.unique(joined.cell_rank[cells].astype(np.int64) * size + joined.cell_meeting[cells],
                              return_inverse=True)
@@ -190,8 +191,8 @@ def _most_calls_of(joined: JoinedCalls, cells: slice) -> tuple[Integers, Integer
 
 
 class _Neighbours:
-    """Ranks that meet in small groups or send each other messages, as the replica of a model; the large groups join
-    these. What a replay without the others keeps is what they all wait for."""
+    """Finds components: ranks that meet in small groups or send each other messages, such as a replica of the model.
+    Large groups connect components; a replay of a few components keeps what all of them wait for."""
 
     def __init__(self, joined: JoinedCalls, row: Array, steps: Integers) -> None:
         self._row = row[joined.cell_rank]
@@ -202,7 +203,7 @@ class _Neighbours:
         self._room = int(max(min(MOST_REPLAYED, MOST_CALLS / max(calls.mean() if len(calls) else 1, 1)), 8))
 
     def of(self, suspects: Integers) -> Integers:
-        """Places of the ranks that are replayed."""
+        """Returns the rows of the ranks that are replayed."""
         if self._num_ranks <= self._room or not len(suspects):
             return np.arange(self._num_ranks if len(suspects) else 0)
         component, largest = self._components()
@@ -216,8 +217,8 @@ class _Neighbours:
         return np.array(list(found or dict.fromkeys(suspects.tolist())))
 
     def _components(self) -> tuple[Any, int]:
-        """Of each rank the number of those that it meets, in groups as large as leaves room for two of them; and the
-        size of these groups."""
+        """Returns the component number of each rank, and the largest size of the groups that connect components. The
+        size is as large as possible while two components fit into the replay."""
         best = np.arange(self._num_ranks), 0
         key = self._joined.cell_meeting.astype(np.int64) * self._num_ranks + self._row
         meeting, rank = np.divmod(np.unique(key[self._row >= 0]), self._num_ranks)
@@ -231,8 +232,8 @@ class _Neighbours:
         return best
 
     def _in_order(self, component: Integers, suspects: Integers, largest: int) -> list[int]:
-        """Components: alternately of suspects, and those that the others wait for next, with the least waits in
-        larger groups."""
+        """Orders components: alternately one with suspects and one that the others would wait for next, which has the
+        least waits in larger groups."""
         cells = (self._row >= 0) & (self._step >= 0) & (self._sizes[self._joined.cell_meeting] > largest)
         least = np.full((int(component.max()) + 1) * self._num_steps, np.inf)
         of_rank = np.bincount(self._row[cells] * self._num_steps + self._step[cells], self._joined.waited_ns[cells],
@@ -250,7 +251,7 @@ class _Neighbours:
 
 
 def _lowest(meeting: Integers, rank: Integers, num_ranks: int) -> Any:
-    """The lowest rank that each meets, if only through others."""
+    """Returns the lowest rank of the connected component of each rank."""
     lowest, before = np.arange(num_ranks), None
     while before is None or (lowest != before).any():
         before = lowest.copy()

@@ -1,10 +1,11 @@
-"""Where a job got stuck: which collectives are not over, which ranks wait in them and which never entered.
+"""Where a job got stuck: which collectives have not ended, which ranks wait in them and which never entered.
 
-A collective of a group is stuck where a rank has called it and it was not over. Its number is the same on all ranks of
-the group, so whose last call has a lower one never entered.
+A collective of a group is stuck if a rank has called it and it has not ended. Its number is the same on all ranks of
+the group, so a rank whose last call has a lower number never entered it.
 
-A job in which no step ends need not hang. Ranks that wait in a collective tell nothing: they may do so while they use a
-processor. It is on those that wait in none: where one of them computes, reads or writes, the job is slow.
+A job in which no step ends need not hang. Ranks that wait in a collective tell nothing, because they may use a
+processor while they wait. The other ranks decide: if one of them computes, reads or writes, the job is slow but does
+not hang.
 """
 
 from __future__ import annotations
@@ -26,64 +27,66 @@ from distprof.merge.run.flight_recorder import read_dumps
 from distprof.merge.run.run_model import Run
 
 LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "/distprof/")
-"""Parts of the paths of files that are not the user's."""
+"""Parts of paths that mark a file as not the user's."""
 Doing = Literal["busy", "idle", "stopped", "gone", "unknown"]
-"""What a process does: it computes, reads or writes; nothing; it was stopped by a signal; it ended; nobody sees it."""
+"""What a process does: busy: it computes, reads or writes; idle: nothing; stopped: by a signal; gone: it ended;
+unknown: nobody can see it."""
 FRAMES = 6
-"""Innermost calls by which stacks are compared."""
+"""Number of innermost calls of a stack that `same_stacks` returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """One collective that was called and not over."""
+    """One collective that was called and has not ended."""
 
     group: str
-    """Label."""
+    """Label of the group."""
     ranks: list[int]
     number: int
     """Counts the collectives of the group, from 1."""
     ops: dict[str, list[int]]
     """Op -> ranks that called it under this number."""
     shapes: dict[str, list[int]]
-    """Sizes and types of the input -> ranks that brought it."""
+    """Sizes and types of the input -> ranks that passed it."""
     waiting: list[int]
     absent: list[int]
     """Ranks that never called it."""
     over: list[int]
-    """Ranks on which it is over all the same."""
+    """Ranks on which it has ended nevertheless."""
     unknown: list[int]
     """Ranks that left no report."""
     ranks_known: bool
-    """False where there may be more ranks in the group: only a dump of torch's flight recorder tells of it."""
+    """False if the group may have more ranks, because only a dump of torch's flight recorder mentions it."""
     waited_ns: int
-    """How long the rank that came first had been in it."""
+    """How long the rank that entered first had been in it."""
 
     @property
     def is_mismatch(self) -> bool:
-        """True where ranks called different things."""
+        """True if ranks called different ops, or brought different inputs to an op that needs equal ones."""
         return len(self.ops) > 1 or (len(self.shapes) > 1 and next(iter(self.ops)) in EQUAL_INPUTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a rank was."""
+    """Where a rank was when it reported."""
 
     rank: int
     why: str
     """What triggered the report: a signal, no progress, an error."""
     cause: str
     frame: StackFrame | None
-    """Innermost line of the user's code of the main thread, else of any."""
+    """Innermost line of the user's code, or of any code if there is none, of the exception or main thread."""
     module_path: str | None
     phase: str | None
     failure: str | None
-    """The exception that ended it."""
+    """The exception that ended the rank; None if there was none."""
     peers: list[tuple[str, int]]
-    """Sends and receives that were not over, and the other rank."""
+    """Sends and receives that have not ended: op and the other rank."""
 
     @property
     def at_last_call(self) -> bool:
-        """True where `frame` is of the last collective that the rank called: a dump knows no later place."""
+        """True if `frame` is of the last collective that the rank called: a flight recorder dump knows no later
+        place."""
         return self.cause == "dump"
 
 
@@ -92,17 +95,17 @@ class Hangs:
     """All that is known of a job that got stuck."""
 
     hangs: list[Hang]
-    """Mismatches first, then those whose absent ranks wait for nothing themselves."""
+    """Mismatches first, then those with absent ranks that do not wait in a collective themselves."""
     standing: dict[int, Standing]
 
 
 def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
     """Reads the reports of the ranks.
 
-    A rank without a report is taken from a dump of torch's flight recorder that lies in the folder of the run.
+    A rank without a report is taken from a dump of torch's flight recorder in the folder of the run.
 
     Returns:
-        Where the ranks got stuck, None where none did; and reports that cannot be read.
+        Where the ranks got stuck, None if none did; and the reports that cannot be read.
     """
     found: dict[int, Stuck] = {}
     problems: list[Unreadable] = []
@@ -117,15 +120,15 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
     found = {**dumps, **found}
     stuck = hangs(found) if found else None
     if stuck is not None and not stuck.hangs and ScriptInterrupted() in run.remarks:
-        return None, [*problems, *unreadable]  # where the ranks were when the user ended a job that was done
+        return None, [*problems, *unreadable]  # where the ranks were when the user interrupted a job that was done
     return stuck, [*problems, *unreadable]
 
 
 def hangs(stuck: Mapping[int, Stuck]) -> Hangs:
-    """Finds the collectives that are not over.
+    """Finds the collectives that have not ended.
 
     Args:
-        stuck: By rank; not all need be there.
+        stuck: Rank -> its report; ranks may be missing.
     """
     standing = {rank: _standing(one) for rank, one in sorted(stuck.items())}
     found = list(_hangs(stuck))
@@ -179,7 +182,7 @@ def _shape(one: StuckCollective) -> str:
 
 def _standing(one: Stuck) -> Standing:
     main = next((thread for thread in one.threads if thread.main), one.threads[0] if one.threads else None)
-    # after an exception the thread is elsewhere by now
+    # the thread has left the place of the exception
     frames = one.failure.frames if one.failure is not None else main.frames if main is not None else []
     mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
     peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
@@ -196,21 +199,21 @@ class Standstill:
 
     hangs: Hangs
     culprits: list[int]
-    """Ranks that keep the others; all, where none waits for another."""
+    """Ranks that hold up the others; all waiting ranks if each waits for another."""
     sure: bool
-    """False where somebody nobody sees may be busy."""
+    """False if a rank whose state is unknown may be busy."""
 
 
 def standstill(stuck: Mapping[int, Stuck], doing: Mapping[int, Doing], *, moving: bool) -> Standstill | None:
-    """Whether a job hangs.
+    """Decides whether a job hangs.
 
     Args:
-        stuck: Where ranks are, of those that told.
-        doing: What each rank does.
-        moving: A host sends or receives much.
+        stuck: Where ranks are, for those that reported.
+        doing: What the process of each rank does.
+        moving: Whether a host sends or receives much data.
 
     Returns:
-        None where somebody for whom the others wait is busy.
+        None if it does not hang: a rank that others wait for is busy, or data moves and nobody is missing.
     """
     found = hangs(stuck)
     waiting = {rank for one in found.hangs for rank in one.waiting} | {
@@ -219,7 +222,7 @@ def standstill(stuck: Mapping[int, Stuck], doing: Mapping[int, Doing], *, moving
     mismatch = [rank for one in found.hangs if one.is_mismatch for rank in _fewer(one.ops, one.shapes)]
     if any(doing[rank] == "busy" for rank in outside) and not mismatch:
         return None
-    # where one who is missing waits himself, no data that moves will end that
+    # if a missing rank waits in another collective itself, moving data does not end that
     all_there = not found.hangs or any(not one.absent and not one.unknown for one in found.hangs)
     if not outside and not mismatch and moving and all_there:
         return None
@@ -229,7 +232,7 @@ def standstill(stuck: Mapping[int, Stuck], doing: Mapping[int, Doing], *, moving
 
 
 def _fewer(*values: Mapping[str, Sequence[int]]) -> list[int]:
-    """Ranks that do what fewer do; where both are as many, all of them."""
+    """Returns the ranks in the minority; all of them if no value has a majority."""
     for by_value in values:
         groups = list(by_value.values())  # those with most ranks first
         others = [rank for ranks in groups[1:] for rank in ranks]
@@ -239,13 +242,13 @@ def _fewer(*values: Mapping[str, Sequence[int]]) -> list[int]:
 
 
 def same_stacks(stuck: Mapping[int, Stuck]) -> list[tuple[list[int], list[StackFrame]]]:
-    """Ranks whose main threads are at the same place, most of them first, each with the innermost calls."""
+    """Groups ranks whose main threads are at the same place, largest group first, with the innermost calls of each."""
     found: dict[tuple[tuple[str, int, str], ...], list[int]] = {}
     frames: dict[tuple[tuple[str, int, str], ...], list[StackFrame]] = {}
     for rank, one in sorted(stuck.items()):
         main = next((thread.frames for thread in one.threads if thread.main), [])
         own = (place for place, frame in enumerate(main) if not any(part in frame.file for part in LIBRARY))
-        main = main[next(own, 0):]  # without those that started the script
+        main = main[next(own, 0):]  # without the calls that started the script
         key = tuple((frame.file, frame.line, frame.function) for frame in main)
         found.setdefault(key, []).append(rank)
         frames[key] = main[-FRAMES:]

@@ -1,4 +1,4 @@
-"""Analysis of waiting in a run of many ranks: a first cut over all of them, then the engine for those that matter."""
+"""Analysis of waiting in a run of many ranks: a first cut over all of them, then a replay of those that matter."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ from distprof.merge.program.job import NEEDED, Job, job_of
 from distprof.merge.run.tables import read_table
 
 STANDS_STILL = 0.05
-"""Part of the time of calls for which threads are known to wait, from which on that says who waits for whom."""
+"""If threads are known to wait for less than this fraction of the time of calls, these do not tell who waits for
+whom."""
 PEERS = 2
-"""With which a culprit is compared."""
+"""Number of peers whose timelines a culprit is compared with."""
 MOST = 6
-"""Culprits that are looked at again, those that cost most."""
+"""At most this many culprits are examined again with timelines, those that cost most."""
 
 
 def analysis_of_many(many: JoinedRun) -> Analysis:
-    """What waiting cost, and who caused it."""
+    """Analyses what waiting cost, and who caused it."""
     remarks: list[Remark] = []
     if many.first_left_out is not None:
         remarks.append(FirstStepLeftOut(step=many.first_left_out))
@@ -67,7 +68,7 @@ def _blind(many: JoinedRun, steps: Sequence[int]) -> Blind | None:
     in_ns = int(many.calls.in_ns.sum())
     if len(many.calls.ranks) < 2 or not in_ns:
         return "no collective"
-    # a thread that works with a device goes on at once, and its stream waits
+    # with a device, the thread goes on at once, and a stream waits
     if int(many.calls.waited_ns.sum()) < STANDS_STILL * in_ns:
         return "no wait"
     return None if steps else "uneven"
@@ -75,7 +76,7 @@ def _blind(many: JoinedRun, steps: Sequence[int]) -> Blind | None:
 
 def _culprits(many: JoinedRun, cut: FirstCut, windows: pl.DataFrame, processors: Processors) -> tuple[
         list[Culprit], Blind | None, ShiftingLateness | None]:
-    """By the replay of those that were chosen, compared with all of their peers."""
+    """Finds culprits by replaying the chosen ranks, compared with all of their peers."""
     if not any(len(one.ranks) > 1 for one in cut.peers):
         return [], "no peers", None
     if not cut.chosen:
@@ -94,39 +95,39 @@ def _job(many: JoinedRun, cut: FirstCut, activities: Activities) -> Job:
     is_counted = pl.col("step").is_in(list(cut.steps))
     found = recorded_rows(many.run.of_ranks(set(cut.chosen)), cut.steps)
     rows = match(found.rows, ended=found.ended, world_size=many.run.world_size)
-    del found  # rows of many ranks are large, and each stage makes them anew
+    del found  # rows of many ranks are large, and each stage copies them
     rows = measured_collectives(rows, many.clock, hosts_of(many.run)).select(*NEEDED, "wait_start_ns", "wait_end_ns")
     steps = many.steps.filter(is_counted, pl.col("rank").is_in(list(cut.chosen)))
     return job_of(rows, {}, step_windows(many.clock, steps, ()), activities)
 
 
 def _of_all(one: Culprit, job: Job, many: JoinedRun) -> Culprit:
-    """Where it delays all that are replayed, it delays those that are not as well."""
+    """Extends the delayed ranks to all ranks of the run if all replayed ranks are delayed."""
     every = [rank.number for rank in many.run.ranks]
     return replace(one, delayed=every) if len(one.delayed) == len(job.ranks) else one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExcessOfMany(Excess):
-    """Peers that are replayed, compared with all others as well: where a rank works longer shows among the former, by
-    how much among all."""
+    """Work of peers that are replayed, also compared with all other peers: the former show where a rank works longer,
+    all of them by how much."""
 
     whole: Floats
     """Work of all peers; shape (peers, steps), those that are replayed first."""
 
     @cached_property
     def totals(self) -> Floats:
-        """Nothing tells kinds of work apart where no timeline is read."""
+        """All kinds have the same total: nothing tells them apart where no timeline is read."""
         return np.repeat(self.whole[:, :, None], len(self.kinds), axis=2)
 
 
 def excess_of_work(job: Job, peers: Peers, steps: Sequence[int], activities: Activities) -> ExcessOfMany | None:
-    """Compares all peers by what each did in a step; None where none of them are replayed.
+    """Compares all peers by how long each worked per step; None if fewer than two of them are replayed.
 
     Args:
-        job: Of some ranks.
-        peers: Of which some are in it.
-        steps: Those that count.
+        job: What the replayed ranks did.
+        peers: A set of peers, of which some are in the job.
+        steps: Steps that count.
         activities: Names of what ranks did.
     """
     replayed = np.isin(peers.ranks, job.ranks)
@@ -159,9 +160,9 @@ def _slow_groups(many: JoinedRun, hosts: Mapping[int, str]) -> list[SlowGroup]:
 
 
 def breakdown_of(many: JoinedRun) -> pl.DataFrame:
-    """The columns of `step_breakdown`, of the steps that are shown; null what only timelines tell.
+    """Returns the columns of `step_breakdown` for the steps shown; null where only timelines tell.
 
-    How long a rank waited for communication is known of each step, and how much of it was before all had come.
+    How long a rank waited for communication is known for each step, and how much of that was before all ranks had come.
     """
     joined = many.calls
     blocked = pl.DataFrame({"rank": joined.ranks[joined.waits["rank"]], "step": joined.waits["step"],
@@ -179,9 +180,9 @@ def breakdown_of(many: JoinedRun) -> pl.DataFrame:
 
 
 def looked_again(many: JoinedRun, culprits: Sequence[Culprit], cut: FirstCut) -> list[Culprit]:
-    """Names causes by what timelines say, where the folders of a culprit and of peers are there.
+    """Names causes from timelines, where the folders of a culprit and of peers are available.
 
-    Whether a rank is late, by how much and how surely, stays what the steps of all ranks say.
+    Whether a rank is late, by how much and how surely, remains what the steps of all ranks tell.
     """
     folders, found = {rank.number: rank for rank in many.run.ranks}, list(culprits)
     for index in [index for index, one in enumerate(found) if one.certain and _is_vague(one)][:MOST]:
@@ -199,7 +200,7 @@ def _is_vague(one: Culprit) -> bool:
 
 
 def _causes(many: JoinedRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
-    """What these ranks spend more time on than each other, by the analysis of their tables; empty where they are
+    """Returns what these ranks spend more time on than each other, from their tables; empty if the tables are
     damaged."""
     run = many.run.of_tables(ranks)
     try:
@@ -214,6 +215,6 @@ def _causes(many: JoinedRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
 
 
 def _with_gains(causes: Sequence[Cause], one: Culprit) -> list[Cause]:
-    """What each gains the job: few ranks show only what it gains the rank."""
+    """Scales the causes to the gain of the job: a few ranks show only what a cause gains the rank."""
     most = max(one.gain_ns, one.last_gain_ns)
     return [replace(cause, gain_ns=most * cause.gain_ns / max(causes[0].gain_ns, 1)) for cause in causes]

@@ -1,4 +1,4 @@
-"""Peers: ranks that ran the same program, and can be compared; and ranks that meet at all."""
+"""Peers: ranks that ran the same program, so that they can be compared; and which ranks meet at all."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from distprof.merge.program.job import Job
 from distprof.merge.replay.graph import CALL
 
 ALIKE = 0.5
-"""Smallest part of the modules of two ranks, which both run, with which they are peers."""
+"""Two ranks are peers only if the Jaccard index of the sets of modules that they ran is at least this."""
 
 
 def peers_of(job: Job, steps: Sequence[int], known: Sequence[Activity],
              coordinates: Mapping[int, Mapping[str, int]]) -> list[Integers]:
-    """Ranks that called the same ops in groups of the same size, in the same order, and ran mostly the same modules.
+    """Groups ranks that called the same ops in the same order, in groups of equal sizes, and ran mostly equal modules.
 
-    Ranks of different pipeline stages are no peers, nor those that send messages and of whose stage and modules nothing
-    is known.
+    Ranks of different pipeline stages are not peers; neither are ranks that send messages if their stage and modules
+    are unknown.
 
     Args:
         job: What ranks did.
-        steps: Those that count.
+        steps: Steps that count.
         known: Activities by number.
-        coordinates: Of ranks in the device mesh, where they are known.
+        coordinates: Coordinates of ranks in the device mesh, where known.
 
     Returns:
-        Indices of ranks, ascending, a set of peers each. A rank with a program of its own is in the set of those that
-        run mostly the same modules.
+        Indices of ranks, ascending; one array per set of peers. A rank with a program of its own joins ranks that run
+        mostly the same modules.
     """
     modules = _modules(job, known)
     stages = {rank: dict(coordinates.get(number) or {}).get("pp") for rank, number in enumerate(job.ranks.tolist())}
@@ -88,7 +88,7 @@ def _share(one: set[str], other: set[str]) -> float:
 
 
 def components(job: Job) -> Integers:
-    """A number for each rank, equal for those that meet, if only through others."""
+    """Returns the connected components of ranks that meet: a number per rank, equal for ranks of the same component."""
     events = job.graph.events
     calls = np.flatnonzero(events.kind == CALL)
     rank, meeting = events.rank[calls], job.collective[events.part[calls]]

@@ -19,41 +19,41 @@ from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Replay
 
 FEWEST = 3
-"""Groups that do the same: of two, either may be the unusual one."""
+"""Number of equal groups, and of common steps, needed for a comparison: of two groups, either may be unusual."""
 SLOWER = 1.3
-"""Ratio to the median of the others from which on a group is looked at."""
+"""A group is examined if it takes at least this many times as long as the median of the others."""
 MOST = 3
-"""Of them that are named, those that cost most."""
+"""At most this many slow groups are named, those that cost most."""
 PER_OCTAVE = 4
-"""Groups whose bytes differ by less than a step of so many to an octave move as much."""
+"""Groups move equal amounts if log2 of their bytes, rounded to steps of 1 / `PER_OCTAVE`, is equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowGroup:
-    """Groups of ranks on the same hosts that move data more slowly than others that move as much; times per step."""
+    """Groups of ranks on the same hosts that move data more slowly than others that move as much. Times per step."""
 
     groups: list[list[int]]
-    """Ranks of each."""
+    """Ranks of each group."""
     ops: list[str]
     hosts: list[str]
-    """Those that they span; one, where all groups that span it and others are slow; none where that is not known."""
+    """Hosts that they span; a single one if groups of different hosts share only this one; empty if not known."""
     num_others: int
-    """Groups that they were compared with."""
+    """Number of groups that they were compared with."""
     moving_ns: float
-    """From the last rank's call to the end, summed over the calls of the group that exceeds the others most."""
+    """Time from the last rank's call to the end, summed over the calls of the slowest group."""
     of_others_ns: float
-    """The same of the median of the others."""
+    """The same of the median of the other groups."""
     step_ns: float
     gain_ns: float
-    """By how much the step would be shorter if they moved data as fast as the others."""
+    """How much shorter the step would be if they moved data as fast as the others."""
     gain_error_ns: float | None
-    """Twice its standard error; None where the gain is no more than a bound from above."""
+    """Two standard errors of the gain; None if the gain is only an upper bound."""
     p_value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slow:
-    """One group in one kind of call."""
+    """One slow group in one op."""
 
     ranks: tuple[int, ...]
     op: str
@@ -69,13 +69,13 @@ class _Slow:
 
 
 def slow_groups(rows: pl.DataFrame, job: Job, steps: Sequence[int], hosts: Mapping[int, str]) -> list[SlowGroup]:
-    """Finds them; a replay with their data moved as fast as that of the others tells what they cost.
+    """Finds slow groups. A replay with their data moved as fast as that of the others tells what they cost.
 
     Args:
         rows: `MERGED_COLLECTIVES`.
-        job: The graph of it.
-        steps: Those that count.
-        hosts: Of ranks; '' where it is not known.
+        job: Its graph.
+        steps: Steps that count.
+        hosts: Rank -> host; '' if not known.
     """
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
     at = job.graph.events.at_ns
@@ -103,14 +103,14 @@ def slow_groups(rows: pl.DataFrame, job: Job, steps: Sequence[int], hosts: Mappi
 
 def slow_groups_of(moved: pl.DataFrame, hosts: Mapping[int, str], step_ns: float,
                    exposed: Mapping[str, float]) -> list[SlowGroup]:
-    """The same of calls that were measured without a graph; the cost is then a bound from above.
+    """Finds slow groups from calls that were measured without a graph. Their cost is then an upper bound.
 
     Args:
-        moved: Of the steps that count, how long calls of each op of groups moved data (`ns`, mean of their ranks), how
-            many these were (`calls`) and with how much (`num_bytes`); with `num_ranks` and the text of `group_ranks`.
-        hosts: As above.
+        moved: Rows per op and group in the steps that count: how long the calls moved data (`ns`, mean of their ranks),
+            their number (`calls`) and bytes (`num_bytes`), with `num_ranks` and the text of `group_ranks`.
+        hosts: Rank -> host; '' if not known.
         step_ns: Mean step.
-        exposed: By the text of a group's ranks, the part of the time of its calls in which threads stood still.
+        exposed: Text of a group's ranks -> the fraction of the time of its calls in which threads were blocked.
     """
     found = _joined(list(_slow(moved, hosts, step_ns)), hosts, step_ns)
     return _worth([replace(one, gain_error_ns=None, gain_ns=one.gain_ns * max(
@@ -123,7 +123,7 @@ def _worth(found: Sequence[SlowGroup]) -> list[SlowGroup]:
 
 
 def _moved(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row a call that all of its ranks made: how long it moved data. Messages are of the two ranks."""
+    """Returns a row per call that all of its ranks made: how long it moved data. Messages count as groups of two."""
     is_pair = pl.col("op").cast(pl.String).is_in(POINT_TO_POINT)
     each = rows.filter(pl.col("complete") & pl.col("transfer_ns").is_not_null() & (pl.col("num_ranks") > 1)).select(
         "collective", "step", "rank", "num_ranks", "size_bytes", "transfer_ns", is_pair=is_pair,
@@ -138,9 +138,9 @@ def _moved(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _slow(moved: pl.DataFrame, hosts: Mapping[int, str], step_ns: float) -> Iterator[_Slow]:
-    """Groups that move for longer than the others of their kind: the same op, ranks, hosts, calls and bytes."""
+    """Yields groups that take longer than others of their kind: the same op, ranks, hosts, calls and bytes."""
     of_steps = moved.drop_nulls(("group_ranks", "ns")).group_by("op", "num_ranks", "group_ranks", "step").agg(
-        pl.col("ns", "calls", "num_bytes").sum()).sort("group_ranks", "op", "step")  # chance depends on the order
+        pl.col("ns", "calls", "num_bytes").sum()).sort("group_ranks", "op", "step")  # the p-value depends on the order
     groups = of_steps.group_by("op", "num_ranks", "group_ranks", maintain_order=True).agg(
         pl.col("calls").median(), octave=((pl.col("num_bytes").median() + 1).log(2) * PER_OCTAVE).round(),
         steps=pl.col("step"), ns=pl.col("ns"))
@@ -169,7 +169,7 @@ def _slow_of_kind(op: str, kind: pl.DataFrame, step_ns: float) -> Iterator[_Slow
 
 
 def _joined(found: Sequence[_Slow], hosts: Mapping[int, str], step_ns: float) -> Iterator[SlowGroup]:
-    """One for all groups on the same hosts, which share links, or for all groups of a host with others."""
+    """Joins groups on the same hosts, which share links, or, if one host is common to all, the groups of this host."""
     together: dict[tuple[Any, ...], list[_Slow]] = {}
     for one in found:
         several = tuple(sorted({hosts.get(rank, "") for rank in one.ranks} - {""}))
@@ -192,7 +192,7 @@ def _joined(found: Sequence[_Slow], hosts: Mapping[int, str], step_ns: float) ->
 
 
 def _less(rows: pl.DataFrame, job: Job, one: SlowGroup) -> Any:
-    """What of the transfer of each part is more than that of others."""
+    """Returns how much longer the transfer of each part is than that of other groups."""
     named = {text_of(ranks) for ranks in one.groups}
     pairs = {tuple(ranks) for ranks in one.groups if len(ranks) == 2}
     of_group = rows.filter(pl.col("op").cast(pl.String).is_in([*one.ops, *(("recv",) if "send" in one.ops else ())]))

@@ -1,4 +1,4 @@
-"""Verdicts: what each rank costs the job, by replaying it without the excess of the rank over its peers."""
+"""Verdicts: what each rank costs the job, from replays without the excess of the rank over its peers."""
 
 from __future__ import annotations
 
@@ -20,37 +20,40 @@ from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 
 WORTH_A_WORD = 0.005
-"""Smallest share of a step that is mentioned."""
+"""A rank is considered only if its excess, or what fixing it gains, is at least this fraction of a step."""
 MOST_NAMED = 6
+"""The search ends once this many of the ranks found may be chance. Beyond this many, only certain ones are returned."""
 NOTICEABLE = 0.2
-"""Smallest part of the gain that a cause is listed with."""
+"""A cause is listed only if it accounts for at least this fraction of the gain."""
 ALMOST_ALL = 0.8
-"""From this part of the gain on, one kind of work is the cause."""
+"""A single kind of work is the cause if it accounts for at least this fraction of the largest gain, or the excess."""
 HALF = 0.5
-"""Ranks that gain this part of what the one that gains most does are delayed."""
+"""Ranks are delayed if they gain at least this fraction of what the rank that gains most does."""
 LATE = 0.25
-"""Steps in which a rank exceeds its peers by this part of the most that it does are late."""
+"""A step counts as late if its excess is at least this fraction of the rank's largest excess."""
 REPLAY = 0.06
-"""Part of the gain by which replays of nine in ten simulated jobs were wrong at most, clocks and few steps aside."""
+"""Error of replays as a fraction of the gain: nine in ten replays of simulated jobs were wrong by at most this, apart
+from errors of clocks and of few steps."""
 RARE = 0.2
-"""Largest excess, as a part of that in late steps, which a rank that is late now and then has in the others."""
+"""A rank is late only at times if its mean excess in the other steps is at most this fraction of that in late steps."""
 DEVIATIONS = 4
-"""Standard errors beyond which an excess in those others is no chance."""
+"""An excess in the other steps is not chance if its mean exceeds this many standard errors."""
 MOST_OF_IT = 0.5
-"""Part of an excess for which the thread has to have waited for a processor, to be the cause."""
+"""The processor is the cause if the thread waited for one for at least this fraction of the excess."""
 UNTOLD = Processors()
+"""Stands for unknown run queue times."""
 
 
 class Verdicts:
-    """Finds culprits one after the other, each given that those in front of it are fixed.
+    """Finds culprits one after the other, each given that those before it are fixed.
 
     Args:
         job: What ranks did.
-        groups: Peers, and by how much each exceeds the others.
+        groups: Sets of peers, with the work of each rank and its excess over the others.
         known: Activities by number.
-        steps: Those that count.
-        clock_ns: What the clocks of two ranks may differ by.
-        processors: What ranks had of them, where kernels tell.
+        steps: Steps that count.
+        clock_ns: Error bound of the difference between the clocks of two ranks.
+        processors: Run queue and CPU times of ranks, if the kernel reports them.
     """
 
     def __init__(self, job: Job, groups: Sequence[Excess], known: Sequence[Activity], steps: Sequence[int],
@@ -65,7 +68,7 @@ class Verdicts:
                         if one is not None}
 
     def culprits(self) -> list[Culprit]:
-        """Those whose fixing would gain most first."""
+        """Returns the culprits, those whose fixing gains most first."""
         found, fixed = list[Culprit](), list[tuple[Candidate, str] | None]()
         if self._left:
             self._replayed = ReplayedJob(self._job, self._steps)
@@ -80,7 +83,7 @@ class Verdicts:
             means = self._means(one, each)
             chosen = self._chosen(one, means)
             found.append(self._culprit(one, chosen, means, each[chosen]))
-            # what may be chance is not taken from what the next ones gain
+            # what may be chance is not subtracted from what the next ones gain
             fixed.append(None if _may_be_chance(found[-1]) else (one, chosen))
             if fixed[-1] is not None:
                 self._fix(one, chosen, each[chosen])
@@ -88,20 +91,21 @@ class Verdicts:
         return [one for number, one in enumerate(every) if one.certain or number < MOST_NAMED]
 
     def _best(self, gains: Sequence[Mapping[str, Floats]]) -> int | None:
-        """The candidate whose fixing gains most; None where nothing is worth a word."""
+        """Returns the index of the candidate whose fixing gains most; None if none is worth mentioning."""
         most = [max(self._means(one, each).values()) for one, each in zip(self._left, gains, strict=True)]
         if max(most) < WORTH_A_WORD * self._before.mean():
             return self._best_of_all()
         return most.index(max(most))
 
     def _means(self, one: Candidate, gains: Mapping[str, Floats]) -> dict[str, float]:
-        """The mean gain of the ranks that a candidate meets, by scenario."""
+        """Returns the mean gain of the ranks that a candidate meets, by scenario."""
         return {kind: self._replayed.mean(one.rank, gain) for kind, gain in gains.items()}
 
     def _best_of_all(self) -> int | None:
-        """Where nobody alone is worth a word: who would be missed most if all candidates were fixed, if that gains.
+        """If no candidate alone is worth mentioning: returns the one missed most when all are fixed; None if even that
+        gains little.
 
-        Of two ranks that are late in groups of their own, fixing one gains nothing as long as the other is late.
+        If two ranks are late in groups of their own, fixing one gains nothing as long as the other is late.
         """
         reliefs = [one.scenarios[_all_of(one)] for one in self._left]
         without = [[relief for index, mine in enumerate(reliefs) if index != left for relief in mine]
@@ -114,7 +118,7 @@ class Verdicts:
 
     def _with_last_gains(self, found: Sequence[Culprit],
                          fixed: Sequence[tuple[Candidate, str] | None]) -> list[Culprit]:
-        """Adds what each that is fixed would gain if it were fixed last."""
+        """Adds what each fixed culprit would gain if it were fixed last."""
         if len(found) < 2:
             return list(found)
         others = [[relief for index, mine in enumerate(fixed) if index != left and mine is not None
@@ -124,7 +128,7 @@ class Verdicts:
             mine[0].rank, gains[:, index])) for index, (culprit, mine) in enumerate(zip(found, fixed, strict=True))]
 
     def _gains(self) -> list[dict[str, Floats]]:
-        """What each step of each rank would gain, by candidate and scenario."""
+        """Returns what each step of each rank would gain: for each candidate, by scenario."""
         names = [(index, kind) for index, one in enumerate(self._left) for kind in one.scenarios]
         times = self._replayed.durations([[*self._fixed, *self._left[index].scenarios[kind]] for index, kind in names])
         found: list[dict[str, Any]] = [{} for _ in self._left]
@@ -135,14 +139,14 @@ class Verdicts:
     def _fix(self, one: Candidate, chosen: str, gain: Floats) -> None:
         self._fixed += one.scenarios[chosen]
         self._before = self._before - gain
-        # nobody is compared with what is fixed
+        # what is fixed no longer counts when other ranks are tested
         names = {WHOLE: one.excess.kinds, TOGETHER: [*one.kinds, WHOLE]}.get(chosen, [chosen, WHOLE])
         for excess in (one.excess, one.excess.more):
             if excess is not None:
                 self._beyond[id(excess)][one.row][:, [excess.kinds.index(name) for name in names]] = 0
 
     def _chosen(self, one: Candidate, means: Mapping[str, float]) -> str:
-        """The scenario by which the rank is judged: where ranks take turns on processors, the one least due to that."""
+        """Returns the scenario that judges the rank: if ranks take turns on processors, the one least due to that."""
         chosen = _chosen(one, means)
         if not self._processors.by_turns_ratio(self._number(one)) or self._core(one, means[chosen]) is not None:
             return chosen
@@ -152,7 +156,7 @@ class Verdicts:
         return chosen if is_sure else surest
 
     def _by_turns_ns(self, one: Candidate, scenario: str) -> float:
-        """By how much a rank may exceed its peers in a kind of work as ranks of its host take turns on processors."""
+        """Returns how much a rank may exceed its peers in a kind of work due to turns on processors of its host."""
         if scenario == TOGETHER:
             return sum(self._by_turns_ns(one, kind) for kind in one.kinds)
         cause = None if scenario == "unknown" else cause_of(one.excess, one.row, scenario, self._known, 0.0)
@@ -160,11 +164,11 @@ class Verdicts:
         return self._processors.by_turns_ratio(self._number(one)) * spent
 
     def _doubt_ns(self, one: Candidate, scenario: str) -> float:
-        """The same, or what the rank lacked of a processor now and then, which may be all by which it is late."""
+        """Returns that or, if larger, the rank's wait for a processor beyond that of others."""
         return max(self._by_turns_ns(one, scenario), self._processors.lacked_ns(self._number(one)))
 
     def _core(self, one: Candidate, gain_ns: float) -> Cause | None:
-        """The processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
+        """Returns the processor as cause if the thread waited for one for most of the rank's excess, else None."""
         number, processors = self._number(one), self._processors
         excess_ns = max(gain_ns, float(one.excess.beyond[one.row].mean(axis=0).max()))
         if processors.always_lacked_ns(number) < MOST_OF_IT * excess_ns:
@@ -193,7 +197,8 @@ class Verdicts:
                 self._number(one)))
 
     def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
-        """By the steps that are replayed; where they are too few to tell, by more steps, at half the level."""
+        """Returns the smaller p-value of the replayed steps and of more steps; the latter doubled if both tell. None if
+        neither does."""
         found = [one for part in (excess, excess.more) if part is not None and kind in part.kinds and (
             one := chance(self._beyond[id(part)], row, part.kinds.index(kind))) is not None]
         return min((min(1.0, level * one) for level, one in enumerate(found, 1)), default=None)
@@ -204,21 +209,21 @@ class Verdicts:
         return [int(self._job.ranks[rank]) for rank in ranks[each >= HALF * each.max()].tolist()]
 
     def _error(self, one: Candidate, kind: int, gain: float) -> float | None:
-        """That of the mean excess over few steps, as much of it as shows in the gain; of clocks; and of the replay."""
+        """Combines errors: of the mean excess over few steps (as far as the gain shows it), of clocks and replays."""
         late = one.excess.beyond[one.row, :, kind]
         if len(late) < 2:
             return None
         spread = 2 * float(late.std(ddof=1)) / len(late) ** 0.5
         fixed = float(one.excess.to_fix[one.row, :, kind].mean())
         shows = min(gain / fixed, 1.0) if fixed > 0 else 1.0
-        # whatever clocks say, the gain lies between nothing and all that is fixed
+        # whatever the clocks say, the gain lies between 0 and all that is fixed
         clock_ns = min(self._clock_ns, max(gain, fixed - gain))
         return float(np.linalg.norm((spread * shows, clock_ns, REPLAY * gain)))
 
     def _causes(self, one: Candidate, chosen: str, means: Mapping[str, float]) -> list[Cause]:
         worth = NOTICEABLE * max(means.values())
         kinds = sorted((kind for kind in one.kinds if means[kind] >= worth), key=lambda kind: -means[kind])
-        # what is unknown is a cause where nothing else is
+        # unknown work is listed as a cause only if there is no other
         kinds = [kind for kind in kinds if kind != "unknown"] or kinds
         kinds = [WHOLE, *kinds[:1]] if chosen == WHOLE else kinds
         found = [cause_of(one.excess, one.row, kind, self._known, means[kind]) for kind in kinds]
@@ -226,7 +231,7 @@ class Verdicts:
 
 
 def _may_be_chance(one: Culprit) -> bool:
-    """Where turns on processors explain its excess; of a rank that hides behind another, the gain tells nothing."""
+    """Returns whether chance or turns on processors explain its excess. The gain cannot tell: others may hide it."""
     is_late = one.is_its_own and float(np.mean(one.excess_ns)) - one.by_turns_ns >= MATERIAL * one.step_ns
     return one.p_value is not None and (one.p_value > SURE or (one.is_due_to_turns and not is_late))
 
@@ -236,10 +241,10 @@ def _all_of(one: Candidate) -> str:
 
 
 def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
-    """The scenario that gains most; one kind of work, where that gains nearly as much and no other is a cause.
+    """Returns the scenario that gains most, or a kind of work that gains nearly as much if no other kind is a cause.
 
-    Beside another late rank little is gained at first, whatever is fixed: there one kind is the cause that is almost
-    all by which the rank exceeds its peers, in the mean or in the median step.
+    Beside another late rank, little is gained at first, whatever is fixed. Then one kind of work is the cause if it is
+    almost all of the rank's excess over its peers, in the mean or in the median step.
     """
     most = max(means, key=lambda kind: means[kind])
     causes = [kind for kind in one.kinds if means[kind] >= NOTICEABLE * means[most]]
@@ -256,8 +261,10 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
 
 
 def late_steps_of(steps: Integers, late: Floats, material_ns: float) -> list[int]:
-    """Those in which a rank is late; all of them where the excess in the others is no chance and no trifle, and where
-    the rank exceeds its peers in none by itself, but together with others.
+    """Returns the steps in which a rank is late.
+
+    These are all steps if the excess in the others is similar, or neither chance nor negligible, or if the rank has no
+    excess in this kind of work in any step, but only together with other kinds.
     """
     if late.max() <= 0:
         return [int(step) for step in steps]

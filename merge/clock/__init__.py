@@ -1,1 +1,1 @@
-"""The clocks of all ranks brought to the clock of rank 0."""
+"""Brings the clocks of all ranks to the clock of rank 0."""

@@ -1,7 +1,7 @@
 """Estimates clocks from matched collectives, for runs without samples, and checks any clock against them.
 
-No rank leaves an all_reduce before the last one has entered it. That bounds the offset of two clocks on both sides
-without any assumption; that all ranks leave at about the same time says where between the bounds it lies.
+No rank leaves an all_reduce before the last one has entered it. This bounds the offset of two clocks on both sides
+without any assumption. That all ranks leave at about the same time tells where between the bounds the offset is.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 
 ENOUGH = 3
-"""Collectives of two hosts from which on their clocks are compared. The bounds of each hold by themselves; the median
-of three is not moved by one that ranks left far apart."""
+"""Number of common collectives from which on the clocks of two hosts are compared. The bounds of each hold on their
+own; the median of three is robust against one collective that ranks left far apart."""
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")
 
 
 def synchronising(rows: pl.DataFrame) -> pl.DataFrame:
-    """The columns `COLUMNS` of the collectives that no rank leaves before the last has entered.
+    """Returns the columns `COLUMNS` of the collectives that no rank leaves before the last one has entered.
 
     Args:
-        rows: As `match` gives them.
+        rows: Rows as returned by `match`.
     """
     certain, others = synchronising_apart(rows)
     return certain if others is None or others.is_empty() else pl.concat([certain, others]).sort(
@@ -33,15 +33,15 @@ def synchronising(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def synchronising_apart(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame | None]:
-    """The same: those that are certain, and those that count only where all that are not certain are complete.
+    """Returns them in two parts: certain matches, and inferred matches, which count only if all of them are complete.
 
-    The latter are None where one of these rows is not.
+    The latter are None if an inferred match is incomplete.
     """
     rows = rows.select("collective", "rank", "matched_by", "complete", "mismatch", "op", "size_bytes", "start_ns",
                        "enqueue_ns", "end_ns", "num_ranks")  # lists and texts of a million rows are large
     certain = pl.col("matched_by").is_in(("id", "sequence"))
     found = _synchronising(rows.filter(certain))
-    # order alone does not show which of alike ones a rank lacks: then nothing that rests on it counts
+    # the order alone does not show which of several equal collectives a rank lacks: then no inferred match counts
     if not rows.filter(~certain)["complete"].all():
         return found, None
     return found, _synchronising(rows.filter(~certain.fill_null(value=False)))
@@ -57,17 +57,17 @@ def _synchronising(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, precision_ns: int = 1) -> Clock:
-    """Estimates the clock of every host against that of the lowest rank.
+    """Estimates the clock of every host relative to that of the lowest rank.
 
-    The difference of the ends of a collective on two hosts gives offset (median) and drift (Theil-Sen), kept within
-    what causality allows; the uncertainty is how far the truth can be from there.
+    The differences of the ends of collectives on two hosts give the offset (median) and the drift (Theil-Sen), limited
+    to what causality allows; the uncertainty is how far the truth may be from that.
 
     Args:
         table: A row per rank and collective with the columns `COLUMNS`, times in ns of that rank's clock; only
-            collectives of `BOUNDING_CLOCKS` on which all ranks are matched, ends known.
-        hosts: Every rank of the run; ranks with equal values read the same clock, None is equal to nothing.
-        precision_ns: By how much each time may be wrong itself: 1000 for a trace in whole us, more for those of a GPU
-            on the clock of its host.
+            collectives of `BOUNDING_CLOCKS` that are matched on all ranks, with known ends.
+        hosts: Rank -> host, for every rank of the run; ranks with equal values read the same clock, None equals
+            nothing.
+        precision_ns: Error bound of each time: 1000 for a trace in whole us, more for GPU times on the host's clock.
     """
     domains = {rank: ("rank", rank) if host is None else ("host", host) for rank, host in hosts.items()}
     sides = _sides(table, domains)
@@ -94,7 +94,7 @@ def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, 
 
 
 def _sides(table: pl.DataFrame, domains: Mapping[int, Hashable]) -> dict[Hashable, pl.DataFrame]:
-    """Per clock: when the last of its ranks entered each collective, and when the first left."""
+    """Returns per clock when the last of its ranks entered each collective, and when the first one left."""
     names = sorted(set(domains.values()), key=str)
     numbers = {rank: names.index(domain) for rank, domain in domains.items()}
     frame = table.filter(pl.col("rank").is_in(list(numbers))).with_columns(
@@ -104,7 +104,7 @@ def _sides(table: pl.DataFrame, domains: Mapping[int, Hashable]) -> dict[Hashabl
 
 
 def _pair(this: pl.DataFrame | None, other: pl.DataFrame | None, slack_ns: int) -> Fit | None:
-    """What brings one clock to another; None where too little joins them."""
+    """Fits the line from one clock to another; None if too few collectives join them."""
     if this is None or other is None:
         return None
     both = this.join(other, on="collective", suffix="_other").sort("end_ns")
@@ -119,20 +119,20 @@ def _pair(this: pl.DataFrame | None, other: pl.DataFrame | None, slack_ns: int) 
 
 
 def check_clock(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:
-    """Holds an alignment, however it was made, against causality.
+    """Checks an alignment of any kind against causality.
 
     Args:
-        table: As for `clock_by_collectives`, times as the ranks have them.
-        clock: What brings them together.
-        precision_ns: As there.
+        table: As for `clock_by_collectives`, with times on the ranks' own clocks.
+        clock: The alignment.
+        precision_ns: As for `clock_by_collectives`.
     """
     return checked([apart(table, clock)], clock, precision_ns=precision_ns)
 
 
 def apart(table: pl.DataFrame, clock: Clock) -> pl.DataFrame:
-    """By how much ranks left a collective before all had come, `violation`, and one after the other, `spread`; in ns.
+    """Returns per collective by how much a rank left before all had come, `violation`, and the `spread` of ends; ns.
 
-    A row per collective of several ranks whose clocks are known. Args are those of `check_clock`.
+    There is a row per collective of several ranks whose clocks are known. Args are those of `check_clock`.
     """
     used = table.filter(pl.col("rank").is_in(clock.known_ranks))
     shifted = used.with_columns(
@@ -144,7 +144,7 @@ def apart(table: pl.DataFrame, clock: Clock) -> pl.DataFrame:
 
 
 def checked(parts: Sequence[pl.DataFrame], clock: Clock, *, precision_ns: int = 1) -> Check:
-    """What `apart` says of parts of the collectives, together."""
+    """Combines the results of `apart` for parts of the collectives."""
     each = pl.concat(parts)
     broken = each.filter(pl.col("violation") > 2 * precision_ns)["violation"].to_list()
     spread = {name: each["spread"].quantile(share, interpolation="higher")

@@ -1,4 +1,4 @@
-"""Aligns clocks by samples: what ranks asked each other while they were recorded."""
+"""Aligns clocks by samples, for which ranks asked each other while they were recorded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Clock
 
 REFERENCE = 0
-"""The rank whose clock is the common one; it need not be there itself."""
+"""The rank whose clock is the common one. It need not be in the run."""
 
 
 NOISE_NS = 20_000
-"""Two clocks of one rank are not read at the same time: what differs by less was not set."""
+"""A clock was set if it moved by more than this: two clocks of a rank are not read at exactly the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class SampledRank:
 
     rank: int
     host: Hashable
-    """Equal on ranks that run under one kernel; None where that is not known."""
+    """Equal for ranks that run under one kernel; None if not known."""
     samples: Sequence[ClockSample]
-    """In the order of time; those without an answer as well."""
+    """In order of time, including those without an answer."""
     set_by_ns: int = 0
     """How far its clock was set while it was recorded."""
 
@@ -38,13 +38,13 @@ class SampledRank:
 
 
 Domain = Hashable
-"""Ranks that read the same clock."""
+"""Identifies the ranks that read one clock."""
 
 
 def clock_by_samples(ranks: Sequence[SampledRank]) -> Clock:
-    """Brings every rank that a chain of samples joins with rank 0 to its clock.
+    """Brings every rank that a chain of samples joins with rank 0 to the clock of rank 0.
 
-    Ranks of one host read the same clock unless a sample between them says otherwise.
+    Ranks of one host read the same clock, unless a sample between them contradicts that.
     """
     domains = _domains(ranks)
     set_by = _set_by(ranks, domains)
@@ -61,7 +61,11 @@ def clock_by_samples(ranks: Sequence[SampledRank]) -> Clock:
 
 
 def _reached(root: Domain, edges: Mapping[tuple[Domain, Domain], Fit]) -> tuple[dict[Domain, Alignment], int]:
-    """Clocks that lines join with one, the surest first, and by how much samples contradict these lines at most."""
+    """Joins clocks to the root as in Prim's algorithm, most certain line first.
+
+    Returns:
+        The joined clocks, and the largest contradiction between samples and these lines.
+    """
     reached: dict[Domain, Alignment] = {root: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)}
     asking = defaultdict[Domain, list[tuple[int, int, Domain, Fit]]](list)
     for turn, ((this, other), line) in enumerate(edges.items()):
@@ -80,7 +84,7 @@ def _reached(root: Domain, edges: Mapping[tuple[Domain, Domain], Fit]) -> tuple[
 
 
 def _set_by(ranks: Sequence[SampledRank], domains: Mapping[int, Domain]) -> dict[Domain, int]:
-    """How far each clock was set; between two samples that looks like a drift."""
+    """Returns how far each clock was set; between two samples this looks like drift."""
     found: dict[Domain, int] = defaultdict(int)
     for rank in ranks:
         if rank.set_by_ns > NOISE_NS:
@@ -89,7 +93,7 @@ def _set_by(ranks: Sequence[SampledRank], domains: Mapping[int, Domain]) -> dict
 
 
 def _root(domains: Mapping[int, Domain], edges: Mapping[tuple[Domain, Domain], Fit]) -> Domain:
-    """The clock of rank 0, if it is there or was asked; else that of the lowest rank."""
+    """Returns the clock of rank 0 if that rank is in the run or was asked, else that of the lowest rank."""
     root = _domain_of(REFERENCE, domains)
     there = REFERENCE in domains or any(root == other for _, other in edges)
     return root if there or not domains else domains[min(domains)]
@@ -110,7 +114,7 @@ def _described(ranks: Sequence[SampledRank], clocks: Mapping[int, Alignment], ex
 
 
 def _domains(ranks: Sequence[SampledRank]) -> dict[int, Domain]:
-    """Hosts, without the ranks whose samples say that they read another clock than their host."""
+    """Groups ranks by host, except ranks whose samples show that they read another clock than their host."""
     hosts = {rank.rank: rank.host for rank in ranks}
     domains: dict[int, Domain] = {
         rank.rank: ("rank", rank.rank) if rank.host is None or _contradicts(rank, hosts) else ("host", rank.host)
@@ -128,7 +132,7 @@ def _contradicts(rank: SampledRank, hosts: Mapping[int, Hashable]) -> bool:
 
 def _pairs(ranks: Sequence[SampledRank],
            domains: Mapping[int, Domain]) -> dict[tuple[Domain, Domain], list[SampledRank]]:
-    """Which ranks of a clock asked which other clock."""
+    """Returns for each clock and each other clock the ranks that asked."""
     asked: dict[tuple[Domain, Domain], list[SampledRank]] = defaultdict(list)
     for rank in ranks:
         for other in {_domain_of(sample.peer, domains) for sample in rank.answered} - {domains[rank.rank]}:
@@ -137,11 +141,11 @@ def _pairs(ranks: Sequence[SampledRank],
 
 
 def _domain_of(peer: int, domains: Mapping[int, Domain]) -> Domain:
-    return domains.get(peer, ("rank", peer))  # a peer that left nothing stands for itself
+    return domains.get(peer, ("rank", peer))  # a peer that left no data stands for itself
 
 
 def _line(members: Sequence[SampledRank], domains: Mapping[int, Domain], other: Domain) -> Fit:
-    """All samples of ranks that read one clock; it has to hold whenever one of them was recorded."""
+    """Fits a line to all samples of ranks that read one clock; it has to hold whenever one of them was recorded."""
     times = [sample.at_ns for member in members for sample in member.samples]
     used = [sample for member in members for sample in member.answered if _domain_of(sample.peer, domains) == other]
     return fit_line([sample.lower for sample in used], [sample.upper for sample in used],

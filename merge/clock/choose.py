@@ -1,6 +1,6 @@
 """Chooses how the ranks of a run are brought to one clock, and checks the result against its collectives.
 
-What ranks recorded of their clocks comes first, before any collective is looked at.
+What ranks recorded about their clocks is used first, before any collective.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     import polars as pl
 
 _TOLD: list[bool] = [False]
-"""The last one counts. A command asks for hosts in many places, some of them in threads of their own."""
+"""Whether `on_one_host` applies; the last value counts. Not per thread: commands ask for hosts in several threads."""
 
 
 def needs_collectives(run: Run, recorded: Clock, align: Align) -> bool:
-    """True where the clock is estimated from collectives or checked against them.
+    """Returns True if the clock is estimated from collectives or checked against them.
 
-    Traces of other programs would have to be read once more for that, so it is done only where nothing else helps, or
-    where a user says that their clocks are one.
+    Traces of other programs would have to be read once more for that. So this is done only if nothing else helps, or if
+    a user states that their clocks are one.
     """
     return run.kind == "distprof" or align == "collectives" or (
         align != "none" and (recorded.method != "shared" or is_told()))
 
 
 def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame | None) -> Clock:
-    """The clock of a run.
+    """Returns the clock of a run.
 
     Args:
-        run: Its ranks.
+        run: The run with its ranks.
         recorded: See `recorded_clock`.
-        align: `auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing.
-        matched: Rows as `match` gives them; looked at only where `needs_collectives`.
+        align: `auto` uses samples, or collectives if samples do not join all ranks; `none` shifts nothing.
+        matched: Rows as returned by `match`; used only if `needs_collectives`.
     """
     if matched is None or not needs_collectives(run, recorded, align):
         clock = _with_devices(run, recorded if recorded.method == "shared" else unaligned(recorded))
@@ -66,7 +66,7 @@ def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame 
 
 
 def _with_devices(run: Run, clock: Clock) -> Clock:
-    """With how well each rank knows the times of its device."""
+    """Adds how exactly each rank knows the times of its device."""
     known = {rank.number: rank.recorded.device_clock_ns for rank in run.ranks if rank.recorded is not None}
     if not any(known.values()):
         return clock
@@ -75,14 +75,14 @@ def _with_devices(run: Run, clock: Clock) -> Clock:
 
 
 def unaligned(clock: Clock) -> Clock:
-    """The clock that leaves every time as its rank has it."""
+    """Returns the clock that leaves all times unchanged."""
     return replace(clock, method="none", reason="asked", excess_ns=0, ranks={
         rank: Alignment(clock=known.clock) for rank, known in clock.ranks.items()})
 
 
 @contextmanager
 def on_one_host() -> Iterator[None]:
-    """Ranks whose kernels are not known are taken for ranks of one host in here; of the whole process."""
+    """Within this context, ranks whose kernels are unknown count as ranks of one host, in the whole process."""
     _TOLD.append(True)
     try:
         yield
@@ -91,7 +91,7 @@ def on_one_host() -> Iterator[None]:
 
 
 def recorded_clock(run: Run) -> Clock:
-    """Ranks of one host share a clock; samples join the others where there are some."""
+    """Returns the clock from what ranks recorded: ranks of one host share a clock, samples join the others, if any."""
     set_by_ns = max((_set_by_ns(_pairs(rank)) for rank in run.ranks), default=0)
     if len(run.ranks) == 1:
         return Clock(method="shared", num_hosts=1, set_by_ns=set_by_ns,
@@ -100,23 +100,23 @@ def recorded_clock(run: Run) -> Clock:
 
 
 def is_told() -> bool:
-    """Whether that is so here."""
+    """Returns whether `on_one_host` applies."""
     return _TOLD[-1]
 
 
 def runs_as_told(paths: Iterable[str | os.PathLike[str]]) -> str:
-    """Paths of runs as arguments of a command that compares times of ranks: as they are read and compared here."""
+    """Formats paths of runs as arguments of a command that reads them and compares their times as is done here."""
     unit = told_unit()
     return f"{'--same-host ' if is_told() else ''}{f'--time-unit {unit} ' if unit else ''}{quoted_all(paths)}"
 
 
 def hosts_of(run: Run) -> dict[int, Hashable]:
-    """What is equal on ranks that share a kernel, by rank; None where that is not known."""
+    """Returns rank -> a value that is equal for ranks that share a kernel; None if not known."""
     return {rank.number: _host(rank) for rank in run.ranks}
 
 
 def _host(rank: Rank) -> Hashable:
-    """A trace of another program has the name of its host only; of containers, names differ on one host."""
+    """Returns the host. Traces of other programs only have its name; names of containers may differ on one host."""
     boot_id = rank.recorded.boot_id if rank.recorded is not None else ""
     is_name = bool(rank.host) and not rank.host.startswith("localhost")
     if not boot_id and _TOLD[-1]:
@@ -134,15 +134,16 @@ def _pairs(rank: Rank) -> Sequence[ClockPair]:
 
 
 def _set_by_ns(pairs: Sequence[ClockPair]) -> int:
-    """How far the wall clock was moved against the one that is never set."""
+    """Returns how far the wall clock moved relative to the monotonic clock."""
     gaps = [pair.realtime_ns - pair.monotonic_ns for pair in pairs]
     return max(gaps) - min(gaps) if gaps else 0
 
 
 def stepped_by_ns(pairs: Sequence[ClockPair]) -> int:
-    """How far the wall clock was set at once. A steady drift does not count: samples of clocks show it themselves.
+    """Returns how far the wall clock was set at once. A steady drift does not count, because samples show it.
 
-    Against the line from the first reading to the last, a step shows but for the share of the time in which it fell.
+    Relative to the line from the first reading to the last, a step is visible except for the fraction of the time in
+    which it occurred.
     """
     most = _set_by_ns(pairs)
     if len(pairs) < 3:

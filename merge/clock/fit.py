@@ -1,7 +1,7 @@
 """Fits the line between two clocks into bounds on their difference.
 
-Every bound is one that the true difference cannot break, so the lines that keep all of them (a convex set) hold the
-truth; how far they lie apart is the uncertainty.
+The true difference keeps all bounds. So it is among the lines that keep all of them (a convex set), and the extent of
+this set is the uncertainty.
 """
 
 from __future__ import annotations
@@ -16,39 +16,41 @@ from distprof.arrays import Floats, Integers
 from distprof.merge.clock.model import Alignment, RankClock
 
 MAX_DRIFT_PPM = 1000.0
-"""No two clocks differ by more: quartz by 100, and what slews a clock (adjtimex) does it with 500 at most."""
+"""Two clocks differ by at most this drift: quartz by 100 ppm, and slewing (adjtimex) adds at most 500 ppm."""
 NS_PER_S_PER_PPM = 1000.0
 MAX_PAIRS_OF = 400
-"""Points that Theil-Sen pairs up; more are thinned out evenly."""
+"""Number of points that Theil-Sen pairs up; more are thinned out evenly."""
 
 Bound = tuple[int, int]
-"""A time on the clock that is to be corrected, and what must be added to it at least, or at most; ns."""
+"""A time on the clock to be corrected, and the least (or largest) offset to be added to it; ns."""
 Bounds = Sequence[Bound] | Integers
-"""Bounds one after the other; as an array, a row each."""
+"""A sequence of bounds; as an array, one row each."""
 MOST_LOOPED = 64
+"""Points are thinned out before their hull is computed if there are more than this."""
 WORTH = 0.05
-"""Share of points that one more round of thinning has to take away."""
+"""Another round of thinning has to remove at least this fraction of the points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A line and its worst error."""
+    """A line and its error bound."""
 
     line: RankClock
     uncertainty_ns: int
-    """Within the window."""
+    """Error bound of the line within the window."""
     drift_uncertainty_ppm: float
     excess_ns: int
-    """By how much the bounds had to give way so that a line could pass; 0 where they fit together."""
+    """How much the bounds had to be relaxed for a line to pass; 0 if they are consistent."""
 
     window: tuple[int, int] = (0, 0)
 
     def widened(self, more_ns: int) -> Fit:
-        """The same line, less sure."""
+        """Returns the same line with a larger uncertainty."""
         return replace(self, uncertainty_ns=self.uncertainty_ns + more_ns)
 
     def through(self, peer: Alignment, *, number: int) -> Alignment:
-        """Over the peer's own line to the common clock; errors add up. `number` is that of the new clock."""
+        """Composes the line with the peer's line to the common clock; errors add up. `number` is that of the new
+        clock."""
         behind_ns = (peer.uncertainty_ns or 0) + self._outside_ns(peer)
         return Alignment(line=self.line.then(peer.line), clock=number, window=self.window,
                          uncertainty_ns=self.uncertainty_ns + behind_ns + math.ceil(behind_ns * MAX_DRIFT_PPM * 1e-6),
@@ -56,7 +58,7 @@ class Fit:
 
 
     def _outside_ns(self, peer: Alignment) -> int:
-        """What the peer's line may be wrong by more where this one's window goes beyond the peer's."""
+        """Returns the additional error of the peer's line where this window extends beyond the peer's."""
         if peer.window is None:
             return 0
         begin, end = (self.line.shift(at_ns) for at_ns in self.window)
@@ -65,17 +67,17 @@ class Fit:
 
 
 def fit_line(lower: Bounds, upper: Bounds, *, window: tuple[int, int], points: Bounds = ()) -> Fit:
-    """The line between two clocks.
+    """Fits the line between two clocks.
 
     Args:
-        lower: At these times at least that much is to be added.
-        upper: And at most that much.
+        lower: Least offsets at some times.
+        upper: Largest offsets at some times.
         window: First and last time for which the uncertainty has to hold.
-        points: Guesses of the difference; the line follows them (Theil-Sen) as far as the bounds allow. Without
-            them it runs in the middle of what is possible.
+        points: Estimated offsets; the line follows them (Theil-Sen) as far as the bounds allow. Without points it is in
+            the middle of what is possible.
 
     Raises:
-        ValueError: One side has no bound.
+        ValueError: There is no lower, or no upper bound.
     """
     if not len(lower) or not len(upper):
         raise ValueError("expected bounds on both sides")
@@ -92,25 +94,25 @@ def fit_line(lower: Bounds, upper: Bounds, *, window: tuple[int, int], points: B
     drift = (wanted[1] - wanted[0]) / times[1] / NS_PER_S_PER_PPM if times[1] > 0 else 0.0
     slowest, fastest = (float(corridor.drifts[end]) / NS_PER_S_PER_PPM for end in (0, -1))
     return Fit(line=RankClock(offset_ns=base + round(wanted[0]), drift_ppm=drift, reference_ns=begin),
-               uncertainty_ns=math.ceil(worst + 2 * corridor.excess) + 2,  # whole ns at both ends
+               uncertainty_ns=math.ceil(worst + 2 * corridor.excess) + 2,  # 2 for rounding to whole ns at both ends
                drift_uncertainty_ppm=max(fastest - drift, drift - slowest, 0.0), excess_ns=math.ceil(corridor.excess),
                window=window)
 
 
 def _local(bounds: Bounds, begin: int, base: int) -> Floats:
-    """Seconds since `begin` and ns above `base`: small enough for doubles."""
+    """Converts to seconds since `begin` and ns above `base`, which are small enough for doubles."""
     whole = np.asarray(bounds, np.int64)
     return np.stack([(whole[:, 0] - begin) / 1e9, (whole[:, 1] - base).astype(np.float64)], axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Corridor:
-    """All lines that pass between the bounds."""
+    """All lines between the bounds."""
 
     lower: Floats
     upper: Floats
     drifts: Floats
-    """Drifts, ns/s, between which everything is linear, from the smallest to the largest that is possible."""
+    """Breakpoints of the drift, ns/s, from the smallest to the largest possible one; all is linear in between."""
     excess: float
 
     @classmethod
@@ -124,13 +126,13 @@ class _Corridor:
                    excess=excess)
 
     def extent(self, time: float) -> tuple[float, float]:
-        """The lowest and the highest line at a time."""
+        """Returns the lowest and the highest value of the lines at a time."""
         low = (self.lower[:, 1, None] + np.outer(time - self.lower[:, 0], self.drifts)).max(axis=0)
         high = (self.upper[:, 1, None] + np.outer(time - self.upper[:, 0], self.drifts)).min(axis=0)
         return float(low.min()), float(high.max())
 
     def nearest(self, slope: float, start: float) -> tuple[float, float]:
-        """A line as it is, or the next one that is possible."""
+        """Returns the line itself, or the nearest possible one."""
         slope = min(max(slope, float(self.drifts[0])), float(self.drifts[-1]))
         low = float((self.lower[:, 1] - self.lower[:, 0] * slope).max())
         high = float((self.upper[:, 1] - self.upper[:, 0] * slope).min())
@@ -138,16 +140,16 @@ class _Corridor:
 
 
 def _room(lower: Floats, upper: Floats, drifts: Floats) -> Floats:
-    """How far a line of each drift can be moved up and down; concave in the drift."""
+    """Returns how far a line of each drift can be moved up and down; concave in the drift."""
     low = (lower[:, 1, None] - np.outer(lower[:, 0], drifts)).max(axis=0)
     high = (upper[:, 1, None] - np.outer(upper[:, 0], drifts)).min(axis=0)
     return np.asarray(high - low)
 
 
 def _possible(drifts: Floats, room: Floats) -> Floats:
-    """The drifts with room, and those between them and the next at which it ends."""
+    """Returns the drifts with room, and the drifts at both ends at which room becomes zero."""
     inside = np.flatnonzero(room >= 0)
-    if not len(inside):  # rounding: the one with the most room
+    if not len(inside):  # due to rounding; take the one with the most room
         return drifts[[int(room.argmax())]]
     first, last = int(inside[0]), int(inside[-1])
     ends = [_zero(drifts, room, first, first - 1)] if first else []
@@ -165,7 +167,7 @@ def _slopes(hull: Floats) -> Floats:
 
 
 def _hull(points: Floats, *, sign: int) -> Floats:
-    """The points that a line above (sign 1) or below (-1) all of them can touch, by time; times are different."""
+    """Returns the upper (sign 1) or lower (-1) convex hull, with unique times, by Andrew's monotone chain."""
     order = np.argsort(points[:, 0], kind="stable")
     times = points[order, 0]
     first = np.flatnonzero(np.append(True, np.diff(times) > 0))
@@ -179,7 +181,7 @@ def _hull(points: Floats, *, sign: int) -> Floats:
 
 
 def _thinned(time: Floats, value: Floats, sign: int) -> tuple[list[float], list[float]]:
-    """Without most of those that lie behind the line between their neighbours: of thousands, few are left."""
+    """Removes most points below (sign 1) or above (-1) the line between their neighbours: of thousands, few remain."""
     while len(time) > MOST_LOOPED:
         run, rise = np.diff(time), np.diff(value)
         turn = run[:-1] * rise[1:] - rise[:-1] * run[1:]
@@ -191,12 +193,12 @@ def _thinned(time: Floats, value: Floats, sign: int) -> tuple[list[float], list[
 
 
 def _turn(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> float:
-    """Positive where the way over three points turns left."""
+    """Returns the cross product of two segments: positive if the path over three points turns left."""
     return (two[0] - one[0]) * (three[1] - one[1]) - (two[1] - one[1]) * (three[0] - one[0])
 
 
 def _theil_sen(points: Floats) -> tuple[float, float]:
-    """The median of the slopes of all pairs, and the start that leaves as many points above as below.
+    """Returns the Theil-Sen line: the median slope of all pairs, and the start with as many points above as below.
 
     Sen, Journal of the American Statistical Association 63, 1968.
     """
@@ -207,6 +209,6 @@ def _theil_sen(points: Floats) -> tuple[float, float]:
     slope = float(np.median(slopes)) if len(slopes) else 0.0
     start = float(np.median(points[:, 1] - slope * points[:, 0]))
     scatter = float(np.median(np.abs(points[:, 1] - slope * points[:, 0] - start)))
-    if abs(slope) * float(np.ptp(points[:, 0])) <= 2 * scatter:  # too short a time to tell a drift from noise
+    if abs(slope) * float(np.ptp(points[:, 0])) <= 2 * scatter:  # the time is too short to tell a drift from noise
         return 0.0, float(np.median(points[:, 1]))
     return slope, start

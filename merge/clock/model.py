@@ -1,4 +1,4 @@
-"""The clock of a run: the line from each rank's clock to that of rank 0, and how sure it is."""
+"""The clock of a run: the line from each rank's clock to that of rank 0, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ if TYPE_CHECKING:
     import polars as pl
 
 Align = Literal["auto", "samples", "collectives", "none"]
-"""`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
+"""`auto` uses samples, or collectives if samples do not join all ranks; `none` shifts nothing."""
 Method = Literal["shared", "samples", "collectives", "none"]
-"""shared: the ranks read one clock; samples: they asked each other; collectives: estimated from when those ended."""
+"""shared: the ranks read one clock; samples: they asked each other; collectives: estimated from the ends of
+collectives."""
 Nanoseconds = Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClock:
-    """A line from a rank's clock to the common one; whole nanoseconds, exact at the size of epoch times."""
+    """A line from a rank's clock to the common one, in whole nanoseconds; exact for times since the epoch."""
 
     offset_ns: int = 0
-    """To be added at `reference_ns`."""
+    """Offset to be added to the rank's time at `reference_ns`."""
     drift_ppm: float = 0.0
-    """By how much the offset grows: 1 ppm is 1 us a second."""
+    """Growth of the offset: 1 ppm is 1 us per second."""
     reference_ns: int = 0
-    """Ns since the epoch, the rank's clock."""
+    """Time on the rank's clock, ns since the epoch."""
 
     def shift(self, at_ns: int) -> int:
-        """A time of the rank on the common clock. Never turns the order of two times."""
+        """Converts a time of the rank to the common clock. The order of two times never changes."""
         return at_ns + self.offset_ns + round((at_ns - self.reference_ns) * (self.drift_ppm * 1e-6))
 
     def to_common(self, at_ns: Any) -> Any:
-        """`shift` of an int64 array of times."""
+        """Converts an int64 array of times like `shift`."""
         if not self.drift_ppm:
             return at_ns + self.offset_ns
         return at_ns + self.offset_ns + np.rint((at_ns - self.reference_ns) * (self.drift_ppm * 1e-6)).astype(np.int64)
 
     def to_own(self, at_ns: int) -> int:
-        """A time of the common clock on the rank's, to a nanosecond or so."""
+        """Converts a time of the common clock to the rank's clock, to about a nanosecond."""
         slope = self.drift_ppm * 1e-6
         return at_ns - self.offset_ns - round((at_ns - self.offset_ns - self.reference_ns) * slope / (1 + slope))
 
     def then(self, other: RankClock) -> RankClock:
-        """The line to a peer, then the peer's own: one line for both."""
+        """Composes the line to a peer with the peer's own line."""
         there_ns = self.reference_ns + self.offset_ns
         slope = (1 + self.drift_ppm * 1e-6) * (1 + other.drift_ppm * 1e-6) - 1
         return RankClock(offset_ns=other.shift(there_ns) - self.reference_ns, drift_ppm=slope * 1e6,
@@ -58,105 +59,105 @@ class RankClock:
 
 
 UNSHIFTED = RankClock()
-"""Leaves times as they are."""
+"""Leaves times unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """What is known of one rank's clock."""
+    """What is known about one rank's clock."""
 
     line: RankClock = UNSHIFTED
     uncertainty_ns: int | None = None
-    """The true offset differs by this at most while the rank was recorded; None: not known, and nothing is shifted."""
+    """Bound of the error of the offset while the rank was recorded; None if not known (then nothing is shifted)."""
     drift_uncertainty_ppm: float | None = None
     window: tuple[int, int] | None = None
-    """First and last time, on the rank's clock, for which the uncertainty holds; None: always."""
+    """First and last time, on the rank's clock, for which the uncertainty holds; None if it always does."""
     clock: int = 0
-    """Ranks with the same number read the same clock; 0 is that of rank 0."""
+    """Ranks with the same number read the same clock; 0 is that of the reference rank."""
     device_ns: int = 0
-    """By how much times that the rank's device took may differ from those of the rank's own clock, at most."""
+    """Bound of the difference between times of the rank's device and of the rank's own clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What the collectives say of the alignment; nobody leaves one before the last rank has entered it."""
+    """Check of the alignment against causality: no rank leaves a collective before the last one has entered it."""
 
     num_collectives: int
-    """Those that all ranks leave only after all have entered, with a known end."""
+    """Number of checked collectives: those that no rank leaves before all have entered, with known ends."""
     violations: int
-    """Collectives that a rank left before another entered, on the common clock."""
+    """Number of collectives that a rank left before another entered, on the common clock."""
     largest_violation_ns: int | None
-    """By how much at most; None without violations."""
+    """Largest such time; None without violations."""
     allowed_violation_ns: int
-    """What the uncertainty of two clocks explains."""
+    """The violation that the uncertainty of two clocks explains."""
     end_spread_ns: Mapping[str, int]
-    """Last minus first end of a collective, which an exact clock makes small: p50, p95, max. Empty: none has ends."""
+    """Last minus first end of a collective, small if clocks are exact: p50, p95, max. Empty without known ends."""
 
     @property
     def contradicts(self) -> bool:
-        """True where the alignment is wrong by more than it says."""
+        """True if the alignment is wrong by more than its uncertainty."""
         return (self.largest_violation_ns or 0) > self.allowed_violation_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """How the ranks of a run are brought to one clock."""
+    """How the times of all ranks are brought to one clock."""
 
     method: Method
     ranks: Mapping[int, Alignment]
     num_hosts: int
-    """0: estimated for ranks whose hosts are unknown."""
+    """Number of hosts; 0 if the clock was estimated for ranks whose hosts are unknown."""
     num_samples: int = 0
-    """Comparisons of two clocks that it rests on."""
+    """Number of comparisons of two clocks that it is based on."""
     num_collectives: int = 0
-    """Collectives that it was estimated from."""
+    """Number of collectives that it was estimated from."""
     reason: ClockReason | None = None
-    """Why ranks are not aligned; None where all are."""
+    """Why ranks are not aligned; None if all are."""
     excess_ns: int = 0
-    """By how much what was measured contradicts clocks of constant drift."""
+    """How much measurements contradict clocks of constant drift, at most."""
     set_by_ns: int = 0
     """How far the wall clock of a rank was set while it was recorded, at most."""
     check: Check | None = None
 
     @property
     def unchecked(self) -> Check:
-        """What no collective at all says."""
+        """The check if there are no collectives at all."""
         return Check(num_collectives=0, violations=0, largest_violation_ns=None, end_spread_ns={},
                      allowed_violation_ns=self.pair_uncertainty_ns(self.known_ranks) or 0)
 
     @property
     def aligned(self) -> bool:
-        """True where every rank is on the common clock, as far as `uncertainty_ns` says."""
+        """True if every rank is on the common clock, within `uncertainty_ns`."""
         return all(rank.uncertainty_ns is not None for rank in self.ranks.values())
 
     @property
     def num_clocks(self) -> int:
-        """How many different clocks the ranks read."""
+        """Number of different clocks that the ranks read."""
         return len({rank.clock for rank in self.ranks.values()})
 
     @property
     def compares_exactly(self) -> bool:
-        """True where times of ranks are all by one clock."""
+        """True if all times of ranks are from one clock."""
         return self.num_clocks == 1 and not any(one.device_ns for one in self.ranks.values())
 
     @property
     def uncertainty_ns(self) -> int | None:
-        """That of the worst rank; None where one is not aligned."""
+        """Uncertainty of the worst rank; None if a rank is not aligned."""
         known = [rank.uncertainty_ns for rank in self.ranks.values() if rank.uncertainty_ns is not None]
         return max(known, default=None) if self.aligned else None
 
     @property
     def known_ranks(self) -> list[int]:
-        """Those that are on the common clock."""
+        """Ranks that are on the common clock."""
         return [number for number, rank in self.ranks.items() if rank.uncertainty_ns is not None]
 
     def pair_uncertainty_ns(self, ranks: Collection[int] | None = None) -> int | None:
-        """By how much times of two of these ranks, or of any two, may be wrong against each other.
+        """Returns the error bound of the difference of times of two of these ranks, or of any two.
 
-        Ranks that read one clock are wrong together, so that their times compare exactly, but for those of devices.
+        Ranks that read one clock share its error, so that their times compare exactly, except times of devices.
 
         Returns:
-            ns; 0 where all read one clock, None where clocks were never compared.
+            ns; 0 if all read one clock, None if clocks were never compared.
         """
         known = [self.ranks[rank] for rank in (self.ranks if ranks is None else ranks) if rank in self.ranks]
         of_devices = sum(sorted(one.device_ns for one in known)[-2:]) if len(known) > 1 else 0
@@ -171,20 +172,20 @@ class Clock:
 
     @property
     def ends_apart_ns(self) -> int | None:
-        """How far apart ranks leave a collective (95 %), where clocks are estimated from that; else None.
+        """How far apart ranks leave a collective (95th percentile), if clocks are estimated from that; else None.
 
-        Kernels of a collective end together on all devices, within microseconds, however long they take: by that their
+        Kernels of a collective end within microseconds of each other on all devices, however long they take. So their
         clocks are known better than by the bounds, which are as wide as a collective.
         """
         apart = self.check.end_spread_ns.get("p95") if self.check is not None else None
         return apart if self.method == "collectives" and self.aligned else None
 
     def line(self, rank: int) -> RankClock:
-        """What brings a rank's times to the common clock; those of a rank that is not aligned stay."""
+        """Returns the line from a rank's clock to the common clock; an unaligned rank's line changes nothing."""
         return self.ranks[rank].line
 
     def to_common_ns(self, ranks: npt.ArrayLike, at_ns: npt.ArrayLike) -> Nanoseconds:
-        """`RankClock.shift` of many times.
+        """Converts many times like `RankClock.shift`.
 
         Args:
             ranks: The rank of each time, or one rank for all.
@@ -195,7 +196,7 @@ class Clock:
 
     @classmethod
     def of_summary(cls, clock: Mapping[str, Any]) -> Clock:
-        """The clock of a merge by its `clock` in summary.json, for times that are on it already."""
+        """Returns the clock of a merge from its `clock` in summary.json, for times that are already converted."""
         return cls(method=clock["method"], reason=clock["reason"], num_samples=clock["num_samples"],
                    num_collectives=clock["num_collectives"], num_hosts=clock["num_hosts"],
                    excess_ns=clock["excess_ns"], set_by_ns=clock["set_by_ns"], ranks={
@@ -204,7 +205,7 @@ class Clock:
                        for one in clock["ranks"]})
 
     def to_json(self) -> dict[str, Any]:
-        """`clock` of summary.json."""
+        """Returns `clock` of summary.json."""
         check = self.check
         return {
             "method": self.method,
@@ -234,7 +235,7 @@ def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
 
 
 class RankClocks:
-    """The clocks of some ranks as arrays, by their index."""
+    """The clocks of some ranks as arrays, by index."""
 
     def __init__(self, clock: Clock, ranks: Integers) -> None:
         self._clock = clock
@@ -245,15 +246,16 @@ class RankClocks:
         self._unsure = dict[int, int | None]()
 
     def common_ns(self, index: Array, own_ns: Integers) -> Integers:
-        """Times of ranks, by index and of a shape that goes with `own_ns`, on the common clock."""
+        """Converts times to the common clock. `index` has the ranks' indices, in a shape that broadcasts with
+        `own_ns`."""
         drifted = np.rint((own_ns - self._reference[index]) * self._slope[index]).astype(np.int64)
         return np.where(own_ns == NO_INTEGER, NO_INTEGER, own_ns + self._offset[index] + drifted)
 
     def uncertainty_ns(self, numbers: Array, members: Integers) -> Integers:
-        """By how much two times of each meeting may be wrong against each other; below 0 where it is not known.
+        """Returns the error bound of the difference of two times in each meeting; negative if not known.
 
         Args:
-            numbers: Of the meetings that are asked for.
+            numbers: Numbers of the meetings.
             members: Ranks of each; shape (numbers, members).
         """
         if self._clock.compares_exactly:
@@ -266,8 +268,8 @@ class RankClocks:
 
 
 def on_common_clock(clock: Clock, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """The rows with these columns, each of its rank's clock, on the common clock; null stays null."""
-    import polars as pl  # takes its time, and a merge of traces shifts no tables
+    """Converts these columns from the clocks of the rows' ranks to the common clock; null stays null."""
+    import polars as pl  # slow to import, and a merge of traces shifts no tables
 
     ranks = frame["rank"].to_numpy()
     return frame.with_columns(

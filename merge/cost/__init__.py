@@ -1,1 +1,1 @@
-"""What collectives cost: waiting, transfer, bandwidth, bytes between ranks."""
+"""Costs of collectives: waiting, transfer, bandwidth, and bytes between ranks."""

@@ -1,4 +1,4 @@
-"""Narrows collectives to the op, group and step that a user asks for, and names groups."""
+"""Selects the collectives of the op, group and step that a user asks for, and names groups."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from distprof.merge.run.group_ranks import with_lists
 from distprof.units import spans
 
 LISTED = 8
-"""Names that an error lists."""
+"""Number of names that an error lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What `distprof comms` is narrowed to; None: all."""
+    """Which collectives `distprof comms` shows; None means all."""
 
     op: str | None = None
     group: str | None = None
-    """Name or description of a process group, or both with its ranks, as they are printed."""
+    """Name or description of a process group, or both with its ranks, as printed."""
     step: int | None = None
 
     @property
     def is_of_some(self) -> bool:
-        """True where not all collectives of a step are meant."""
+        """True if the choice may leave out collectives of a step."""
         return self.op is not None or self.group is not None
 
 
 def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
-    """The rows that are meant.
+    """Returns the chosen rows.
 
     Args:
         rows: `MERGED_COLLECTIVES`.
@@ -43,7 +43,7 @@ def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     """
     if choice.op is not None:
         _check("--op", choice.op, rows["op"].unique().drop_nulls().sort().to_list())
-        # of a send, its receive is the other side
+        # the receive of a send belongs to it
         rows = rows.filter((pl.col("op") == choice.op).any().over("collective"))
     if choice.group is not None:
         groups = group_names(rows)
@@ -61,13 +61,13 @@ def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
 
 
 def group_key() -> pl.Expr:
-    """Text that is equal for rows of one process group: its name and its members."""
+    """Returns a text that is equal for rows of one process group: its name and its members."""
     return pl.concat_str(pl.col("group").cast(pl.String).fill_null(""),
                          pl.col("group_ranks").cast(pl.String).fill_null("?"), separator="|")
 
 
 def group_names(rows: pl.DataFrame) -> dict[str, list[str]]:
-    """By group key: what a user may call the group, the way it is printed first."""
+    """Returns for each group key the names that a user may use for the group, the printed one first."""
     groups = rows.group_by(group_key().alias("key"), maintain_order=True).agg(
         pl.col("group", "group_description", "group_ranks").first())
     found = {}
@@ -78,7 +78,7 @@ def group_names(rows: pl.DataFrame) -> dict[str, list[str]]:
 
 
 def group_label(name: str | None, description: str | None, ranks: Sequence[int] | None) -> str:
-    """`mesh_tp (0-1)`: a group by its description, else its name, and its ranks."""
+    """Formats a group as `mesh_tp (0-1)`: its description, or else its name, and its ranks."""
     title = description if description and description != "undefined" else name
     members = f"({spans(sorted(ranks))})" if ranks is not None else ""
     return " ".join(filter(None, (title, members))) or "-"

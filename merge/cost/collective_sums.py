@@ -1,4 +1,4 @@
-"""Sums of collectives: by op and group, each over its ranks, by size and reach, and how many were matched."""
+"""Sums over collectives: by op and group, by size and hosts, and how many were matched."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from distprof.merge.run.group_ranks import told_of, with_lists
 
 NEEDED = ("op", "group_key", "group", "group_description", "group_ranks", "num_ranks", "size_bytes",
           "arrival_spread_ns", "wait_ns", "transfer_ns", "algbw", "busbw", "between_hosts", "unsure")
-"""Columns of `per_collective` that are looked at."""
+"""Columns of `per_collective` that `kinds` uses."""
 EACH_GROUP = 12
-"""From more lines than this on, groups with one description and size are one line."""
+"""If there would be more lines than this, groups of one description and size share a line."""
 _OF_ALL = (
     "step", "group", "group_description", "dtype", "complete", "mismatch", "matched_by", "num_ranks",
     "arrival_spread_ns", "late_rank", "end_spread_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts",
 )
-"""Columns that are equal in all rows of a collective, or nearly."""
+"""Columns that are equal, or nearly, in all rows of a collective."""
 BY_SIZE = ("op", "group_description", "num_ranks", "between_hosts", "size_bucket")
-"""What collectives are put together by; groups of one description and size are alike: the tp groups of all hosts."""
+"""Columns by which collectives are combined. Groups of one description and size are equal: the tp groups of all
+hosts."""
 BY_GROUP = ("group", "group_description", "group_ranks", "matched_by")
 
 
@@ -33,37 +34,37 @@ class CollectiveKind:
 
     op: str
     group: str
-    """Label of the group, or `64 x mesh_tp` for many that are alike."""
+    """Label of the group, or `64 x mesh_tp` for several groups that are alike."""
     num_groups: int
     ranks: list[int] | None
-    """Of the group; None for several, and where they are not known."""
+    """Ranks of the group; None for several groups, or if not known."""
     num_ranks: int | None
-    """Of one group; None where that is not known."""
+    """Number of ranks in one group; None if not known."""
     num_calls: int
     calls_per_step: float | None
-    """In one group; None where no step is known."""
+    """Calls per step in one group; None if no step is known."""
     min_bytes: int | None
-    """Input of a rank; None where it is not known. Likewise the largest one."""
+    """Smallest input of a rank, bytes; None if not known. `max_bytes` is the largest one."""
     max_bytes: int | None
     spread_median_ns: float | None
     spread_max_ns: int | None
     wait_ns: float | None
-    """A step, mean over ranks. Likewise the transfer. A call, where no step is known."""
+    """Wait per step (per call if no step is known), mean over ranks. Likewise `transfer_ns`."""
     transfer_ns: float | None
     algbw: float | None
-    """Bytes a second, median over calls."""
+    """Bytes per second, median over calls."""
     busbw: float | None
     between_hosts: bool | None
     num_unsure: int
-    """Calls whose clocks are not sure enough to show who came last."""
+    """Number of calls for which the clocks are too uncertain to show which rank came last."""
 
 
 def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
-    """Sums up; the largest waits first.
+    """Sums collectives up; largest waits first.
 
     Args:
-        collectives: `NEEDED`, as `per_collective` gives them.
-        num_steps: Steps that they lie in; 0 where these are not known.
+        collectives: `NEEDED`, as returned by `per_collective`.
+        num_steps: Number of steps that contain them; 0 if not known.
     """
     if collectives.is_empty():
         return []
@@ -106,12 +107,12 @@ def _kind(row: dict[str, Any], num_steps: int) -> CollectiveKind:
 
 
 def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row per collective, in their order.
+    """Returns a row per collective, in order.
 
-    `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` the largest input, `mean_bytes` the
-    mean one; `number` the sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times; `wait_ns`
-    and `transfer_ns` sums over ranks, null where no rank knows it; `longest_ns` the time of the rank that was longest
-    in it; `ranks` those that have it. `group_ranks` stays a text, see `with_lists`.
+    `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` is the largest input, `mean_bytes`
+    the mean one; `number` is the sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times;
+    `wait_ns` and `transfer_ns` are sums over ranks, null if no rank knows it; `longest_ns` is the longest time of a
+    rank in it; `ranks` are the ranks that have it. `group_ranks` remains a text, see `with_lists`.
 
     Args:
         rows: `MERGED_COLLECTIVES`, sorted by collective and rank.
@@ -135,7 +136,7 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
-    """`send` for a send with its receive; that of most ranks where they differ."""
+    """Returns `send` for a send with its receive, and the op of most ranks if they differ."""
     mixed = each.filter("is_mixed", ~pl.col("is_sent"))["collective"]
     found = pl.when("is_sent").then(pl.lit("send")).otherwise("op")
     if len(mixed):
@@ -146,22 +147,23 @@ def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
 
 
 def bandwidths(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Bandwidth over collectives, as nccl-tests count it.
+    """Returns bandwidths over collectives, as nccl-tests count them.
 
-    Sizes are put together by powers of two: `size_bucket` is the largest that is not larger than the mean input of a
-    rank, in bytes; 0 for none.
+    Sizes are combined by powers of two: `size_bucket` is the largest power that is at most the mean input of a rank, in
+    bytes; 0 for no input.
 
     Args:
-        collectives: As `per_collective` gives them.
+        collectives: As returned by `per_collective`.
 
     Returns:
-        A row per `BY_SIZE`, most bytes first: collectives; how many have a bandwidth; total input bytes of a rank;
-        algbw and busbw in bytes a second: of the total, which is total size / total time, and the median and maximum.
+        A row per `BY_SIZE`, most bytes first: number of collectives; how many have a bandwidth; total input bytes of a
+        rank; algbw and busbw in bytes per second: of the total, which is total size / total time, and median and
+        maximum of busbw.
     """
     each = collectives.lazy().with_columns(bytes="mean_bytes")
     bucket = pl.when(pl.col("bytes") >= 1).then(2 ** pl.col("bytes").clip(1).log(2).floor().cast(pl.Int64)).otherwise(0)
     known = pl.col("algbw").is_not_null()
-    # of one kind sizes are proportional to input bytes, so that these weigh the harmonic mean
+    # within a kind, sizes are proportional to input bytes, so these weight the harmonic mean
     time = (pl.col("bytes") / pl.col("algbw")).filter(known).sum()
     total = pl.col("bytes").filter(known).sum()
     factor = (pl.col("busbw") / pl.col("algbw")).drop_nulls().first()
@@ -183,34 +185,34 @@ class Coverage:
     num_complete: int
     """Found on all ranks of their group, which agree."""
     num_partial: int
-    """Found on several, or on all but these do not agree."""
+    """Found on several ranks, or on all but these do not agree."""
     num_alone: int
     """Found on one rank of several."""
     num_unmatched: int
-    """Calls that were not looked for on other ranks: their group is unknown."""
+    """Calls that were not looked for on other ranks, because their group is unknown."""
     matched_by: Mapping[str, int]
-    """Collectives by how their rows were found."""
+    """Method -> number of collectives matched by it."""
     num_mismatches: int
     num_without_end: int
     """Collectives whose end is not known on some rank."""
     num_unsure: int
-    """Collectives whose clocks are not sure enough to show who came last."""
+    """Collectives for which the clocks are too uncertain to show which rank came last."""
     num_spreads: int
     """Collectives whose arrival spread is known."""
     num_disagreeing: int
-    """Collectives whose waits by clocks and by durations contradict each other."""
+    """Collectives whose waits by clocks and by durations contradict each other, on the lowest rank."""
 
     @property
     def matched_ratio(self) -> float | None:
-        """Share of collectives that are complete; None without any."""
+        """Fraction of collectives that are complete; None if there are no collectives."""
         return self.num_complete / self.num_collectives if self.num_collectives else None
 
 
 def coverage(collectives: pl.DataFrame) -> Coverage:
-    """Counts.
+    """Counts how completely collectives were found.
 
     Args:
-        collectives: As `per_collective` gives them.
+        collectives: As returned by `per_collective`.
     """
     unmatched = pl.col("matched_by").is_null()
     alone = ~pl.col("complete") & (pl.col("num_ranks") < 2) & ~unmatched
@@ -228,15 +230,15 @@ def coverage(collectives: pl.DataFrame) -> Coverage:
 
 
 def group_coverage(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Counts collectives by how far they were found on all ranks.
+    """Counts collectives by how completely they were found, per group.
 
     Args:
-        collectives: As `per_collective` gives them.
+        collectives: As returned by `per_collective`.
 
     Returns:
-        A row per `BY_GROUP` (members sorted first by their number, most first): `num_collectives`; of these `matched`
-        are whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how
-        many have a `mismatch`.
+        A row per `BY_GROUP` (largest groups first): `num_collectives`; of these, `matched` are complete and agree,
+        `partial` were found on some ranks or do not agree, `unmatched` were found on one rank only; and `mismatched`
+        have a `mismatch`.
     """
     is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
     found = collectives.group_by(BY_GROUP).agg(

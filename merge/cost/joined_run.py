@@ -1,4 +1,4 @@
-"""A run of many ranks, from the files of its hosts: its clock, its steps, and its communication measured."""
+"""A run of many ranks, read from the files of its hosts: its clock, its steps, and its measured communication."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distprof.arrays import Array
 
 SETTLES = 3
-"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
+"""From this many steps of a pass on, the first does not count: recording warms up in it, at each rank's own pace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +41,28 @@ class JoinedRun:
     steps: pl.DataFrame
     """`STEPS` of all ranks, on their own clocks."""
     calls: JoinedCalls
-    """Calls of all ranks, with times those of `seen`."""
+    """Calls of all ranks, with times for those in the steps `seen`."""
     seen: Sequence[int]
-    """Steps with a timeline, where ranks with tables have one; else those without."""
+    """Steps with a timeline, if ranks with tables have one; else those without."""
     traced: Sequence[int]
-    """Steps that count and have a timeline, where ranks with tables have one."""
+    """Steps that count and have a timeline, if ranks with tables have one."""
     arrivals: Sequence[int]
-    """Steps that count and have none."""
+    """Steps that count and have no timeline."""
     first_left_out: int | None
-    """The first traced step, where it does not count."""
+    """The first traced step, if it does not count; else None."""
     unlike: Array
-    """Meetings that are matched row by row."""
+    """Indices of meetings that are matched row by row."""
 
     @cached_property
     def measured(self) -> MeasuredMeetings:
-        """Of the steps that are seen. Numbers of meetings and texts are those of `calls`."""
+        """Measured calls of the steps `seen`. Numbers of meetings and texts are those of `calls`."""
         found = measured_meetings(self.calls, self.clock, hosts_of(self.run), self.seen, self.unlike)
-        give_back()  # polars cannot use what arrays took
+        give_back()  # polars cannot use memory that arrays have taken
         return found
 
     @cached_property
     def meetings(self) -> pl.DataFrame:
-        """What calls of each meeting have in common, in columns of `per_collective`; `ranks` are texts."""
+        """What the calls of each meeting have in common, in columns of `per_collective`; `ranks` is a text."""
         of = self.calls.meetings
         found = pl.DataFrame({
             "group": [one.group.name for one in of], "group_description": [one.group.description for one in of],
@@ -74,7 +74,7 @@ class JoinedRun:
 
     @cached_property
     def unlike_rows(self) -> pl.DataFrame:
-        """`MERGED_COLLECTIVES` of calls that are matched row by row, and of ranks in their folders alone."""
+        """`MERGED_COLLECTIVES` of calls that are matched row by row, and of ranks known only from their own tables."""
         calls, alone = self.calls, [rank.number for rank in self.run.in_folders_alone]
         ranks = {*calls.ranks[np.unique(calls.cell_rank[np.isin(calls.cell_meeting, self.unlike)])].tolist(), *alone}
         matched = match_meetings(self.run, ranks, [calls.meetings[number] for number in self.unlike], alone)
@@ -82,20 +82,20 @@ class JoinedRun:
 
     @property
     def checked_clock(self) -> Clock:
-        """Held against causality, by calls that no rank leaves before all have entered."""
+        """The clock, checked against causality by calls that no rank leaves before all have entered."""
         return replace(self.clock, check=check_of(self.measured, self.clock))
 
     @property
     def shown(self) -> Sequence[int]:
-        """Steps that means are of."""
+        """The steps over which means are taken."""
         return self.traced or self.arrivals
 
 
 def joined_run(run: Run, steps: pl.DataFrame) -> JoinedRun:
-    """Reads calls; they are measured when that is asked for.
+    """Reads calls. They are measured on demand.
 
     Args:
-        run: Opened by the files of its hosts.
+        run: A run opened by the files of its hosts.
         steps: `STEPS` of its ranks.
     """
     traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
@@ -113,7 +113,7 @@ def _settled(steps: list[int]) -> list[int]:
 
 
 def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
-    """Holds a clock against causality, by calls that no rank leaves before all have entered."""
+    """Checks a clock against causality, by calls that no rank leaves before all have entered."""
     allowed = (clock.pair_uncertainty_ns(clock.known_ranks) or 0) + 2
     each = measured.calls.lazy().filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
         spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")),
@@ -127,14 +127,14 @@ def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
 
 
 def meeting_rows(many: JoinedRun) -> pl.DataFrame:
-    """A row per call of the steps that are seen, `coded`: texts, `group_ranks` and `ranks` are categories.
+    """Returns a row per call of the steps `seen`, `coded`: texts, `group_ranks` and `ranks` are categories.
 
     Returns:
         The columns of `per_collective`.
     """
     calls, first = many.measured.calls, 0
     found = list[pl.DataFrame]()
-    for length in calls["step"].chunk_lengths():  # what is joined to several pieces would copy them all
+    for length in calls["step"].chunk_lengths():  # joining to several chunks would copy all of them
         found.append(_meeting_rows(many, calls.slice(first, length), first))
         first += length
     return pl.concat(found)
@@ -149,17 +149,15 @@ def _meeting_rows(many: JoinedRun, rows: pl.DataFrame, first: int) -> pl.DataFra
 
 
 def unlike_calls(many: JoinedRun) -> pl.DataFrame:
-    """The columns of `per_collective` of calls in meetings whose ranks did not call the same, or some of which are
-    missing: of the steps that are seen, and of others those about which ranks disagree.
-    """
+    """Returns the columns of `per_collective` for calls of the meetings `unlike`: those in the steps `seen`, and those
+    in other steps about which ranks disagree."""
     is_seen = pl.col("step").is_in(list(many.seen)) | pl.col("mismatch").is_not_null()
     return per_collective(many.unlike_rows.filter(is_seen))
 
 
 def rows_of_ranks(many: JoinedRun, ranks: Collection[int]) -> pl.DataFrame:
-    """Columns `OF_ROWS` of `MERGED_COLLECTIVES` of some ranks, of the steps that are seen; collectives are numbered as
-    `meeting_rows` does, and behind these as `unlike_calls`.
-    """
+    """Returns the columns `OF_ROWS` of `MERGED_COLLECTIVES` of some ranks in the steps `seen`. Collectives are numbered
+    as by `meeting_rows`, followed by those of `unlike_calls`."""
     calls = many.calls
     cells = np.flatnonzero(np.isin(calls.cell_rank, np.flatnonzero(np.isin(calls.ranks, list(ranks))))
                            & np.isin(calls.cell_step, many.seen) & ~np.isin(calls.cell_meeting, many.unlike))
@@ -176,7 +174,7 @@ def rows_of_ranks(many: JoinedRun, ranks: Collection[int]) -> pl.DataFrame:
 
 
 def _waiting(rows: pl.LazyFrame, waits: Sequence[int]) -> pl.LazyFrame:
-    """With the arrival of each rank, and how long it waited for the last one, as merge/cost/measures.py says."""
+    """Adds the arrival of each rank and how long it waited for the last one, as defined in merge/cost/measures.py."""
     arrival = pl.when("by_call").then("enqueue_ns").otherwise(pl.coalesce("start_ns", "enqueue_ns"))
     held = pl.col("end_ns") - pl.col("arrival_ns")
     is_known = pl.col("op").is_in(waits) & pl.col("arrival_spread_ns").is_not_null() & (held >= 0)
@@ -185,12 +183,13 @@ def _waiting(rows: pl.LazyFrame, waits: Sequence[int]) -> pl.LazyFrame:
 
 
 OF_ROWS = ("collective", "step", "rank", "arrival_ns", "end_ns", "wait_ns")
+"""Columns that `rows_of_ranks` returns."""
 _TIMES = ("enqueue_ns", "start_ns", "end_ns")
 _PLACED: dict[str, Any] = {**dict.fromkeys(("step", "place", "rank", *_TIMES), pl.Int64), "meeting": pl.Int32}
 
 
 def _placed_rows(calls: JoinedCalls, clocks: RankClocks, cells: Integers, count: int) -> pl.DataFrame:
-    """Times of cells with so many calls each, on the common clock."""
+    """Returns the times of cells with `count` calls each, on the common clock."""
     index, shape = calls.cell_rank[cells], (len(cells), count)
     of_cells = {"step": calls.cell_step[cells], "meeting": calls.cell_meeting[cells], "rank": calls.ranks[index]}
     columns = {name: np.broadcast_to(values[:, None], shape) for name, values in of_cells.items()}

@@ -1,15 +1,15 @@
-"""Counts the bytes that ranks send each other, and names what each count assumes.
+"""Counts the bytes that ranks send each other, and states what each count assumes.
 
-What a rank sends in a ring of n ranks, to the next one of its group, for an input of b bytes a rank:
+What a rank sends in a ring of n ranks to the next rank of its group, for an input of b bytes per rank:
 
-    all_reduce       2 b (n - 1) / n     it scatters sums and gathers them
+    all_reduce       2 b (n - 1) / n     a reduce-scatter and an all-gather
     reduce_scatter   b (n - 1) / n
     all_gather       b (n - 1), where b is the mean over the ranks
-    broadcast        b from each rank but the one before the root
-    reduce           b from each rank but the root
+    broadcast        b from each rank except the one before the root
+    reduce           b from each rank except the root
 
-Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. A gather goes from each
-rank to the root, a scatter from the root to each, an even share. An all_to_all goes to each rank what its splits say.
+Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. A gather sends from each
+rank to the root, a scatter from the root an even share to each rank, an all_to_all to each rank what its splits say.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from distprof.merge.run.group_ranks import SIZE, with_lists
 
 Bytes = Floats
 EXACT, EVEN, RING, STAR = "exact", "assumes an even split", "assumes a ring", "assumes a star"
+"""What a count assumes."""
 COLUMNS = {"source": pl.Int64, "target": pl.Int64, "op": pl.String, "basis": pl.String, "num_bytes": pl.Float64,
            "num_ops": pl.Int64}
 
 
 def bytes_between(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds up what ranks send each other.
+    """Sums what ranks send each other.
 
     Args:
-        rows: `MERGED_COLLECTIVES`. A rank's row says what it sends, whether the others' are there or not;
-            rows without size, group or peer are left out.
+        rows: `MERGED_COLLECTIVES`. The row of a rank says what it sends, even if those of others are missing; rows
+            without size, group or peer are left out.
 
     Returns:
-        A row per global rank `source`, `target`, op and basis: `num_bytes`, a whole number where the basis is exact,
-        and in how many ops. Bases: exact, or what it assumes: an even split, a ring, a star.
+        A row per `source`, `target` (global ranks), op and basis: `num_bytes`, a whole number if the basis is exact,
+        and the number of ops. The basis is exact, or what was assumed: an even split, a ring, a star.
     """
     parts = [_pairs(rows), *(_spread(rows, op) for op in ROWS if op.traffic in _RULES)]
     found = pl.concat([part for part in parts if len(part)] or [pl.DataFrame(schema=COLUMNS)])
@@ -51,18 +52,19 @@ UNEVEN: dict[str, Any] = {
     "group": pl.String, "group_description": pl.String, "group_ranks": pl.List(pl.Int64), "way": pl.String,
     "num_calls": pl.Int64, "imbalance": pl.Float64, "rank": pl.Int64, "num_most": pl.Int64, "num_bytes": pl.Float64,
     "mean_bytes": pl.Float64}
+"""Columns that `uneven_exchanges` returns."""
 
 
 def uneven_exchanges(rows: pl.DataFrame) -> pl.DataFrame:
-    """How unevenly all_to_alls with splits divide data among the ranks of a group, what each rank keeps included.
+    """Measures how unevenly all_to_alls with splits divide data among ranks of a group, including what each rank keeps.
 
     Args:
-        rows: `MERGED_COLLECTIVES`. Only calls whose splits are known of all ranks count.
+        rows: `MERGED_COLLECTIVES`. Only calls with known splits of all ranks count.
 
     Returns:
-        `UNEVEN`, two rows for each group. `way`: received or sent; `imbalance`: the most that a rank has in a call,
-        divided by the mean of the ranks, mean of the calls, where anything is exchanged; `rank`: the one that has the
-        most in most calls, `num_most` of `num_calls`; `num_bytes` what it has in a call, `mean_bytes` what a rank has.
+        `UNEVEN`, two rows per group. `way`: received or sent; `imbalance`: the most that a rank has in a call divided
+        by the mean over ranks, averaged over calls with data; `rank`: the rank that has the most in most calls,
+        `num_most` of `num_calls`; `num_bytes`: what it has per call; `mean_bytes`: what a rank has per call.
     """
     known = rows.filter(pl.col("op") == "all_to_all", pl.col("split_bytes").list.len() == pl.col(SIZE)).filter(
         pl.len().over("collective") == pl.col(SIZE))
@@ -78,7 +80,7 @@ def uneven_exchanges(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_ranks(each: pl.DataFrame, way: str) -> pl.DataFrame:
-    """What each rank has in each call."""
+    """Returns what each rank has in each call."""
     held = each.group_by("collective", rank=way).agg(pl.col("num_bytes").sum())
     most, mean = (getattr(pl.col("num_bytes"), what)().over("collective") for what in ("max", "mean"))
     return held.with_columns(most=most, mean=mean, is_most=pl.col("num_bytes") == most).filter(pl.col("mean") > 0)
@@ -97,14 +99,14 @@ def _of_calls(held: pl.DataFrame, way: str) -> pl.DataFrame:
 
 
 def matrix_of(between: pl.DataFrame, world_size: int) -> Bytes:
-    """Bytes from each rank (row) to each (column), of what `bytes_between` gives."""
+    """Returns the bytes from each rank (row) to each rank (column), from the result of `bytes_between`."""
     matrix = np.zeros((world_size, world_size))
     np.add.at(matrix, (between["source"].to_numpy(), between["target"].to_numpy()), between["num_bytes"].to_numpy())
     return matrix
 
 
 def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sends, and receives of which the send was not found."""
+    """Returns sends, and receives whose send was not found."""
     pairs = rows.filter(pl.col("op").is_in(["send", "recv"]), pl.col("peer").is_not_null(),
                         pl.col("size_bytes").is_not_null())
     sends = pairs.filter(pl.col("op") == "send").select(
@@ -117,7 +119,7 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _spread(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
-    """What each rank of a group sends by all ops of a kind that have one root."""
+    """Returns what each rank of a group sends in all calls of an op."""
     some = rows.filter(pl.col("op") == op.name, pl.col("size_bytes").is_not_null(), pl.col("group_ranks").is_not_null())
     if some.is_empty():
         return pl.DataFrame(schema=COLUMNS)
@@ -131,13 +133,13 @@ def _spread(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
 
 
 def _of_mean_size(rows: pl.DataFrame) -> pl.DataFrame:
-    """What comes around is from all ranks."""
+    """Replaces sizes by their mean over ranks: what a ring passes on comes from all ranks."""
     mean = rows.group_by("collective").agg(pl.col("size_bytes").mean().alias("mean"))
     return rows.join(mean, on="collective", how="left").with_columns(pl.col("mean").alias("size_bytes")).drop("mean")
 
 
 def _by_splits(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
-    """By the splits of each rank, without what it keeps."""
+    """Returns the bytes by the splits of each rank, without what it keeps."""
     if rows.is_empty():
         return pl.DataFrame(schema=COLUMNS)
     each = with_lists(rows).select(
@@ -149,7 +151,7 @@ def _by_splits(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
 
 
 def _summed(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
-    """Adds up sizes of equal groups first: there are few of them."""
+    """Sums the sizes of equal groups first, because there are few of them."""
     sums = with_lists(rows.group_by("rank", "peer", "group_ranks").agg(
         pl.col("size_bytes").sum(), pl.len().alias("count")))
     basis, sent = _RULES[op.traffic or ""]
@@ -176,7 +178,7 @@ def _around(factor: Callable[[int], float]) -> Callable[[Sequence[int], int, int
 
 
 def _from_root(members: Sequence[int], rank: int, root: int | None, size: float) -> Sent:
-    """Along the ring; the rank before the root has nobody to pass it to."""
+    """Returns what a rank sends along the ring; the rank before the root sends nothing."""
     following = _next(members, rank)
     return [] if root is None or following == root else [(following, size)]
 
@@ -208,4 +210,5 @@ _RULES: dict[str, tuple[str, Callable[[Sequence[int], int, int | None, float], S
     "root to all": (STAR, _root_to_all),
     "to each": (EVEN, _to_each),
 }
-"""`traffic` of an op -> basis, and what a rank sends to whom for an input of so many bytes."""
+"""`traffic` of an op -> basis, and a function that returns which bytes a rank sends to whom for an input of some
+size."""

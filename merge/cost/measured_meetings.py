@@ -1,7 +1,7 @@
-"""Measures calls of all ranks, as merge/cost/measures.py does rows, step by step and without an object a call.
+"""Measures calls of all ranks like merge/cost/measures.py measures rows, but step by step on arrays.
 
-Only meetings are measured so in which all ranks called the same in each step, by their fingerprints: then the k-th call
-of one is the k-th of all. The others are matched row by row.
+Only meetings are measured in which, by their fingerprints, all ranks made the same calls in each step: then the k-th
+calls of all ranks belong together. The others are matched row by row.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from distprof.merge.run.joined_calls import JoinedCalls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMeetings:
-    """Times are on the common clock."""
+    """Measured calls and shares of waits. Times are on the common clock."""
 
     calls: pl.DataFrame
-    """A row per call of a meeting in a step: `step`, `meeting`, `place` (which call of the step it is), `op`,
+    """A row per call of a meeting in a step: `step`, `meeting`, `place` (index of the call within the step), `op`,
     `dtype`, `module` and `phase` (numbers), `asynchronous`, `num_ranks`, `size_bytes`; arrivals, ends, waits and
-    bandwidths as `per_collective` has them; `bounds` where no rank leaves before all have entered; `by_call` where
-    arrivals are when ranks called, as starts are not known."""
+    bandwidths as in `per_collective`; `bounds`: no rank leaves before all have entered; `by_call`: arrivals are the
+    times of the calls, because starts are not known."""
     shares: pl.DataFrame
-    """A row per rank and step: `waiting_ratio`, the part of its waits before all had come, and `message_ratio`, the
-    part in which it waited so for messages."""
+    """A row per rank and step: `waiting_ratio`, the fraction of its waits before all ranks had come, and
+    `message_ratio`, the fraction of its waits in which it waited for messages in this way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Calls of meetings of a step with as many ranks and calls."""
+    """Calls in one step, of meetings with equal numbers of ranks and calls."""
 
     step: int
     meeting: Array
     cells: Integers
-    """Shape (meetings, ranks)."""
+    """Indices of cells; shape (meetings, ranks)."""
     first: int
-    """The first of these calls."""
+    """Index of the first of these calls within each cell."""
     count: int
 
 
 LARGEST = 1 << 19
-"""Calls of ranks that are measured at once: some 150 MB."""
+"""Number of rows (calls x ranks) that are measured at once: about 150 MB."""
 
 
 def measured_meetings(joined: JoinedCalls, clock: Clock, hosts: Mapping[int, Any],
@@ -56,11 +56,11 @@ def measured_meetings(joined: JoinedCalls, clock: Clock, hosts: Mapping[int, Any
     """Measures the calls of some steps.
 
     Args:
-        joined: Of all ranks.
-        clock: Of the run.
-        hosts: The machine of a rank; None where it is not known.
-        steps: Which.
-        odd: Meetings that are left out.
+        joined: Calls of all ranks.
+        clock: The clock of the run.
+        hosts: Rank -> its machine; None if not known.
+        steps: The steps to measure.
+        odd: Indices of meetings that are left out.
     """
     measuring = _Measuring(joined, clock, hosts, odd)
     for step in steps:
@@ -88,7 +88,7 @@ class _Measuring:
         self._calls: list[pl.DataFrame] = []
 
     def blocks(self, step: int) -> Iterator[Block]:
-        """Whole meetings of a step."""
+        """Yields blocks of the meetings of a step."""
         joined, ordered = self._joined, self._joined.cell_step[self._order]
         cells = self._order[np.searchsorted(ordered, step):np.searchsorted(ordered, step, "right")]
         cells = cells[np.lexsort((joined.cell_rank[cells], joined.cell_meeting[cells]))]
@@ -109,7 +109,7 @@ class _Measuring:
                                 count=min(most, each - begin))
 
     def measure(self, block: Block) -> None:
-        """Adds the calls of a block."""
+        """Measures the calls of a block."""
         joined, cells, index = self._joined, block.cells, self._joined.cell_rank[block.cells]
         times = self._common(block)
         enqueue, start, end = (times[name] for name in ("enqueue_ns", "start_ns", "end_ns"))
@@ -177,7 +177,7 @@ class _Measuring:
         return {name: self._clocks.common_ns(rank, values) for name, values in own.items()}
 
     def _share(self, times: Mapping[str, Integers], index: Array, last: Integers, known: Flags, message: Flags) -> None:
-        """Adds how long ranks waited, and of that before all had come."""
+        """Adds how long ranks waited, and how much of that was before all had come."""
         begin, over = times["wait_start_ns"], times["wait_end_ns"]
         there = (begin != NO_INTEGER) & (over != NO_INTEGER) & known[:, None]
         blocked = np.where(there, np.maximum(over - begin, 0), 0)
@@ -187,7 +187,7 @@ class _Measuring:
             held += np.bincount(index.reshape(-1), ns.sum(axis=2).reshape(-1), minlength=len(held))
 
     def end(self, step: int) -> None:
-        """Takes in the calls and the shares of a step."""
+        """Collects the calls and the shares of a step."""
         there = np.flatnonzero(self._blocked > 0)
         ratios = {name: held[there] / self._blocked[there] for name, held in (
             ("waiting_ratio", self._waiting), ("message_ratio", self._for_messages))}
@@ -201,13 +201,13 @@ class _Measuring:
                                        for name in SCHEMA}))
 
     def measured(self) -> MeasuredMeetings:
-        """Of the steps that were ended."""
+        """Returns the results of all collected steps."""
         return MeasuredMeetings(calls=pl.concat([pl.DataFrame(schema=SCHEMA), *self._calls]),
                                 shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
 
 
 def _frame(columns: Mapping[str, Array]) -> pl.DataFrame:
-    """With null for what is not known."""
+    """Makes a frame with nulls for unknown values."""
     found = pl.DataFrame({name: pl.Series(name, values, dtype=RAW.get(name, SCHEMA[name]))
                           for name, values in columns.items()})
     unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
@@ -218,11 +218,13 @@ def _frame(columns: Mapping[str, Array]) -> pl.DataFrame:
 
 
 TIMES = ("first_arrival_ns", "last_arrival_ns", "last_end_ns")
+"""Columns of times; `NO_INTEGER` stands for unknown values."""
 BELOW_0 = ("arrival_spread_ns", "end_spread_ns", "late_rank", "wait_ns", "transfer_ns", "longest_ns", "shortest_ns",
            "peer")
+"""Columns in which negative values stand for unknown values."""
 SHARES: dict[str, Any] = {"rank": pl.Int64, "step": pl.Int64, "waiting_ratio": pl.Float64, "message_ratio": pl.Float64}
 RAW: dict[str, Any] = dict.fromkeys(("asynchronous", "disagrees", "between_hosts"), pl.Int8)
-"""Flags that may be unknown, while they are numbers."""
+"""Flags that may be unknown (-1), while they are numbers."""
 SCHEMA: dict[str, Any] = {
     "step": pl.Int64, "place": pl.Int64, **dict.fromkeys(("meeting", "op", "dtype", "module", "phase"), pl.Int32),
     **dict.fromkeys(("num_ranks", "size_bytes", *TIMES, *BELOW_0, "num_without_end"), pl.Int64),
@@ -231,8 +233,8 @@ SCHEMA: dict[str, Any] = {
 
 
 def _arrival(start: Integers, enqueue: Integers) -> tuple[Integers, Flags]:
-    """The start where all ranks of a call have one, else the call where all have that: like with like; and whether
-    it is the call."""
+    """Returns the start if all ranks of a call have one, else the time of the call if all have that (like is compared
+    with like); and whether it is the time of the call."""
     no_start, no_enqueue = ((times == NO_INTEGER).any(axis=1)[:, None] for times in (start, enqueue))
     by_call = no_start & ~no_enqueue
     return np.where(by_call, enqueue, np.where(start != NO_INTEGER, start, enqueue)), by_call[:, 0]
@@ -244,7 +246,7 @@ def _numbers(hosts: Iterator[Any]) -> Integers:
 
 
 class _Rules:
-    """How ops are measured, by their numbers."""
+    """How ops are measured, indexed by their numbers."""
 
     def __init__(self, ops: Sequence[str]) -> None:
         rows = [COLLECTIVE_OPS.get(name) for name in ops]
@@ -255,13 +257,13 @@ class _Rules:
         self._factor = [row.bus_factor if row else None for row in rows]
 
     def bytes_of(self, op: Array, size: Floats) -> Floats:
-        """As nccl-tests count them; NaN where there are none."""
+        """Returns the bytes as nccl-tests count them; NaN if there are none."""
         known = (size >= 0).all(axis=1)
         found = np.choose(self._size[op], (size.max(axis=1), size.sum(axis=1), size.mean(axis=1)))
         return np.where(known & (found > 0), found, np.nan)
 
     def factor(self, op: Array, members: int) -> Floats:
-        """busbw / algbw."""
+        """Returns busbw / algbw."""
         share = 1 - 1 / members
         each = {"ring twice": 2 * share, "ring": share, "once": 1.0, None: np.nan}
         return np.array([each[rule] for rule in self._factor])[op]

@@ -1,4 +1,4 @@
-"""Matches and measures the collectives of many ranks part by part; gives them in pieces, in order, from files."""
+"""Matches and measures the collectives of many ranks part by part, and yields them in order, in pieces from files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distprof.merge.match.mismatches import num_mismatches
 from distprof.merge.spill import Parts
 
 ORDER = ("first_ns", "first_rank", ISSUED)
-"""What collectives are numbered by: the first arrival; of equal ones the first row of the lowest rank."""
+"""Columns by which collectives are numbered: the first arrival; of equal ones the lowest rank, then its first row."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class _Measuring:
     clock: Clock
     hosts: Mapping[int, Hashable]
     measured: Parts
-    """Rows of each part; collectives are numbered within it."""
+    """Rows of each part; collectives are numbered within the part."""
     order: list[pl.DataFrame] = field(default_factory=list)
-    """A row per collective of each part: `ORDER`, and how many rows it has."""
+    """Per part a frame with a row per collective: `ORDER`, and its number of rows."""
     certain: list[pl.DataFrame] = field(default_factory=list)
     others: list[pl.DataFrame | None] = field(default_factory=list)
-    """What they say of the clock: None where it may be wrong."""
+    """Per part what its inferred matches tell about the clock; None if they may be wrong."""
 
     num_differing: int = 0
-    """Collectives about which ranks disagree."""
+    """Number of collectives about which ranks disagree."""
 
     def add(self, matched: pl.DataFrame) -> None:
         """Measures the collectives of a part."""
@@ -50,12 +50,12 @@ class _Measuring:
 
     @property
     def check(self) -> Check:
-        """What the collectives say of the clock."""
+        """The clock, checked against all collectives."""
         others = [one for one in self.others if one is not None]
         return checked([*self.certain, *(others if len(others) == len(self.others) else ())], self.clock)
 
     def numbered(self, held_rows: int) -> pl.DataFrame:
-        """A row per collective of each part, in that order: its `number` among all, and the `piece` it belongs to."""
+        """Returns a row per collective of each part, in that order: its `number` among all, and its `piece`."""
         every = pl.concat([one.with_columns(part=pl.lit(part)) for part, one in enumerate(self.order)])
         ordered = every.with_row_index("place").sort(ORDER, nulls_last=True).with_columns(
             number=pl.int_range(pl.len(), dtype=pl.Int64),
@@ -65,13 +65,13 @@ class _Measuring:
 
 def measured_parts(rows: RowParts, clock: Clock, hosts: Mapping[int, Hashable], folder: Path) -> tuple[
         CollectivePieces, Check, int]:
-    """The merged table, what it says of the clock, and the number of collectives about which ranks disagree.
+    """Returns the merged table, the check of the clock, and the number of collectives about which ranks disagree.
 
     Args:
-        rows: Of all ranks.
-        clock: That brings them together; it was not made of collectives, and knows all ranks.
-        hosts: The machine of a rank; None or not there where it is not known.
-        folder: Takes in files.
+        rows: Rows of all ranks.
+        clock: The common clock. It was not estimated from collectives and knows all ranks.
+        hosts: Rank -> its machine; None or missing if not known.
+        folder: Folder for temporary files.
     """
     measuring = _Measuring(clock=clock, hosts=hosts, measured=Parts(folder, "measured"))
     for matched in rows.matched():
@@ -89,31 +89,31 @@ def measured_parts(rows: RowParts, clock: Clock, hosts: Mapping[int, Hashable], 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivePieces:
-    """`MERGED_COLLECTIVES` in pieces of whole collectives, in their order; texts and lists of ranks are categories."""
+    """`MERGED_COLLECTIVES` in pieces of whole collectives, in order; texts and lists of ranks are categories."""
 
     frames: Iterable[pl.DataFrame]
-    """The pieces, as often as they are asked for."""
+    """The pieces; can be iterated repeatedly."""
     num_rows: int
-    """Of all pieces."""
+    """Number of rows of all pieces."""
     begins_ns: Sequence[int] = ()
     """First arrival in each piece but the first, ascending."""
     folder: Path | None = None
-    """Where files can be made of what is made of them; None: they are few enough to be held."""
+    """Folder for files that are derived from the pieces; None if the pieces are few enough to be held in memory."""
 
     @classmethod
     def held(cls, rows: pl.DataFrame) -> CollectivePieces:
-        """All in one piece."""
+        """Wraps rows as a single piece."""
         return cls(frames=(rows,), num_rows=len(rows))
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         return iter(self.frames)
 
     def where(self, kept: pl.Expr) -> CollectivePieces:
-        """The rows for which an expression is true."""
+        """Returns the rows for which an expression is true."""
         return replace(self, frames=_Where(frames=self.frames, kept=kept))
 
     def whole(self) -> pl.DataFrame:
-        """All rows, in memory."""
+        """Returns all rows, in memory."""
         return pl.concat(list(self), rechunk=True)
 
 
@@ -131,7 +131,7 @@ class PiecesOnDisk:
     """Reads pieces from files, one after the other."""
 
     parts: Parts
-    """Rows in any order, with a column for their order in a rank."""
+    """Rows in any order, with a column for their order within the rank."""
     order: Sequence[str]
 
     def __iter__(self) -> Iterator[pl.DataFrame]:

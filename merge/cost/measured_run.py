@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distprof.merge.cost.measured_parts import CollectivePieces
 
 HELD_ROWS = 1 << 16
-"""Rows of collectives that are in memory at once: 35 MB, while they are matched and measured."""
+"""Number of rows of collectives that are in memory at a time: 35 MB while they are matched and measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,16 @@ class MeasuredRun:
     """A run on one clock, and what its communication cost."""
 
     run: Run
-    """With what matching found out about it."""
+    """The run, with what matching found out about it."""
     clock: Clock
     collectives: pl.DataFrame | None
-    """`MERGED_COLLECTIVES`; None where they were not asked for, or there are too many of them to be held."""
+    """`MERGED_COLLECTIVES`; None if they were not requested, or are too many to be held."""
     parts: CollectivePieces | None = None
-    """The same in pieces, where there are too many."""
+    """The same in pieces, if they are too many; else None."""
 
     @property
     def pieces(self) -> CollectivePieces | None:
-        """`MERGED_COLLECTIVES` piece by piece, held or not; None where they were not asked for."""
+        """`MERGED_COLLECTIVES` in pieces, held or not; None if they were not requested."""
         if self.parts is not None or self.collectives is None:
             return self.parts
         from distprof.merge.cost.measured_parts import CollectivePieces
@@ -44,26 +44,25 @@ class MeasuredRun:
         return CollectivePieces.held(self.collectives)
 
     def held(self) -> MeasuredRun:
-        """The same with all collectives in memory."""
+        """Returns the same with all collectives in memory."""
         return self if self.parts is None else replace(self, collectives=self.parts.whole(), parts=None)
 
     def noting(self, problems: Iterable[Problem]) -> MeasuredRun:
-        """The same with what was found to be incomplete later."""
+        """Returns the same with problems that were found later."""
         return replace(self, run=self.run.noting(problems))
 
 
 def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, folder: Path | None = None,
                  held_rows: int | None = None) -> MeasuredRun:
-    """Reads and matches the collectives of a run at most once.
+    """Reads and matches the collectives of a run, at most once.
 
     Args:
-        run: As it was opened.
+        run: The run as it was opened.
         align: How clocks are aligned.
-        collectives: False where only the clock is wanted: traces of other programs are then not read unless the clock
-            takes it.
-        folder: For files; with it collectives of more than `held_rows` rows are not held, but given in `parts`. Where
-            clocks are not joined by samples they are: all of them say how far these are apart.
-        held_rows: Rows of collectives that are in memory at once; `HELD_ROWS` where it is not told.
+        collectives: False if only the clock is wanted: traces of other programs are then read only if it needs them.
+        folder: Folder for temporary files. If it is given, more than `held_rows` rows are not held, but returned in
+            `parts`, unless clocks have to be aligned by collectives, which needs all of them.
+        held_rows: Number of rows of collectives in memory at a time; `HELD_ROWS` if None.
     """
     recorded = recorded_clock(run)
     if folder is not None and collectives and recorded.aligned and align in ("auto", "samples"):
@@ -86,7 +85,7 @@ def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, f
 
 
 def _in_parts(run: Run, clock: Clock, folder: Path, held_rows: int) -> MeasuredRun | None:
-    """None where there are few rows, or none that can be read."""
+    """Matches and measures in parts; None if there are few rows, or none that can be read."""
     num_rows = num_collectives(run)
     if num_rows <= held_rows:
         return None
@@ -106,10 +105,10 @@ def _in_parts(run: Run, clock: Clock, folder: Path, held_rows: int) -> MeasuredR
 
 
 def differing(num_collectives: int) -> list[Problem]:
-    """What is said of collectives about which ranks disagree."""
+    """Returns the problem of collectives about which ranks disagree."""
     return [CallsDiffer(num_collectives=num_collectives)] if num_collectives else []
 
 
 def num_collectives(run: Run) -> int:
-    """Rows of collectives that the ranks recorded, as they say; 0 of other programs."""
+    """Returns the number of rows of collectives that the ranks state to have recorded; 0 for other programs."""
     return sum(rank.recorded.files.get(COLLECTIVES.file) or 0 for rank in run.ranks if rank.recorded is not None)

@@ -1,8 +1,8 @@
-"""Measures what each collective cost, and which rank the others waited for: the columns of the merged table.
+"""Measures what each collective cost and which rank the others waited for: the columns of the merged table.
 
-For a collective on the ranks r, s_r the arrival and e_r the end: A = max s_r is the last arrival, A - min s_r their
-spread, wait_r = min(max(A - s_r, 0), e_r - s_r), transfer_r = e_r - s_r - wait_r. Without a common clock: the rank that
-was shortest in it waited for nobody, so transfer = min (e_r - s_r), and the rest is waiting.
+For a collective on ranks r with arrivals s_r and ends e_r: A = max s_r is the last arrival, A - min s_r the arrival
+spread, wait_r = min(max(A - s_r, 0), e_r - s_r), transfer_r = e_r - s_r - wait_r. Without a common clock: the rank with
+the shortest time in the collective waited for nobody, so transfer = min (e_r - s_r), and the rest is waiting.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wa
             "clock_free_wait_ns", "clock_free_transfer_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts")
 """Columns that measuring adds."""
 _OF_ALL = ("last_ns", "comparable", "together", "all_held", "shortest_ns", "uncertainty_ns")
-"""What else of a collective its rows are measured by."""
+"""Further values per collective from which its rows are measured."""
 _IS_PAIR = pl.col("op").is_in(POINT_TO_POINT)
 _WAITS_FOR_ALL = pl.col("op").is_in(WAITING_FOR_ALL)
 TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+"""Columns of times, which are converted to the common clock."""
 
 
 def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
-    """Adds the columns `MEASURED`; contract.py says what they are.
+    """Adds the columns `MEASURED`; the contract (`MERGED_COLLECTIVES`) describes them.
 
-    Clocks of ranks that were not aligned are taken as they are, and everything that rests on them is `unsure`. Where a
-    collective shows that they are wrong, by a rank that left before another came, it is null.
+    Clocks of ranks that were not aligned are used unchanged, and everything that depends on them is `unsure`. If a
+    collective shows that they are wrong, because a rank left before another came, these values are null.
 
     Args:
-        rows: With the columns of `COLLECTIVES` and of `match`, sorted by `collective`, counted from 0 without a gap,
-            and rank; times on the common clock.
-        clock: How times of ranks may differ.
-        hosts: The machine of a rank; None or not there where it is not known.
+        rows: Columns of `COLLECTIVES` and of `match`, sorted by `collective` (counted from 0 without gaps) and rank;
+            times on the common clock.
+        clock: How much times of ranks may differ.
+        hosts: Rank -> its machine; None or missing if not known.
     """
     timed = rows.with_columns(_arrival(rows).alias("arrival_ns"))
     held = pl.col("end_ns") - pl.col("arrival_ns")
@@ -51,7 +52,7 @@ def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) 
 
 
 def _arrival(rows: pl.DataFrame) -> pl.Series:
-    """The start where all ranks of a collective have one, else the call where all have that: like with like."""
+    """Returns starts if all ranks of a collective have one, else calls if all have one: like is compared with like."""
     if not rows["start_ns"].null_count():
         return rows["start_ns"]
     lacks = rows.group_by("collective", maintain_order=True).agg(
@@ -78,19 +79,19 @@ def _per_collective(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _uncertainty(rows: pl.DataFrame, clock: Clock) -> pl.Series:
-    """By how much two times of a collective's ranks may be wrong against each other; null: not known."""
+    """Returns how much two times of ranks of a collective may be wrong relative to each other; null if not known."""
     name = "uncertainty_ns"
     if clock.compares_exactly:
         return pl.repeat(0, rows["collective"].n_unique(), dtype=pl.Int64, eager=True).alias(name)
     each = rows.group_by("collective", maintain_order=True).agg("rank").select(
         "rank", pl.col("rank").hash().alias("members"))
-    sets = each.unique("members", maintain_order=True)  # many collectives are of few sets of ranks
+    sets = each.unique("members", maintain_order=True)  # many collectives share few sets of ranks
     off_ns = pl.Series(name, [clock.pair_uncertainty_ns(ranks) for ranks in sets["rank"].to_list()], pl.Int64)
     return each.join(sets.select("members", off_ns), on="members", how="left", maintain_order="left")[name]
 
 
 def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Series:
-    """Null where hosts are not known, or not all ranks are there and those that are share one."""
+    """Returns whether ranks are on several hosts; null if hosts are unknown, or ranks lack and the others share one."""
     names = {host: number for number, host in enumerate(dict.fromkeys(hosts.values())) if host is not None}
     known = pl.DataFrame({"rank": list(hosts), "host": [names.get(host) for host in hosts.values()]},
                          schema={"rank": pl.Int64, "host": pl.Int64})
@@ -105,7 +106,7 @@ def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Seri
 
 
 def _without_contradicted(each: pl.DataFrame) -> pl.DataFrame:
-    """Nobody leaves before all have come: where clocks say so that nobody aligned, they say nothing."""
+    """Discards comparisons of unaligned clocks if by these clocks a rank left a collective before another one came."""
     left_before = _WAITS_FOR_ALL & pl.col("comparable") & pl.col("all_ended") & (
         pl.col("last_ns") > pl.col("first_end_ns") + pl.col("uncertainty_ns").fill_null(0))
     each = each.with_columns(left_before.alias("contradicts"))
@@ -126,7 +127,7 @@ def _clock_based() -> list[pl.Expr]:
 
 
 def _size() -> pl.Expr:
-    """Bytes as nccl-tests count them; null where there are none."""
+    """Returns the bytes as nccl-tests count them; null if there are none."""
     found = pl.col("max_bytes").cast(pl.Float64)
     for op in ROWS:
         if op.size != "max":
@@ -135,7 +136,7 @@ def _size() -> pl.Expr:
 
 
 def _bandwidth() -> list[pl.Expr]:
-    """From the last arrival to the last end; by durations where clocks are not known; of a pair to the receipt."""
+    """Returns bandwidths from the last arrival to the last end (pairs: the receipt); without clocks by durations."""
     by_clock = pl.col("last_end_ns") - pl.col("last_ns")
     known = pl.col("comparable") & pl.col("all_ended") & _WAITS_FOR_ALL
     pair = _IS_PAIR & pl.col("complete") & (pl.col("num_ranks") == 2) & pl.col("uncertainty_ns").is_not_null()
@@ -166,21 +167,21 @@ def _of_rows(joined: pl.DataFrame) -> pl.DataFrame:
         wait.alias("wait_ns"), (held - wait).alias("transfer_ns"), (held - shortest).alias("clock_free_wait_ns"),
         shortest.alias("clock_free_transfer_ns"))
     apart = (pl.col("wait_ns") - pl.col("clock_free_wait_ns")).abs()
-    # ranks may leave at different times, by about as long as the transfer takes
+    # ranks may leave at different times, which differ by about the transfer
     explained = pl.col("uncertainty_ns").fill_null(0) + pl.col("clock_free_transfer_ns")
     return found.with_columns((apart > explained).alias("disagrees"))
 
 
 def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
-    """Every collective on every rank: the columns of `MERGED_COLLECTIVES`, sorted by `collective` and rank.
+    """Measures every collective on every rank: the columns of `MERGED_COLLECTIVES`, sorted by `collective` and rank.
 
     Args:
-        matched: Rows as `match` gives them, times as the ranks have them.
-        clock: Of the run.
-        hosts: Equal on ranks of one machine; None where it is not known.
+        matched: Rows as returned by `match`, times on the clocks of the ranks.
+        clock: The clock of the run.
+        hosts: Rank -> its machine, equal for ranks of one machine; None if not known.
 
     Returns:
-        The rows on the clock of the run, collectives numbered by their first arrival.
+        The rows on the common clock, with collectives numbered by their first arrival.
     """
     return with_costs(_by_arrival(on_common_clock(clock, matched, TIMES)), clock, hosts)
 
@@ -197,10 +198,10 @@ def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def most_often_late(pieces: Iterable[pl.DataFrame]) -> int | None:
-    """The rank that came last into most collectives; None where none is known.
+    """Returns the rank that came last to most collectives; None if none is known.
 
     Args:
-        pieces: `MERGED_COLLECTIVES`.
+        pieces: Pieces of `MERGED_COLLECTIVES`.
     """
     counts = Counter[int]()
     for rows in pieces:

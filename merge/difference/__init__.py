@@ -1,1 +1,1 @@
-"""What changed between two runs, or two sets of runs, and how much of it is noise."""
+"""Finds what changed between two runs, or two sets of runs, and how much of it is noise."""

@@ -1,4 +1,4 @@
-"""What explains a change: parts of the step, modules, operators and collectives, those that explain most first."""
+"""Finds what explains a change: parts of the step, modules, operators and collectives, largest contributions first."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from distprof.merge.difference.samples import Noise, Samples, mean
 from distprof.merge.totals.step_time import middle_half
 
 ENOUGH, LARGE = 4, 0.02
-"""Items with at least such a part of the time that it takes to tell what all have in common."""
+"""A common factor is computed only from at least this many items, each with at least this share of the time."""
 MOST_OF_ALL = 0.5
-"""Part of the time from which one item is not compared with the others."""
+"""If one item has at least this share of the time, there is no common factor. Also, items with at least this share of
+the time must be near the factor."""
 NEAR = 0.15
-"""Largest difference from what all have in common of most of the time."""
+"""Largest relative deviation from the common factor at which an item is near it."""
 NEGLIGIBLE = 0.001
-"""Part of the time below which an item does not share in certainty, and changes by noise alone."""
+"""Items below this share of the time are left out: they only add noise, and tests to correct for."""
 NOTABLE = 0.005
-"""Part of the time below which a change that is certain does not come first."""
+"""A certain change below this share of the time is not listed first."""
 NUM_TABLES = 4
-"""Parts, modules, operators and collectives: p of an item holds for all of them."""
+"""Parts, modules, operators and collectives: the p-value of an item is corrected for the items of all these tables."""
 WAITS = ("exposed", "other", "data")
 """Parts in which a rank waits for something."""
 
@@ -35,34 +36,34 @@ class Row:
 
     item: Hashable
     change: Change
-    """Of its time."""
+    """Change of its time."""
     own: Change
-    """The same without what all items have in common."""
+    """The same, relative to the factor common to all items."""
     sides: Mapping[str, float]
-    """The difference, split: forward and backward of a module, waiting and moving of a collective."""
+    """The difference split by side: forward and backward of a module, waiting and moving of a collective."""
     only_in: Literal["base", "new"] | None = None
-    """The side that has it, where the other one does not."""
+    """The only side that has the item; None if both have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Items of one kind; their differences with `rest_ns` add up to `difference_ns`."""
+    """Items of one kind; their differences and `rest_ns` add up to `difference_ns`."""
 
     rows: Sequence[Row]
     common: float | None
-    """All items take so many times as long; None where few items do not tell."""
+    """Factor by which all items take longer; None if the items do not show one."""
     difference_ns: float
     rest_ns: float
 
 
 def parts_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, difference_ns: float) -> Table:
-    """Parts of the step, means of all steps.
+    """Compares parts of the step, as means of all steps.
 
     Args:
-        base: Parts, of each run.
+        base: Parts, one for each run.
         new: Likewise.
-        noise: What runs differ by.
-        difference_ns: What they explain.
+        noise: How much runs differ by themselves.
+        difference_ns: The difference that the parts explain.
     """
     names = list(dict.fromkeys(item for run in (*base, *new) for item in run.items))
     same = {name: [name] for name in names}
@@ -76,7 +77,7 @@ def parts_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, d
 
 
 def _part(name: Hashable, change: Change, only_in: Literal["base", "new"] | None) -> Row:
-    """A row; what a part took on a side that does not know it is not known."""
+    """Makes a row; the time of a part is unknown on a side that does not record it."""
     if only_in is not None:
         change = Change(base=change.base if only_in == "base" else None, new=change.new if only_in == "new" else None)
     return Row(item=name, change=change, own=change, sides={}, only_in=only_in)
@@ -86,17 +87,17 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
                 apart: Callable[[Hashable], bool] = lambda _: False, difference_ns: float | None = None,
                 step_ns: Sequence[float] | None = None,
                 counted: Mapping[str, Change] | None = None) -> Table:
-    """Items that have sides, in typical steps.
+    """Compares items that have sides, in typical steps.
 
     Args:
-        base: Times by (item, side), of each run.
+        base: Times by (item, side), one for each run.
         new: Likewise, under the names of the base.
-        noise: What runs differ by.
-        has_common: True where all items may have something in common, as a machine that is slower.
-        apart: Tells items that have nothing in common with the others, as communication.
-        difference_ns: What they explain; None: their own sum.
-        step_ns: The mean step of each run, where items are waits and vary like it.
-        counted: Of items that were also counted, how that changed: what is certain comes before noise.
+        noise: How much runs differ by themselves.
+        has_common: Whether all items may share a common factor, as on a slower machine.
+        apart: Returns whether an item does not share it, like communication.
+        difference_ns: The difference that the items explain; None: the sum of theirs.
+        step_ns: The mean step of each run, if items are waits, which vary like the step.
+        counted: For items that were also counted, the change of the count: certain changes are listed before noise.
     """
     runs = [*base, *new]
     wholes = _wholes(runs)
@@ -124,7 +125,7 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
 
 
 def _wholes(runs: Sequence[Samples]) -> dict[Hashable, list[Hashable]]:
-    """Items without their sides -> the items that these are the sum of."""
+    """Returns items without their sides -> the (item, side) keys that they are the sum of."""
     keys: list[Any] = list(dict.fromkeys(item for run in runs for item in run.items))
     found: dict[Hashable, list[Hashable]] = {}
     for key in keys:
@@ -133,23 +134,24 @@ def _wholes(runs: Sequence[Samples]) -> dict[Hashable, list[Hashable]]:
 
 
 def _other_work(items: Collection[Hashable], counted: Mapping[str, Change]) -> set[Hashable]:
-    """Items that do other work than before; none where most do, as in a wider model: that singles none out."""
+    """Returns items that do different work; none if most do, as in a wider model, because that singles none out."""
     known = {item: change for item in items if (change := counted.get(str(item))) and (change.base or change.new)}
     found = {item for item, change in known.items() if change.verdict == "changed"}
     return found if 2 * len(found) <= len(known) or len(known) < ENOUGH else set()
 
 
 def _weight(row: Row, *, does_other_work: bool = False, least_ns: float = 0.0) -> tuple[bool, bool, float]:
-    """What changed notably first, then what does other work than before; the larger difference before the smaller."""
+    """Sort key: notable changes first, then items that do different work; larger differences before smaller ones."""
     has_changed = row.own.verdict == "changed" and abs(row.own.difference or 0.0) >= least_ns
     return not has_changed, not does_other_work, -abs(row.own.difference or 0.0)
 
 
 def _common(values: Floats, num_base: int) -> tuple[float | None, Floats | None]:
-    """How many times as long all items take, of the new runs, and of each run beside the mean of the base.
+    """Returns the factor by which all items take longer in the new runs, and in each run relative to the mean of the
+    base.
 
-    The median, weighted by time, of the ratios of items: what less than half of the time does otherwise does not move
-    it. None where most of the time is not near it: then items have nothing in common.
+    It is the median, weighted by time, of the ratios of items, which is not affected by what less than half of the time
+    does. Returns None if most of the time is not near it: then items have no common factor.
     """
     usual = values[:num_base].mean(axis=0)
     weights = usual / usual.sum() if usual.sum() else usual
@@ -183,6 +185,6 @@ def _only_in(base: Sequence[Samples], new: Sequence[Samples],
 
 
 def _sides(runs: Sequence[Samples], num_base: int, keys: Sequence[Any]) -> dict[str, float]:
-    """Differences of the typical step by side."""
+    """Returns the differences of the typical step by side."""
     each = {key[-1]: [float(middle_half(run.of({key: [key]}).by_step)[0]) for run in runs] for key in keys}
     return {side: float(np.mean(found[num_base:]) - np.mean(found[:num_base])) for side, found in each.items()}

@@ -1,4 +1,4 @@
-"""The change of a quantity: by how much, how certain, and whether it is more than noise."""
+"""The change of a quantity: its size, its confidence interval, and whether it is more than noise."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from distprof.arrays import Floats
 from distprof.merge.difference.samples import Noise, Samples, Statistic, quantile, standard_errors, two_sided
 
 LEVEL = 0.01
-"""p below which something has changed; intervals hold with 1 - p."""
+"""Significance level: p below which something has changed; intervals have confidence 1 - this."""
 WIDE = 1.0
-"""Half of an interval that is wider than so many times what was measured is none."""
+"""An interval whose half width exceeds this many times the measured value is not reported."""
 UNEVEN = 0.5
-"""Standard deviation of what is divided out, as a part of it."""
+"""Standard deviation of the effect of a common factor on single items, as a share of the effect."""
 Verdict = Literal["changed", "noise", "same", "unknown", "added", "removed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Of one quantity."""
+    """Change of one quantity."""
 
     base: float | None
     new: float | None
     low: float | None = None
-    """Ends of the interval of the difference; None where nothing says how much it varies."""
+    """Ends of the confidence interval of the difference; None if its scatter is unknown."""
     high: float | None = None
     p: float | None = None
-    """Probability of a difference like this between two runs of one program."""
+    """Probability of a difference this large between two runs of one program."""
 
     @property
     def difference(self) -> float | None:
@@ -39,7 +39,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """The difference as a part of the base; None of nothing."""
+        """The difference as a share of the base; None if the base is 0 or unknown."""
         return self._of_base(self.difference)
 
     @property
@@ -55,12 +55,12 @@ class Change:
 
     @property
     def is_exact(self) -> bool:
-        """True for what is counted, not measured."""
+        """True for quantities that are counted, not measured."""
         return self.low is not None and self.low == self.high
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said."""
+        """What can be said about the change."""
         if self.base is None or self.new is None:
             return "unknown" if self.base is None and self.new is None else "added" if self.base is None else "removed"
         if self.is_exact:
@@ -77,13 +77,13 @@ class Change:
 
 
 def exact(base: float | None, new: float | None) -> Change:
-    """Of something that is counted: it differs or it does not."""
+    """Returns the change of a counted quantity, which either differs or does not."""
     difference = None if base is None or new is None else new - base
     return Change(base=base, new=new, low=difference, high=difference, p=None)
 
 
 def inverse(change: Change, of: Change | None) -> Change:
-    """Of a rate, whose error is that of the time that it is divided by."""
+    """Returns the change of a rate, whose error is that of the time in its denominator."""
     if change.difference is None or of is None or of.low_ratio is None or of.high_ratio is None or of.ratio is None:
         return replace(change, low=None, high=None, p=None)
     assert change.base is not None
@@ -94,7 +94,7 @@ def inverse(change: Change, of: Change | None) -> Change:
 
 
 def between_runs(base: Sequence[float], new: Sequence[float]) -> Change:
-    """Of a number that each run has once; of two runs nothing says how much it varies."""
+    """Returns the change of a number that each run has once; with only two runs its scatter is unknown."""
     if len(base) + len(new) <= 2:
         return Change(base=base[0], new=new[0])
     values = np.array([[value] for value in (*base, *new)])
@@ -105,17 +105,17 @@ def between_runs(base: Sequence[float], new: Sequence[float]) -> Change:
 def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statistic, noise: Noise, *,
             scales: Floats | None = None, waits: Sequence[Hashable] = (),
             step_ns: Sequence[float] | None = None, num_tables: int = 1) -> dict[Hashable, Change]:
-    """Changes of all items; intervals and p hold for all of them together.
+    """Returns the changes of all items; intervals and p are corrected for testing all of them (Bonferroni).
 
     Args:
-        base: Of each run, with the same items.
+        base: Samples of each run, with the same items.
         new: Likewise.
-        statistic: What is taken of the steps.
-        noise: What runs differ by.
-        scales: Of each run of both sides, what its times are divided by first.
+        statistic: Statistic over the steps.
+        noise: How much runs differ by themselves.
+        scales: For each run of both sides, the factor by which its times are divided first.
         waits: Items that last as long as others take: they vary like the step, not like themselves.
-        step_ns: The mean step of each run, where there are any.
-        num_tables: Tables that are shown together: intervals and p hold for the items of all.
+        step_ns: The mean step of each run, if there are such items.
+        num_tables: Number of tables shown together: the correction covers the items of all.
     """
     runs = [*base, *new]
     items, number = runs[0].items, max(len(runs[0].items), 1) * num_tables
@@ -130,7 +130,7 @@ def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statisti
             if step_ns is not None and item in waits:
                 vary[:, column] = np.maximum(vary[:, column], step_ns)
         queued = np.array(noise.by_queue)[:, None] * vary
-        # what a machine does to all items it does not do to each to the same degree
+        # a machine affects all items, but not each to the same degree
         uneven = UNEVEN * np.abs(factors - 1)[:, None] * values
         each = [standard_errors(one, statistic, run.alike) for one, run in zip(steps, runs, strict=True)]
         errors, freedom = _within_runs(each, (noise.assumed * values) ** 2 + queued ** 2 + uneven ** 2)
@@ -140,7 +140,7 @@ def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statisti
 
 
 def _between_runs(values: Floats, num_base: int) -> tuple[Floats, Floats]:
-    """Errors of the difference from the scatter of runs, with its degrees of freedom."""
+    """Returns errors of the difference from the scatter of runs, with its degrees of freedom."""
     sides = values[:num_base], values[num_base:]
     freedom = len(values) - 2
     squares = sum(((side - side.mean(axis=0)) ** 2).sum(axis=0) for side in sides)
@@ -149,12 +149,12 @@ def _between_runs(values: Floats, num_base: int) -> tuple[Floats, Floats]:
 
 
 def _within_runs(scatter: Sequence[tuple[Floats, float]], assumed: Floats) -> tuple[Floats, Floats]:
-    """Errors from those of each run, and from what runs are assumed to vary by: squares, shape (runs, items)."""
+    """Combines the errors of each run with the squares of assumed errors between runs, shape (runs, items)."""
     squares, scattered = assumed.sum(axis=0), np.zeros(assumed.shape[1])
     for errors, freedom in scatter:
         squares = squares + errors ** 2
         scattered += errors ** 4 / freedom if freedom > 0 else np.inf
-    with np.errstate(divide="ignore", invalid="ignore"):  # Welch and Satterthwaite: what is assumed is taken as known
+    with np.errstate(divide="ignore", invalid="ignore"):  # Welch-Satterthwaite: assumed errors are taken as known
         freedom_of = np.where(scattered > 0, squares ** 2 / scattered, np.inf)
     return np.sqrt(squares), np.nan_to_num(freedom_of, nan=0.0, posinf=1e9)
 
@@ -166,9 +166,9 @@ def _change(base: float, new: float, error: float, freedom: float, number: int) 
         return Change(base=base, new=new)
     beyond = abs(difference) / error if error else (math.inf if difference else 0.0)
     half = quantile(LEVEL / number, freedom) * error if error else 0.0
-    if half > WIDE * max(abs(base), abs(new)):  # few steps, or much scatter: it says nothing
+    if half > WIDE * max(abs(base), abs(new)):  # few steps, or much scatter: the interval says nothing
         return Change(base=base, new=new)
     low = difference - half
-    # what is measured here is never below 0
+    # measured values are never below 0
     return Change(base=base, new=new, low=max(low, -base) if base > 0 and new >= 0 else low, high=difference + half,
                   p=min(number * two_sided(beyond, freedom), 1.0))

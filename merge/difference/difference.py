@@ -1,4 +1,4 @@
-"""All that differs between two runs, or two sets of runs."""
+"""Computes all differences between two runs, or two sets of runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from distprof.merge.totals.step_time import LIGHT, TRACED, middle
 from distprof.merge.totals.workload import Unit
 
 UNEVEN = 0.05
-"""Difference of the parts of a step without a processor from which on times on a processor are not judged: threads that
-share cores and caches compute more slowly there as well."""
+"""Times on a processor are not judged if the share of the step without a processor differs by more than this: threads
+that share cores and caches also compute more slowly there."""
 COUNTS = ("params", "stored_params", "fwd_flops", "bwd_flops", "recompute_flops")
 """Counts of the model that are compared."""
 RATES = ("samples_per_second", "flops_per_second", "mfu")
@@ -31,28 +31,28 @@ RATES = ("samples_per_second", "flops_per_second", "mfu")
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Between the runs of two sides."""
+    """Differences between the runs of two sides."""
 
     base: Sequence[Observed]
     new: Sequence[Observed]
     given_noise: float | None = None
-    """Standard deviation between runs where they do not measure it, as a part of what is measured; None: assumed."""
+    """Relative standard deviation between runs, if they do not measure it; None: the usual value is assumed."""
 
     @property
     def runs(self) -> list[Observed]:
-        """Of both sides."""
+        """Runs of both sides."""
         return [*self.base, *self.new]
 
     @cached_property
     def noise(self) -> Noise:
-        """What runs differ by themselves."""
+        """How much runs differ by themselves."""
         base, new = ([run.queued_ratio for run in side] for side in (self.base, self.new))
         usual = BETWEEN_RUNS if all(run.is_on_devices for run in self.runs) else ON_PROCESSORS
         return Noise(assumed=usual if self.given_noise is None else self.given_noise, base_queued=base, new_queued=new)
 
     @cached_property
     def step_passes(self) -> tuple[str, ...]:
-        """The passes that step times are taken from, those that all runs have; none where no pass is in all of them."""
+        """The passes that step times are taken from: those that all runs have; empty if no pass is in all of them."""
         light = tuple(name for name in LIGHT if all(name in run.light_passes for run in self.runs))
         each = (tuple(name for name in some if all(name in run.passes for run in self.runs))
                 for some in (light, LIGHT, *TRACED))
@@ -60,36 +60,36 @@ class Difference:
 
     @property
     def num_steps(self) -> int:
-        """Steps of these that the run with the fewest has."""
+        """Number of steps in these passes in the run with the fewest."""
         return min(int(run.steps_of(self.step_passes)["step"].n_unique()) for run in self.runs)
 
     @cached_property
     def step(self) -> Change | None:
-        """The step time; None where no pass is in all runs."""
+        """Change of the step time; None if no pass is in all runs."""
         return self.of_steps("duration_ns", middle)
 
     @cached_property
     def cpu(self) -> Change | None:
-        """Time of a step for which the thread of the steps was on a processor; None where that is not known.
+        """Change of the time per step in which the thread that runs the steps was on a processor; None if unknown.
 
-        Without an interval and p where the sides were short of processors to different degrees.
+        Without an interval and p if the sides were short of processors to different degrees.
         """
         found = self.of_steps("cpu_ns")
         return found if found is None or self.shortage is None else replace(found, low=None, high=None, p=None)
 
     @cached_property
     def shortage(self) -> tuple[float, float] | None:
-        """Parts of a step for which threads had no processor on each side, where these differ by much; else None."""
+        """Share of a step in which threads had no processor, for each side, if these differ much; else None."""
         base, new = (_mean([run.queued_ratio for run in side]) for side in (self.base, self.new))
         return (base, new) if base is not None and new is not None and abs(base - new) > UNEVEN else None
 
     def of_steps(self, column: str, statistic: Statistic = mean, passes: Sequence[str] | None = None) -> Change | None:
-        """The change of a column of the steps table; None where it is not known.
+        """Returns the change of a column of the steps table; None if it is unknown.
 
         Args:
             column: Its name.
-            statistic: What is taken of the steps.
-            passes: Whose steps; None: those of step times.
+            statistic: Statistic over the steps.
+            passes: Passes whose steps are used; None: those of step times.
         """
         passes = self.step_passes if passes is None else passes
         sides = [[run.step_samples(passes, column) if passes else None for run in side] for side in (
@@ -100,7 +100,7 @@ class Difference:
         return changes(base, new, statistic, self.noise.on_core if column == "cpu_ns" else self.noise)["step"]
 
     def _of_step(self, run: Observed, samples: Samples) -> Samples:
-        """Times as parts of the step time, in place of parts of the steps in which they were measured."""
+        """Rescales times from the steps in which they were measured to the step time."""
         steps, parts = run.step_samples(self.step_passes), run.parts if self.parts_from == TRACE else run.timed_parts
         if steps is None or parts is None:
             return samples
@@ -109,14 +109,14 @@ class Difference:
 
     @cached_property
     def parts_from(self) -> str | None:
-        """trace or time: the pass that parts are from; None where no pass with parts is in all runs."""
+        """trace or time: the pass that parts come from; None if no pass with parts is in all runs."""
         if all(run.has_timeline for run in self.runs):
             return TRACE
         return TIME if all(run.timed_parts is not None for run in self.runs) else None
 
     @cached_property
     def parts(self) -> Table | None:
-        """Parts of the step, which add up to its difference with a rest."""
+        """Parts of the step, whose differences and a rest add up to that of the step."""
         if self.parts_from is None or self.step is None:
             return None
         base, new = ([self._of_step(run, found) for run in side if (
@@ -125,12 +125,12 @@ class Difference:
 
     @cached_property
     def pairing(self) -> Pairing:
-        """Modules of the base and of the new side, by the first run of each."""
+        """Pairs of modules of the base and of the new side, by the first run of each."""
         return paired(modules_in(self.base[0]), modules_in(self.new[0]))
 
     @cached_property
     def modules(self) -> Table | None:
-        """Modules, which with a rest add up to what forward and backward changed by; None without a timeline."""
+        """Modules, whose differences and a rest add up to that of forward and backward; None without a timeline."""
         if self.parts_from != TRACE or not all(run.has_modules for run in self.runs):
             return None
         names = self.pairing.to_base
@@ -142,12 +142,12 @@ class Difference:
 
     @cached_property
     def module_flops(self) -> Mapping[str, Change]:
-        """FLOPs of a step of modules that both sides have, with what lies inside, by the path in the base."""
+        """FLOPs per step of modules that both sides have, including inner modules, by the path in the base."""
         return self._of_modules(*(_module_flops(side[0]) for side in (self.base, self.new)))
 
     @cached_property
     def own_flops(self) -> Mapping[str, Change]:
-        """The same without what lies inside."""
+        """The same without inner modules."""
         return self._of_modules(*(_own(_module_flops(side[0])) for side in (self.base, self.new)))
 
     def _of_modules(self, base: Mapping[str, float], new: Mapping[str, float]) -> dict[str, Change]:
@@ -156,7 +156,7 @@ class Difference:
 
     @cached_property
     def operators(self) -> Table | None:
-        """Operators by their own time."""
+        """Operators by their self time."""
         if self.parts_from != TRACE:
             return None
         base, new = ([self._of_step(run, found) for run in side if (found := run.operators)]
@@ -177,7 +177,7 @@ class Difference:
 
     @cached_property
     def collective_counts(self) -> Mapping[tuple[str, str, str], Change]:
-        """Calls and bytes of a rank and step, by op, group and quantity."""
+        """Calls and bytes per rank and step, by op, group and quantity."""
         if self.collectives is None:
             return {}
         sides = [[_counts(run) for run in side] for side in (self.base, self.new)]
@@ -195,9 +195,10 @@ class Difference:
 
     @cached_property
     def flops_unit(self) -> Unit | None:
-        """What `flops` are of one of, as all runs know how many the counted step had; None: of that step.
+        """The unit of data that `flops` are per, if all runs know how much data the counted step had; None: per counted
+        step.
 
-        Elements, where the samples of a run differ in length.
+        Elements, if the samples of a run differ in length.
         """
         has_lengths = any(run.workload is not None and run.workload.unit == "elements" for run in self.runs)
         unit: Unit = "elements" if has_lengths else "samples"
@@ -205,7 +206,7 @@ class Difference:
 
     @cached_property
     def rates(self) -> Mapping[str, Change]:
-        """What is so much a second; its error is that of the step time. Unknown where sides know other steps."""
+        """Quantities per second; their error is that of the step time. Unknown if the sides measured it differently."""
         if len({set(run.summary["step"]["passes"] or ()) <= set(LIGHT) for run in self.runs}) > 1:
             return {name: exact(None, None) for name in RATES}
         return {name: self._rate(name, self.step) for name in RATES}
@@ -218,7 +219,7 @@ class Difference:
 
     @cached_property
     def facts(self) -> list[Fact]:
-        """What the runs are."""
+        """Sizes, versions, devices and arguments of the runs."""
         return facts_of(self.base, self.new)
 
     @cached_property
@@ -227,7 +228,7 @@ class Difference:
         return notes_of(self.base, self.new, self.pairing)
 
     def of_summaries(self, *path: str) -> tuple[float | None, float | None]:
-        """A value of `stats --json` on both sides, the mean of several runs."""
+        """Returns a value of `stats --json` on both sides, as the mean over several runs."""
         def value(run: Observed) -> float | None:
             found: Any = run.summary
             for key in path:
@@ -247,7 +248,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _renamed(samples: Samples, names: Mapping[str, str]) -> Samples:
-    """Modules under the names of the base; a name that stands for another module there is marked."""
+    """Names modules as in the base; a name that belongs to another module there is marked."""
     taken = set(names.values())
     items: Sequence[Any] = samples.items
     renamed = [(None if path is None else names.get(path, f"{path} (new)" if path in taken else path), side)
@@ -264,7 +265,7 @@ def _module_flops(run: Observed) -> dict[str, float]:
 
 
 def _own(flops: Mapping[str, float]) -> dict[str, float]:
-    """Without those of the modules right below."""
+    """Subtracts the FLOPs of the modules directly inside."""
     found = dict(flops)
     for path, number in flops.items():
         parent = path.rpartition(".")[0]
@@ -284,7 +285,7 @@ def _flops_per(unit: Unit, run: Observed) -> float | None:
 
 
 def _param_bytes(run: Observed) -> float | None:
-    """Of the rank that holds most."""
+    """Returns the bytes of the rank that holds most."""
     found = [rank.recorded.params.param_bytes for rank in run.run.ranks
              if rank.recorded is not None and rank.recorded.params is not None]
     return float(max(found)) if found else None

@@ -1,4 +1,4 @@
-"""What runs are: sizes, versions, devices, arguments; and why some of what they did cannot be compared."""
+"""Collects what runs are (sizes, versions, devices, arguments), and why some of what they did cannot be compared."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RANKS, TOPOLOGY, BATCH = "ranks", "topology", "samples per step of a rank"
 PARAMETER_TYPES, PRODUCT_TYPES = "parameter types", "types of products"
 """Names of facts."""
 FEW = 0.5
-"""Part of the modules that has to be in both runs for these to be of one model."""
+"""Share of the modules that must be in both runs for these to be of one model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something that runs are or were started with."""
+    """Something that describes the runs or was given when they were started."""
 
     name: str
     base: str | None
@@ -34,7 +34,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What cannot be compared, or what to keep in mind: a code and its fields."""
+    """What cannot be compared, or what to keep in mind, as a code and its fields."""
 
     code: str
     side: Side | None = None
@@ -42,7 +42,7 @@ class Note:
 
 
 def facts_of(base: Sequence[Observed], new: Sequence[Observed]) -> list[Fact]:
-    """What the sides are, whether they differ or not; several values of a side are all listed."""
+    """Returns what describes the sides, whether they differ or not; several values on a side are all listed."""
     sides = [[dict(_facts(run)) for run in side] for side in (base, new)]
     names = dict.fromkeys(name for side in sides for facts in side for name in facts)
     return [Fact(name=name, base=_joined(facts.get(name) for facts in sides[0]),
@@ -78,7 +78,7 @@ def _facts(run: Observed) -> Iterator[tuple[str, str]]:
 
 
 def _product_types(run: Observed) -> set[str]:
-    """Types in which most of the work is done; autocast changes them, and no parameter."""
+    """Returns the dtypes in which counted work was done; autocast changes them, but not the parameters."""
     if run.tables is None:
         return set()
     flops = run.tables.operators.model_flops
@@ -86,7 +86,7 @@ def _product_types(run: Observed) -> set[str]:
 
 
 def notes_of(base: Sequence[Observed], new: Sequence[Observed], pairing: Pairing) -> list[Note]:
-    """What cannot be compared."""
+    """Returns notes on what cannot be compared."""
     found = [note for side, runs in (("base", base), ("new", new)) for run in runs for note in _of_run(side, run)]
     sizes = [sorted({run.run.world_size for run in side}) for side in (base, new)]
     if sizes[0] != sizes[1]:
@@ -110,7 +110,7 @@ def notes_of(base: Sequence[Observed], new: Sequence[Observed], pairing: Pairing
 
 
 def _identities(runs: Sequence[Observed]) -> set[str]:
-    """Equal for copies of a run; traces of other programs have no other one than their place."""
+    """Returns identities that copies of a run share; traces of other programs only have their path."""
     return {run.run.run_id or str(run.path.resolve()) for run in runs}
 
 

@@ -1,4 +1,4 @@
-"""Limits of `--fail-if`: what may change by how much, and whether it did."""
+"""Implements limits of `--fail-if`: what may change by how much, and whether it did."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 SIZES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0 ** 10, "MiB": 2.0 ** 20, "GiB": 2.0 ** 30}
 NUMBERS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 UNITS = {**TIMES, **SIZES, **NUMBERS}
-"""Of differences: in ns, in bytes, and in ones."""
+"""Units of differences -> their size in ns, bytes or ones."""
 LIMIT = re.compile(r"\s*(?P<what>[^<>]+?)\s*(?P<sign>[<>])\s*(?P<number>[-+]?[0-9.]+(?:e[-+]?\d+)?)"
                    r"\s*(?P<unit>%|\w*)\s*")
 OF_STEP = {"step.time_ns": "duration_ns", "step.before_forward_ns": "before_forward_ns", "step.fwd_ns": "fwd_ns",
            "step.bwd_ns": "bwd_ns", "step.optimizer_ns": "optimizer_ns", "per_gpu.step_ns.mean": "duration_ns",
            "per_gpu.before_forward_ns.mean": "before_forward_ns", "per_gpu.fwd_ns.mean": "fwd_ns",
            "per_gpu.bwd_ns.mean": "bwd_ns", "per_gpu.optimizer_ns.mean": "optimizer_ns"}
-"""Paths of `stats --json` -> the column of the time pass, or the duration, whose steps show how much they vary."""
+"""Paths in `stats --json` -> the column of the time pass, or the duration, whose steps show how much they vary."""
 MEASURED = re.compile(r"_ns\b|ratio|per_second|mfu|algbw|busbw|share|p_value|bandwidth|spread|uncertainty|residual")
-"""Paths of what is measured, so that two runs of one program differ; all else is counted."""
+"""Matches paths of measured values, which differ between two runs of one program; all others are counted."""
 OF_TIME = re.compile(rf"_ns\b|^modules\.(?!\d)|^(step_time|cpu_time|{'|'.join(PARTS)})$")
-"""What is a time."""
+"""Matches quantities that are times."""
 NAMES = ("step_time", "cpu_time", *PARTS, "memory", "params", "flops", *RATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a quantity may change by."""
+    """How much a quantity may change."""
 
     text: str
     """As the user wrote it."""
     what: str
     above: bool
-    """True where changes above are too much; else those below."""
+    """True if changes above the value are too large; False if those below are."""
     value: float
-    """A part of the base where `is_ratio`, else a difference in ns, bytes or a number."""
+    """A share of the base if `is_ratio`, else a difference in ns, bytes or a number."""
     is_ratio: bool
     unit: str = ""
-    """Of the difference, as the user wrote it."""
+    """Unit of the difference, as the user wrote it."""
 
     @property
     def unit_size(self) -> float:
-        """ns, bytes or ones in it."""
+        """Size of the unit in ns, bytes or ones."""
         return UNITS[self.unit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A limit, and what became of it."""
+    """A limit and its outcome."""
 
     limit: Limit
     change: Change | None
-    """None where there is no such quantity on a side."""
+    """None if there is no such quantity on a side."""
     outcome: Outcome
 
 
 def limit_of(text: str) -> Limit:
-    """Reads `step_time > 5 %`, `memory > 100 MB` or `mfu < -2 %`.
+    """Parses `step_time > 5 %`, `memory > 100 MB` or `mfu < -2 %`.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has another form.
     """
     found = LIMIT.fullmatch(text)
     try:
@@ -97,15 +97,16 @@ def _check_unit(what: str, unit: str) -> None:
 
 def judged(limits: Sequence[Limit], found: Difference, communication: Callable[[Observed], Mapping[str, Any]],
            ) -> list[Judged]:
-    """Whether changes are within limits.
+    """Judges whether changes are within limits.
 
-    A change is beyond where its whole interval is, and within likewise. Where the interval holds the limit, the change
-    itself counts, if half of the interval is at most as wide as the limit is from 0; else one cannot tell.
+    A change is beyond a limit, or within it, if its whole interval is. If the interval contains the limit, the change
+    itself decides, provided that half of the interval is at most as wide as the limit is from 0; otherwise the outcome
+    is unsure.
 
     Args:
-        limits: What was asked for.
+        limits: The limits.
         found: What changed.
-        communication: Gives what `comms --json` prints of a run.
+        communication: Returns what `comms --json` prints for a run.
 
     Raises:
         UsageError: No run has a quantity of such a name.
@@ -118,7 +119,7 @@ def _judged(limit: Limit, change: Change | None) -> Judged:
     if change is not None and change.difference is not None and not (limit.is_ratio and not change.base):
         outcome = _outcome(limit, change)
     elif change is not None and change.difference == 0:
-        outcome = "within"  # of nothing
+        outcome = "within"  # both are 0
     return Judged(limit=limit, change=change, outcome=outcome)
 
 
@@ -165,7 +166,7 @@ def _named(what: str, found: Difference) -> Change | None:
 
 
 def _by_path(what: str, found: Difference, communication: Callable[[Observed], Mapping[str, Any]]) -> Change | None:
-    """A number of `stats --json`, else of `comms --json`."""
+    """Returns the change of a number in `stats --json`, else in `comms --json`."""
     values = [_number(what, run, communication) for run in found.runs]
     if all(isinstance(value, KeyError) for value in values):
         raise UsageError(f"unknown quantity {what!r} for --fail-if",
@@ -196,7 +197,7 @@ def _number(what: str, run: Observed,
 
 
 def _at(value: object, keys: Iterable[str]) -> Any:
-    """What lies at a path; a KeyError where there is none, None where something on it is not known."""
+    """Returns the value at a path; a KeyError if there is none, None if a value on the path is null."""
     for key in keys:
         if value is None:
             return None

@@ -1,4 +1,4 @@
-"""All of a run that is compared with another one."""
+"""All data of a run that is compared with another one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Observed:
     """None for traces of other programs."""
     program: RunProgram
     peak: float | None = None
-    """FLOP/s of each rank's device, in place of the published rate."""
+    """Peak FLOP/s of each rank's device, in place of the published rate."""
 
     @property
     def run(self) -> Run:
@@ -64,7 +64,7 @@ class Observed:
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """What `stats --json` prints, without what it says about communication."""
+        """What `stats --json` prints, without communication."""
         if self.tables is None:
             return without_tables(self.run, self.measured.clock)
         return reduce(replace(self.measured, collectives=None), self.tables, peak=self.peak)[0]
@@ -76,7 +76,7 @@ class Observed:
 
     @property
     def has_module_table(self) -> bool:
-        """True where modules were recorded."""
+        """True if modules were recorded."""
         return self.tables is not None and not self.tables.modules.is_empty()
 
     @cached_property
@@ -85,22 +85,22 @@ class Observed:
 
     @property
     def has_timeline(self) -> bool:
-        """True where steps that count have one, on all ranks that have any."""
+        """True if counted steps have a timeline, on all ranks that have any."""
         return not self._traced[1].is_empty()
 
     @property
     def has_modules(self) -> bool:
-        """True where timelines show calls of modules."""
+        """True if timelines show calls of modules."""
         return not self._traced[0].filter(pl.col("kind") == "forward", pl.col("where").is_not_null()).is_empty()
 
     @cached_property
     def passes(self) -> list[str]:
-        """Those of `PASSES` that have steps that count."""
+        """Those of `PASSES` that have counted steps."""
         return [name for name in PASSES if len(self.steps_of((name,)))]
 
     @cached_property
     def light_passes(self) -> Sequence[str]:
-        """Passes in which nothing heavy ran."""
+        """Passes without heavy instrumentation."""
         return light_passes(self._steps)
 
     @property
@@ -108,11 +108,11 @@ class Observed:
         return on_device(self.tables.steps if self.tables is not None else self.program.windows)
 
     def steps_of(self, passes: Sequence[str]) -> pl.DataFrame:
-        """Steps that count of some passes: `step`, `rank`, `duration_ns` and what threads did."""
+        """Returns the counted steps of some passes: `step`, `rank`, `duration_ns` and what threads did."""
         return settled(self._steps, passes)
 
     def step_samples(self, passes: Sequence[str], column: str = "duration_ns") -> Samples | None:
-        """Durations of these steps, or another column of them; None where there are none."""
+        """Returns durations, or another column, of these steps; None if there are none."""
         cells = common_cells(self.steps_of(passes).drop_nulls(column))
         if cells.is_empty():
             return None
@@ -120,12 +120,12 @@ class Observed:
         return self._knowing(Samples.from_rows(rows, ["what"], common_cells(rows)))
 
     def _knowing(self, samples: Samples) -> Samples:
-        """With what more steps tell of how much these are alike."""
+        """Adds the correlation of steps known from more steps, if these are few."""
         return replace(samples, alike=self._alike) if len(samples.values) < FEWEST_STEPS else samples
 
     @cached_property
     def _alike(self) -> float | None:
-        """By the steps of the pass with most of them; None where they are too few."""
+        """Correlation of steps in the pass with the most steps; None if these are too few."""
         each = (self.steps_of((name,)).group_by("step").agg(pl.col("duration_ns").mean()).sort("step")
                 for name in PASSES)
         longest = max(each, key=len)["duration_ns"].to_numpy()
@@ -138,7 +138,7 @@ class Observed:
 
     @cached_property
     def timed_parts(self) -> Samples | None:
-        """Parts of the steps of the time pass; None where there are none."""
+        """Parts of the steps of the time pass; None if there are none."""
         if self.tables is None or not (self.tables.steps["pass"] == TIME).any():
             return None
         return self._knowing(timed_parts(self.tables.steps)[0])
@@ -150,7 +150,7 @@ class Observed:
 
     @cached_property
     def operators(self) -> Samples | None:
-        """Operators in traced steps; None where traces are gone."""
+        """Operators in traced steps; None if the traces are gone."""
         try:
             return self._knowing(operators_of(run_operators(self.run).rows, self._traced[1]))
         except DataError:
@@ -158,7 +158,7 @@ class Observed:
 
     @cached_property
     def collectives(self) -> tuple[Samples, pl.DataFrame] | None:
-        """Time in collectives of traced steps; None where nothing was communicated in them."""
+        """Time in collectives of traced steps; None if they contain no communication."""
         rows = self.measured.collectives
         if rows is None or rows.is_empty() or not self.has_timeline:
             return None
@@ -167,13 +167,13 @@ class Observed:
 
     @property
     def is_on_devices(self) -> bool:
-        """True where all ranks are known to compute on devices, not on processors."""
+        """True if all ranks are known to compute on devices, not on processors."""
         return all(rank.device_name is not None if rank.recorded is None
                    else rank.recorded.device_type not in ("", "cpu") for rank in self.run.ranks)
 
     @cached_property
     def queued_ratio(self) -> float | None:
-        """Part of a step for which a thread could have run and had no processor; None where that is not known."""
+        """Share of step time in which a thread waited in the run queue for a processor; None if unknown."""
         if self.tables is None:
             return None
         known = self.tables.steps.drop_nulls("run_queue_ns")
@@ -182,11 +182,11 @@ class Observed:
 
     @cached_property
     def workload(self) -> Workload | None:
-        """How much data steps work through; None where that is not known."""
+        """How much data steps process; None if unknown."""
         return self.workload_in(None)
 
     def workload_in(self, unit: Unit | None) -> Workload | None:
-        """The same in a unit."""
+        """Returns the workload in a given unit."""
         return None if self._usual is None or self.tables is None else workload(self.tables.steps, self._usual, unit)
 
     @cached_property
@@ -195,7 +195,7 @@ class Observed:
 
     @cached_property
     def peak_bytes(self) -> float | None:
-        """Most that was allocated at once on a device of a rank; None where no allocations were recorded."""
+        """Peak allocated bytes on a device of any rank; None if no allocations were recorded."""
         if not any((rank.folder / MEMORY_JSON).is_file() for rank in self.run.ranks) and self.tables is not None:
             return None
         try:
@@ -205,7 +205,7 @@ class Observed:
 
     @cached_property
     def launched(self) -> RunJson | None:
-        """run.json; None where there is none that can be read."""
+        """Contents of run.json; None if it cannot be read."""
         try:
             return read(self.run.path / RUN_JSON, RunJson)
         except DataError:
@@ -217,7 +217,7 @@ def observe(path: Path, *, peak: float | None = None) -> Observed:
 
     Args:
         path: Where it is.
-        peak: FLOP/s of each rank's device, in place of the published rate.
+        peak: Peak FLOP/s of each rank's device, in place of the published rate.
 
     Raises:
         DataError: It cannot be read.
@@ -235,7 +235,7 @@ def observe(path: Path, *, peak: float | None = None) -> Observed:
 
 
 def _with_lonely_ranks(program: RunProgram) -> RunProgram:
-    """With what ranks did that called no collective."""
+    """Adds what ranks did that called no collective."""
     alone = {rank: rank_activity(events, NO_COLLECTIVES, program.activities, waits_drawn=True, recorded=NOTHING)
              for rank in program.timelines if rank not in program.did and len(events := program.timelines[rank])}
     return replace(program, did=dict(sorted({**program.did, **alone}.items())))

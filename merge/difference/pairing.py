@@ -1,4 +1,4 @@
-"""Which module of one run is which of another: by name, and where names differ, by what modules are."""
+"""Pairs the modules of two runs: by name, or, if names differ, by what the modules are."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from distprof.merge.difference.observed import Observed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A module as far as it can be recognised."""
+    """The properties by which a module can be recognised."""
 
     path: str
     class_name: str
     params: float | None
     flops: float | None
-    """Of a step's forward calls on a rank; None where they were not counted."""
+    """FLOPs of a step's forward calls on a rank; None if they were not counted."""
     shapes: tuple[str, ...] = ()
     """Names and shapes of its own parameters."""
 
     @property
     def nature(self) -> Hashable:
-        """Equal for modules that cannot be told apart but by name and place."""
+        """Equal for modules that can only be distinguished by name and place."""
         return self.class_name, self.params, self.flops, self.shapes
 
 
@@ -35,22 +35,22 @@ class Pairing:
 
     pairs: Mapping[str, str]
     moved: Mapping[str, str]
-    """Those of them that have another name."""
+    """Pairs with different names."""
     unsure: tuple[str, ...] = ()
-    """Paths that only one run has although the other has modules like them: which is which is not clear."""
+    """Paths that only one run has although the other has similar modules: which belong together is unclear."""
     only_in_base: tuple[str, ...] = ()
     only_in_new: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    """Paths in the base of modules whose class or parameters differ, with what lies inside."""
+    """Paths in the base of modules whose class or parameters, including inner modules, differ."""
 
     @property
     def to_base(self) -> Mapping[str, str]:
-        """Path in the new run -> in the base."""
+        """Path in the new run -> path in the base."""
         return {new: base for base, new in self.pairs.items()}
 
 
 def modules_in(run: Observed) -> list[Module]:
-    """The modules of a run in the order of the model, those of the first stage first."""
+    """Returns the modules of a run in the order of the model, first stage first."""
     if run.tables is None:
         return []
     own: dict[str, dict[str, str]] = defaultdict(dict)
@@ -69,14 +69,14 @@ def modules_in(run: Observed) -> list[Module]:
 def paired(base: Sequence[Module], new: Sequence[Module]) -> Pairing:
     """Pairs the modules of two runs.
 
-    Those of one name belong together. Of the others, those of one class, with parameters of the same names and shapes,
-    and the same parameters and FLOPs with what lies inside, are the same module under another name, if each run has
-    as many of them: then they are paired in their order. First those whose parents belong together are looked at, then
-    those with parameters that are left anywhere.
+    Modules with the same name belong together. Of the others, modules with the same class, names and shapes of
+    parameters, and the same parameters and FLOPs including inner modules, are the same module under another name if
+    each run has equally many of them: then they are paired in their order. This is tried first within paired parents,
+    then among all remaining modules with parameters.
 
     Args:
         base: Modules of one run, in the order of the model.
-        new: Those of the other.
+        new: Modules of the other.
     """
     named = {one.path for one in new}
     pairs = {one.path: one.path for one in base if one.path in named}
@@ -107,7 +107,7 @@ def _has_params(one: Module) -> bool:
 
 
 def _under(pairs: Mapping[str, str]) -> Callable[[str], str | None]:
-    """The parent of a module of the base by its name in the other run; None where it has none there."""
+    """Returns a function from a base module to the path of its parent in the other run, None if not paired."""
     return lambda path: pairs.get(_parent(path))
 
 
@@ -121,7 +121,7 @@ def _depth(path: str) -> int:
 
 def _pairs(left: Iterable[Module], right: Iterable[Module], place: Callable[[str], str | None] | None,
            other_place: Callable[[str], str | None] | None) -> Iterable[tuple[str, str]]:
-    """Modules of one nature, and of one place where that is asked for, if there are as many on both sides."""
+    """Yields pairs of modules of one nature, and of one place if given, if both sides have equally many."""
     ours, theirs = _grouped(left, place), _grouped(right, other_place)
     for key, paths in ours.items():
         if len(paths) == len(theirs.get(key, ())) and (place is None or key[0] is not None):

@@ -1,10 +1,11 @@
-"""What was measured of a run: times of some items, of each step and rank that counts, their noise and their scatter.
+"""Times of items measured in a run, for each counted step and rank, with their noise and scatter.
 
-Noise is what two runs of the same program differ by: measured over several runs, else assumed and seen in the run.
+Noise is what two runs of the same program differ by: measured over several runs, or else assumed and estimated from the
+run.
 
-By how much means over steps scatter is found by a bootstrap that draws blocks of steps, with all ranks of a step
-together. Ranks of a job wait for each other, so what slows one in a step slows all of them; drawn one by one they would
-count as independent. Steps that follow each other are alike as well, and are drawn in blocks that are long enough for
+The scatter of means over steps is found by a circular block bootstrap that draws blocks of steps, with all ranks of a
+step together. Ranks of a job wait for each other, so what slows one in a step slows all of them; drawn one by one they
+would count as independent. Successive steps are correlated as well, and are drawn in blocks that are long enough for
 that. Student's t distribution gives tails and quantiles.
 """
 
@@ -26,9 +27,9 @@ DRAWS = 400
 NUMBERS = 4_000_000
 """Numbers that are in memory at once."""
 FEWEST_BLOCKS = 3
-"""Blocks are not made longer than a part of the steps like this."""
+"""Blocks are at most so long that the steps form this many."""
 FEWEST_STEPS = 8
-"""Fewer do not say how much they are alike."""
+"""Fewer steps do not show how correlated they are."""
 USUAL, MOST_ALIKE = 0.2, 0.97
 Statistic = Callable[[Any], Any]
 
@@ -39,9 +40,9 @@ class Samples:
 
     items: Sequence[Hashable]
     values: Floats
-    """Shape (steps, ranks, items); what a rank did not do in a step is 0."""
+    """Shape (steps, ranks, items); 0 for what a rank did not do in a step."""
     alike: float | None = None
-    """Correlation of a step with the one before it, as far as more steps of the run tell; None: by these steps."""
+    """Correlation of successive steps, if more steps of the run show it; None: it is estimated from these steps."""
 
     @property
     def by_step(self) -> Any:
@@ -49,7 +50,7 @@ class Samples:
         return self.values.mean(axis=1)
 
     def of(self, items: Mapping[Hashable, Sequence[Hashable]]) -> Samples:
-        """Other items, each the sum of some of these; those that are not there are 0."""
+        """Returns other items, each the sum of some of these; missing ones are 0."""
         place = {item: index for index, item in enumerate(self.items)}
         columns = [self.values[:, :, [place[one] for one in parts if one in place]].sum(axis=2)
                    for parts in items.values()]
@@ -58,7 +59,7 @@ class Samples:
 
     @classmethod
     def from_rows(cls, rows: pl.DataFrame, keys: Sequence[str], cells: pl.DataFrame) -> Samples:
-        """From a table with `step`, `rank`, the columns that name an item, and `ns`, which adds up.
+        """Makes samples from a table with `step`, `rank`, the columns that name an item, and `ns`, which is summed.
 
         Args:
             rows: The table.
@@ -78,64 +79,64 @@ class Samples:
 
 
 def common_cells(windows: pl.DataFrame) -> pl.DataFrame:
-    """Steps that all of the ranks have, of a table with `step` and `rank`."""
+    """Returns the rows of steps that all of the ranks have, from a table with `step` and `rank`."""
     ranks = windows["rank"].n_unique()
     return windows.filter(pl.col("rank").n_unique().over("step") == ranks)
 
 
 BETWEEN_RUNS, ON_PROCESSORS = 0.01, 0.05
-"""Standard deviation between runs that is assumed where no runs measure it: where data lies in memory, which core and
-which neighbours a rank has. The second is that of jobs that compute on processors, which share caches, clock rates and
-often the machine with others: of 20 pairs of identical jobs the steps differed by 10 % (benchmarks/RESULTS.md)."""
+"""Relative standard deviation between runs that is assumed if no runs measure it, because of memory placement, cores
+and neighbours of a rank. The second is for jobs that compute on processors, which share caches, clock rates and often
+the machine with others: in 20 pairs of identical jobs, steps differed by 10 % (benchmarks/RESULTS.md)."""
 OF_QUEUE, OF_QUEUE_ON_CORE = 0.4, 0.1
-"""Further standard deviation, as a part of the share of a step in which ranks could have run and had no processor: of
-times, and of the time on a processor itself. Identical jobs beside others on a busy machine show that
+"""Further standard deviation, as a share of the part of a step in which ranks waited in the run queue: for times, and
+for the time on a processor itself. Measured with identical jobs beside others on a busy machine
 (benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How much runs differ by themselves, as a part of what is measured."""
+    """How much runs differ by themselves, as a share of what is measured."""
 
     assumed: float = BETWEEN_RUNS
-    """Of everything."""
+    """Relative standard deviation of everything."""
     base_queued: Sequence[float | None] = (None,)
-    """Of each run, the part of a step in which a thread had to wait for a processor; None where that is not known."""
+    """For each run, the share of a step in which a thread waited for a processor; None if unknown."""
     new_queued: Sequence[float | None] = (None,)
     of_queue: float = OF_QUEUE
-    """How much of that is noise."""
+    """How much of that share is noise."""
 
     @property
     def is_measured(self) -> bool:
-        """True where a side has several runs, which show by how much they differ."""
+        """True if a side has several runs, which show by how much they differ."""
         return len(self.base_queued) + len(self.new_queued) > 2
 
     @property
     def by_queue(self) -> tuple[float, ...]:
-        """Standard deviation of each run by what took its processors; 0 where that is not known."""
+        """Standard deviation of each run because of the run queue; 0 if unknown."""
         return tuple(self.of_queue * (one or 0.0) for one in (*self.base_queued, *self.new_queued))
 
     @property
     def on_core(self) -> Noise:
-        """That of the time on a processor."""
+        """The noise of the time on a processor."""
         return replace(self, of_queue=OF_QUEUE_ON_CORE)
 
     @property
     def without_queue(self) -> Noise:
-        """That of what is compared with the rest of its own run, which shared the fate."""
+        """The noise of items compared with the rest of their own run, which was affected in the same way."""
         return replace(self, of_queue=0.0, assumed=min(self.assumed, BETWEEN_RUNS))
 
 
 def mean(values: Floats) -> Any:
-    """The mean over the axis of steps, the second last one."""
+    """Returns the mean over the axis of steps, the second last one."""
     return values.mean(axis=-2)
 
 
 def correlation(series: Floats) -> float:
-    """How much a step is like the one before it, rather more than less.
+    """Returns the lag-1 autocorrelation of steps, rather too high than too low.
 
-    What few steps say about that is biased towards independence, for which it is corrected, and uncertain: half of its
-    standard error is added. Steps that are too few to say anything are taken to be somewhat alike.
+    Estimates from few steps are biased towards independence, which is corrected, and uncertain: half of the standard
+    error is added. If there are too few steps for an estimate, some correlation is assumed.
     """
     number = len(series)
     if number < FEWEST_STEPS:
@@ -149,21 +150,21 @@ def correlation(series: Floats) -> float:
 
 
 def block_length(alike: float, number: int) -> int:
-    """Steps that are drawn together of so many.
+    """Returns the number of successive steps that are drawn together, for `number` steps.
 
-    Where each is like the last one to the same degree, this length makes the error of a bootstrap of the mean least.
+    For a first-order autoregressive process, this length minimises the error of a circular block bootstrap of the mean.
     """
     length = (2 * alike / (1 - alike ** 2)) ** (2 / 3) * (1.5 * number) ** (1 / 3)
     return int(np.clip(round(length), 1, max(number // FEWEST_BLOCKS, 1)))
 
 
 def standard_errors(values: Floats, statistic: Statistic, alike: float | None = None) -> tuple[Floats, float]:
-    """Of a statistic of each item, and their degrees of freedom.
+    """Returns the standard error of a statistic for each item, and its degrees of freedom.
 
     Args:
         values: Shape (steps, items).
         statistic: `mean` or `middle_half`.
-        alike: Correlation of a step with the one before it, as far as more steps of the run tell; None: by these.
+        alike: Correlation of successive steps, if more steps of the run show it; None: estimated from these.
 
     Returns:
         Infinite errors and 0 degrees for fewer than two steps.
@@ -174,16 +175,16 @@ def standard_errors(values: Floats, statistic: Statistic, alike: float | None = 
     if alike is None:
         alike = correlation(values.sum(axis=1))
     spread = _drawn(values, statistic, block_length(alike, number))
-    # blocks of few steps are too short to hold all that they have in common
+    # with few steps, blocks are too short to contain all of the correlation
     alone = _drawn(values, statistic, 1) if block_length(alike, number) > 1 else spread
     errors = np.maximum(spread, alone * np.sqrt((1 + alike) / (1 - alike)))
-    # squares of steps are alike to the square of the degree to which steps are
+    # the correlation of squares of steps is the square of that of steps
     independent = max(number * (1 - alike ** 2) / (1 + alike ** 2), 2.0)
     return errors * np.sqrt(number / (number - 1)), independent - 1
 
 
 def _drawn(values: Floats, statistic: Statistic, length: int) -> Any:
-    """Scatter of the statistic over samples of blocks of so many steps."""
+    """Returns the scatter of the statistic over bootstrap samples made of blocks of `length` steps."""
     number, found = len(values), []
     random = np.random.default_rng(0)
     each = int(np.clip(NUMBERS // max(values.size, 1), 1, DRAWS))
@@ -195,15 +196,15 @@ def _drawn(values: Floats, statistic: Statistic, length: int) -> Any:
 
 
 MANY = 200
-"""Degrees of freedom from which it is the normal distribution."""
+"""Degrees of freedom from which on the normal distribution is used."""
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Probability of a value that is as far from 0 as `t`.
+    """Returns the probability of a value at least as far from 0 as `t`.
 
     Args:
-        t: The value; infinite where nothing scatters.
-        freedom: Degrees of freedom; a fraction is rounded down, and below 1 nothing is improbable.
+        t: The value; infinite if there is no scatter.
+        freedom: Degrees of freedom; fractions are rounded down, and below 1 the result is 1.
     """
     t = abs(t)
     if math.isnan(t) or freedom < 1:
@@ -214,7 +215,7 @@ def two_sided(t: float, freedom: float) -> float:
 
 
 def quantile(p: float, freedom: float) -> float:
-    """The value beyond which, on both sides together, there is the probability `p`; infinite below 1 degree."""
+    """Returns the value that is exceeded in magnitude with probability `p`; infinite below 1 degree of freedom."""
     return math.inf if freedom < 1 else _quantile(p, min(int(freedom), MANY))
 
 
@@ -234,7 +235,7 @@ def _of_normal(t: float) -> float:
 
 
 def _of_whole(t: float, freedom: int) -> float:
-    """The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Computes the two-sided tail with the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     is_odd = freedom % 2

@@ -1,4 +1,4 @@
-"""Steps of a run split into parts, modules, operators and collectives, each of every step and rank."""
+"""Splits steps of a run into parts, modules, operators and collectives, for each step and rank."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from distprof.merge.match.backend_names import communicates
 from distprof.merge.program.run_program import RunProgram
 
 PARTS = ("data", "forward", "backward", "optimizer", "exposed", "evaluation", "other")
-"""What a step is split into; they add up to it."""
+"""Parts of a step; they add up to it."""
 PART_OF = {"data": "data", "forward": "forward", "backward": "backward", "recompute": "backward",
            "optimizer": "optimizer", EVALUATION: EVALUATION}
 """Activity of a rank -> part; others are `other`."""
 SIDES = {"forward": "forward", "backward": "backward", "recompute": "backward", EVALUATION: "forward"}
-"""Activity of a module -> where its time is shown."""
+"""Activity of a module -> the side on which its time is shown."""
 OF_TIME_PASS = {"data": "before_forward_ns", "forward": "fwd_ns", "backward": "bwd_ns", "optimizer": "optimizer_ns",
                 EVALUATION: "evaluation_ns"}
-"""Parts as far as the time pass has them: backward with its waits, and no exposed communication."""
+"""Parts that the time pass has, with their columns: backward includes its waits; exposed communication is missing."""
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "kind": pl.String(), "where": pl.String(), "ns": pl.Float64()}
 
 
 def activities(program: RunProgram) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What ranks did in traced steps, by kind and module, without exposed communication, which is a kind of its own.
+    """Returns what ranks did in traced steps, by kind and module; exposed communication is a kind of its own.
 
     Args:
         program: What ranks did.
 
     Returns:
-        Rows of `SCHEMA`; and the steps that count, with `duration_ns`.
+        Rows of `SCHEMA`; and the counted steps, with `duration_ns`.
     """
     windows = program.windows.filter(pl.col("step").is_in(program.traced), pl.col("rank").is_in(list(program.did)))
     cells = common_cells(windows)
@@ -55,18 +55,18 @@ def _of_rank(program: RunProgram, rank: int, windows: pl.DataFrame) -> Iterator[
 
 
 def parts_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
-    """The parts of traced steps: `other` is what nothing else has, and may be short of nothing by what overlaps."""
+    """Returns the parts of traced steps: `other` is the rest, which may be below 0 if others overlap."""
     named = rows.with_columns(part=pl.col("kind").replace_strict(
         {**PART_OF, "exposed": "exposed"}, default=None)).drop_nulls("part")
     rest = cells.join(named.group_by("step", "rank").agg(pl.col("ns").sum()), on=["step", "rank"], how="left")
     other = rest.select("step", "rank", part=pl.lit("other"),
                         ns=pl.col("duration_ns") - pl.col("ns").fill_null(0.0))
     found = Samples.from_rows(pl.concat([named.select(other.columns), other.cast({"ns": pl.Float64})]), ["part"], cells)
-    return found.of({part: [part] for part in PARTS})  # what is not seen took no time
+    return found.of({part: [part] for part in PARTS})  # what was not seen took no time
 
 
 def timed_parts(steps: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:
-    """The parts of the steps of the time pass, and these steps."""
+    """Returns the parts of the steps of the time pass, and these steps."""
     cells = common_cells(steps.filter(pl.col("pass") == TIME))
     parts = {part: column for part, column in OF_TIME_PASS.items() if cells[column].count()}
     known = [pl.col(column).fill_null(0).alias(part) for part, column in parts.items()]
@@ -77,13 +77,13 @@ def timed_parts(steps: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:
 
 
 def modules_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
-    """Modules by path (None: backward of what no module did) and side."""
+    """Returns times of modules by path (None: backward outside of all modules) and side."""
     named = rows.with_columns(side=pl.col("kind").replace_strict(SIDES, default=None)).drop_nulls("side")
     return Samples.from_rows(named, ["where", "side"], cells)
 
 
 def operators_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
-    """Operators by their own time: on a device where there are kernels, else on the host."""
+    """Returns self times of operators: on a device if there are kernels, else on the host."""
     on_device = int(rows["self_device_ns"].sum()) > 0
     kinds = ("kernel", "memcpy", "memset") if on_device else ("operator",)
     found = rows.filter(pl.col("type").is_in(kinds), pl.col("step").is_not_null())
@@ -93,19 +93,19 @@ def operators_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
 
 
 def is_communication(op: object) -> bool:
-    """True for operators and kernels that take as long as other ranks and the network do."""
+    """Returns whether the time of an operator or kernel depends on other ranks and the network."""
     return str(op).startswith(COMMUNICATION) or communicates(str(op))
 
 
 def collectives_of(rows: pl.DataFrame, cells: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:
-    """Time in collectives by op and group: until the last rank came (`waiting`), and the rest (`moving`).
+    """Returns time in collectives by op and group: until the last rank came (`waiting`), and the rest (`moving`).
 
     Args:
         rows: `MERGED_COLLECTIVES`.
         cells: Steps and ranks that count.
 
     Returns:
-        The times; and `op`, `group`, `calls` and `size_bytes`, means of a rank and step.
+        The times; and `op`, `group`, `calls` and `size_bytes`, means per rank and step.
     """
     named = with_groups(rows).join(cells.select("step", "rank").unique(), on=["step", "rank"], how="semi")
     times = pl.concat([named.select("step", "rank", "op", "group", side=pl.lit(side),
@@ -118,7 +118,7 @@ def collectives_of(rows: pl.DataFrame, cells: pl.DataFrame) -> tuple[Samples, pl
 
 
 def with_groups(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with a name of their group that does not depend on its ranks: groups that are alike share one."""
+    """Names the group of each row independently of its ranks, so that similar groups share a name."""
     name, description = (pl.col(column).cast(pl.String) for column in ("group", "group_description"))
     is_said = description.is_not_null() & ~description.is_in(("", "undefined"))
     return rows.with_columns(pl.col("op").cast(pl.String),

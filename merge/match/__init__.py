@@ -1,1 +1,1 @@
-"""The same collective found on all ranks, whoever recorded it."""
+"""Matching: finds the rows of one collective on all ranks, whoever recorded them."""

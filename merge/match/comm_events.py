@@ -1,4 +1,4 @@
-"""Reads the events of communication from a trace of another program."""
+"""Reads communication events from a trace of another program."""
 
 from __future__ import annotations
 
@@ -24,28 +24,31 @@ from distprof.merge.scan.trace_file import TraceFile
 
 INTEGERS = ("Seq", "In msg nelems", "Out msg nelems", "correlation", "Src Rank", "Dst Rank", "Group size",
             "Global rank start", "Global rank stride")
+"""Integer arguments of events that are read."""
 TEXTS = ("Comms Id", "Process Group Name", "Process Group Description", "Process Group Ranks", "Collective name",
          "dtype", "In split size", "Input Dims", "Input type")
+"""Text arguments of events that are read."""
 STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 
 
 class EventKind(IntEnum):
-    """What an event is."""
+    """Kind of an event."""
 
     NONE = 0
     KERNEL = 1
-    """A kernel that communicates, of NCCL, RCCL or another library, on the device."""
+    """A kernel on the device that communicates, of NCCL, RCCL or another library."""
     GLOO = 2
-    """A thread of gloo working on an op, `gloo:all_reduce`."""
+    """A gloo thread working on an op, `gloo:all_reduce`."""
     CALL = 3
     """The call, `c10d::allreduce_`."""
     PARAMETERS = 4
-    """What a backend notes of an op, `record_param_comms`."""
+    """What a backend records about an op, `record_param_comms`."""
     NOTE = 5
-    """The backend issuing it, `nccl:all_reduce`, with the shapes of its tensors."""
+    """The backend issuing the op, `nccl:all_reduce`, with the shapes of its tensors."""
     LAUNCH = 6
-    """A launch of any kernel."""
+    """The launch of any kernel."""
     STEP = 7
+    """A step of torch.profiler, `ProfilerStep#3`."""
 
 
 _NAMES = {
@@ -56,18 +59,19 @@ _NAMES = {
     EventKind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
     EventKind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
 }
-"""The first that fits counts. What is none of these may be a kernel: calls are named like kernels."""
+"""The first pattern that matches counts. A name that matches none may be a kernel: some calls are named like
+kernels."""
 _ON_CPU = ("user_annotation", "cpu_op", "operator")
 _CATEGORIES = {
     EventKind.KERNEL: ("kernel",), EventKind.GLOO: _ON_CPU, EventKind.CALL: ("cpu_op", "operator"),
     EventKind.PARAMETERS: _ON_CPU, EventKind.NOTE: _ON_CPU,
     EventKind.LAUNCH: ("cuda_runtime", "cuda_driver", "runtime"), EventKind.STEP: _ON_CPU,
 }
-"""Names are used on both sides: the ranges of `nccl:all_reduce` and of a step are there on the device as well."""
+"""Categories that events of a kind have: ranges of `nccl:all_reduce` and of steps also appear on the device."""
 
 
 class CommEvent(NamedTuple):
-    """A slice; times in ns since the epoch, the rank's clock."""
+    """A slice. Times are in ns since the epoch, on the rank's clock."""
 
     name: str
     thread: int
@@ -77,33 +81,33 @@ class CommEvent(NamedTuple):
     integers: Mapping[str, int]
     """Those of `INTEGERS` that it has."""
     texts: Mapping[str, str]
-    """Those of `TEXTS` that it has; lists are JSON, or what is left of it."""
+    """Those of `TEXTS` that it has; lists are JSON, possibly cut off."""
 
 
 @dataclass(slots=True)
 class CommEvents:
-    """What a trace has."""
+    """Communication events of a trace."""
 
     identity: TraceIdentity
     events: dict[EventKind, list[CommEvent]]
-    """By kind, in order of time; launches are below."""
+    """Events by kind, in order of time; launches are in `launches`."""
     launches: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Correlation -> time and thread of the launch of a kernel in `events`."""
+    """Correlation -> time and thread of the launch, for kernels in `events`."""
     damage: Damage | None = None
     losses: Losses = field(default_factory=Losses)
     num_events: int = 0
-    """Of all kinds."""
+    """Number of events of all kinds, also those that are not communication."""
     num_overlong: int = 0
-    """Slices of devices that were cut, communication or not."""
+    """Number of device slices that were shortened (see `cut_overlong`), communication or not."""
     num_untimed: int = 0
-    """Those that were left out, `untimed`."""
+    """Number of device slices that were left out (see `untimed`)."""
 
 
 def read_events(trace: TraceFile) -> CommEvents:
     """Reads a trace to its end.
 
     Raises:
-        DataError: It is none.
+        DataError: It is not a trace.
     """
     scanner = ENGINE.new_scanner(integers=INTEGERS, texts=TEXTS)
     reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
@@ -128,7 +132,7 @@ def read_events(trace: TraceFile) -> CommEvents:
     names, texts = (list(map(string_of, interner.texts())) for interner in (scanner.names, scanner.texts))
     events: dict[EventKind, list[CommEvent]] = {kind: [] for kind in EventKind}
     launched_by = [names[number] for number in np.flatnonzero(kinds == EventKind.LAUNCH).tolist()]
-    slices = np.concatenate([np.empty((3, 0), np.int64), *on_device], axis=1)  # thread, start, duration
+    slices = np.concatenate([np.empty((3, 0), np.int64), *on_device], axis=1)  # rows: thread, start, duration
     lost = untimed(*slices[1:])
     none = set(zip(*slices[:2, lost].tolist(), strict=True))
     cut = _cut(*slices[:, ~lost]) if has_overlong(launched_by) else {}
@@ -140,7 +144,7 @@ def read_events(trace: TraceFile) -> CommEvents:
         events[kind_of_row].append(_event((name, thread, start_ns, duration_ns, *more), base_ns, names, texts))
     for some in events.values():
         some.sort(key=lambda event: (event.start_ns, event.end_ns))
-    wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]} - {0}  # which is no id
+    wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]} - {0}  # 0 is not an id
     return CommEvents(identity=identity_of(file.metadata), events=events,
                       launches=dict(_launches(launches, base_ns, wanted_ids)),
                       damage=reader.damage, losses=file.losses, num_events=num_events, num_overlong=len(cut),
@@ -154,13 +158,13 @@ def _kind_of(name: bytes) -> EventKind:
 
 
 def _sides(categories: Interner) -> Flags:
-    """By kind and category: whether the event is that of the kind. The last column is of events without one."""
+    """Returns by kind and category whether an event may be of the kind; the last column: events without category."""
     texts = [text.decode("utf-8", "replace").lower() for text in categories.texts()]
     return np.array([[text in _CATEGORIES.get(kind, ()) for text in texts] + [False] for kind in EventKind], bool)
 
 
 def _on_device(scanner: Scanner) -> Integers:
-    """Thread, start and duration of what devices did in the last scan."""
+    """Returns thread, start and duration of the device slices in the last scan."""
     is_device = np.array([text.lower() in ON_DEVICE for text in scanner.categories.texts()] + [False], bool)
     start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
     rows = is_device[scanner.column("category")] & (scanner.column("phase") == SLICE) & (start != NONE)
@@ -168,7 +172,7 @@ def _on_device(scanner: Scanner) -> Integers:
 
 
 def _cut(thread: Integers, start: Integers, duration: Integers) -> dict[tuple[int, int], int]:
-    """Thread and start of what was cut -> its duration."""
+    """Returns (thread, start) -> new duration of the slices that were shortened."""
     found, places = cut_overlong(thread, start, duration)
     return dict(zip(zip(thread[places].tolist(), start[places].tolist(), strict=True), found[places].tolist(),
                     strict=True))

@@ -1,7 +1,7 @@
 """Makes rows of collectives, like those that distprof records, from traces of other programs.
 
-NCCL's kernels say what they are where the profiler linked them to the call; else the call is looked up by the launch of
-the kernel. Slices of gloo have the name of the op only. What a trace does not show is null.
+Kernels of NCCL describe their op if the profiler linked them to the call; otherwise the call is found through the
+launch of the kernel. Slices of gloo have only the name of the op. What a trace does not contain is null.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from distprof.merge.run.timelines import damages_of, for_each_rank
 from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"
-"""Column beside those of the contract: kernels of one communicator, where nothing names it, are on one stream."""
+"""Column besides those of the contract. Kernels of one communicator, if nothing names it, are on one stream."""
 COALESCED = ("all_reduce", "all_gather")
-"""What may be issued with several inputs; slices of gloo have no others than these."""
+"""Ops that may be issued with several inputs; slices of gloo have several only for these."""
 SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
     "comms_id": pl.String(), LANE: pl.Int64()}
 
 
 def foreign_rows(run: Run) -> RankRows:
-    """Rows of every rank whose trace can be read, and what is lost of the traces."""
+    """Returns the rows of every rank whose trace can be read, and what is lost of the traces."""
     ranks = [rank for rank in run.ranks if rank.trace is not None]
     found = dict(zip((rank.number for rank in ranks), for_each_rank("match", _rows, ranks), strict=True))
     tags = {"mp_size": run.mp_size, "dp_size": run.dp_size}
     read = {rank: rows for rank, (rows, _) in found.items() if rows is not None}
     if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in read.values()}) > 1:
         for row in (row for rows in read.values() for row in filter(_is_lane, rows)):
-            row[LANE] = 0  # which stream of a rank is which of another is not known
+            row[LANE] = 0  # the streams of different ranks cannot be matched
     table = pl.DataFrame([{**row, **tags} for rows in read.values() for row in rows], schema=SCHEMA)
     return RankRows(rows=coded(table), problems=[one for _, problems in found.values() for one in problems])
 
@@ -73,7 +73,7 @@ def _is_lane(row: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Enclosing:
-    """Events of a kind by thread, to find the one in which a time lies."""
+    """Events of a kind by thread, to find the one that contains a time."""
 
     events: Mapping[int, tuple[list[int], list[CommEvent]]]
 
@@ -85,7 +85,7 @@ class _Enclosing:
         return cls({thread: ([event.start_ns for event in some], some) for thread, some in by_thread.items()})
 
     def at(self, thread: int, at_ns: int) -> CommEvent | None:
-        """The last that began on the thread by then, if it has not ended."""
+        """Returns the last event that began on the thread by then, if it has not ended."""
         starts, events = self.events.get(thread, ([], []))
         place = bisect_right(starts, at_ns) - 1
         return events[place] if place >= 0 and at_ns <= events[place].end_ns else None
@@ -102,7 +102,7 @@ class _RowsOf:
         self._step_starts = [start for start, _, _ in self._steps]
 
     def kernels(self) -> Iterator[dict[str, Any]]:
-        """A row per kernel of NCCL."""
+        """Yields a row per communication kernel."""
         calls, parameters, notes = (
             _Enclosing.of([event for event in self._found.events[kind] if op_of_event(event) or kind is EventKind.NOTE])
             for kind in (EventKind.CALL, EventKind.PARAMETERS, EventKind.NOTE))
@@ -115,7 +115,7 @@ class _RowsOf:
                             issued_ns=issued.start_ns if issued else None, at_ns=at_ns, lane=kernel.thread)
 
     def gloo(self) -> Iterator[dict[str, Any]]:
-        """A row per slice of gloo's threads, joined with the call where the calls can only be these."""
+        """Yields a row per slice of gloo's threads, joined with its call if the calls match unambiguously."""
         slices = self._found.events[EventKind.GLOO]
         calls = _calls_of(slices, self._found.events[EventKind.CALL]) if len(self._groups) <= 1 else {}
         for place, one in enumerate(slices):
@@ -126,7 +126,7 @@ class _RowsOf:
     def _row(self, timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None, *,
              issued_ns: int | None, at_ns: int | None, lane: int) -> dict[str, Any]:
         op = _op(timed, details, note, call)
-        # c10d's calls may have their output first, those of symmetric memory have their input there
+        # c10d's calls may begin with the output, those of symmetric memory begin with the input
         shaped = call if note is None and call is not None and call.name.startswith("symm_mem::") else note
         elements, dtype = _elements(op, details, shaped)
         group = self._group(details)
@@ -166,14 +166,14 @@ class _RowsOf:
 
 
 def op_of_event(event: CommEvent) -> str | None:
-    """By what it says of itself, else by its name."""
+    """Returns the op that the event states, else the one in its name."""
     if event.name == "record_param_comms":
         return op_of(event.texts.get("Collective name", ""))
     return op_of_kernel(event.name)
 
 
 def _op(timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None) -> str:
-    """What torch notes knows best: gloo says all_reduce of a reduce_scatter, and kernels of NCCL are made of sends."""
+    """Returns the op. torch's notes come first: gloo calls a reduce_scatter all_reduce, NCCL has kernels of sends."""
     named = details.texts.get("Collective name")
     found = (op_of(named) or named) if named else None
     for event in (call, note if note is not timed else None, timed):
@@ -182,7 +182,7 @@ def _op(timed: CommEvent, details: CommEvent, note: CommEvent | None, call: Comm
 
 
 def _elements(op: str, details: CommEvent, note: CommEvent | None) -> tuple[int | None, str | None]:
-    """Elements of the input, of the output for a receive; and their type."""
+    """Returns the number of elements of the input (of the output for a receive) and their type."""
     dtype = dtype_of(details.texts.get("dtype"))
     elements = details.integers.get("Out msg nelems" if op == "recv" else "In msg nelems")
     if elements is None and note is not None:
@@ -200,7 +200,7 @@ def _is_shape(value: object) -> bool:
 
 
 def _listed(text: str | None) -> list[Any] | None:
-    """A list; None for one that was cut: the profiler writes "..." into long ones."""
+    """Parses a list; None for a shortened one: the profiler writes "..." into long lists."""
     try:
         found = json.loads(text or "")
     except ValueError:
@@ -220,14 +220,14 @@ def _ranks_listed(details: CommEvent) -> list[int] | None:
 
 
 def _peer(op: str, details: CommEvent) -> int | None:
-    """The profiler writes global ranks."""
+    """Returns the peer's rank: the profiler writes global ranks."""
     if op not in POINT_TO_POINT:
         return None
     return details.integers.get("Dst Rank" if op == "send" else "Src Rank")
 
 
 def _splits(details: CommEvent, num_bytes: int | None, num_ranks: int) -> list[int] | None:
-    """Bytes to each rank by the rows of the first dimension that go there; None for an even split."""
+    """Returns the bytes to each rank from the rows of the first dimension that go there; None for an even split."""
     parts = _listed(details.texts.get("In split size"))
     if not parts or num_bytes is None or len(parts) != num_ranks or not all(isinstance(one, int) for one in parts):
         return None
@@ -236,12 +236,12 @@ def _splits(details: CommEvent, num_bytes: int | None, num_ranks: int) -> list[i
 
 
 def _worked_as(op: str | None) -> str | None:
-    """The op whose name gloo gives to the work of this one: all_reduce for reduce_scatter."""
+    """Returns the op that gloo names in its slices of this op: all_reduce for reduce_scatter."""
     return next((name for name in gloo_names(op or "") if name in COLLECTIVE_OPS and name != op), op)
 
 
 def _calls_of(slices: Sequence[CommEvent], calls: Sequence[CommEvent]) -> dict[int, CommEvent]:
-    """Slice -> its call: the k-th of a kind belong together, where there are as many and none began before its call."""
+    """Returns slice -> its call: the k-th of a kind, if there are equally many and no slice began before its call."""
     by_kind: dict[str | None, list[int]] = defaultdict(list)
     for place, one in enumerate(slices):
         by_kind[op_of_event(one)].append(place)
@@ -256,7 +256,7 @@ def _calls_of(slices: Sequence[CommEvent], calls: Sequence[CommEvent]) -> dict[i
 
 
 def remarks_of(rows: pl.DataFrame) -> list[MatchingInferred]:
-    """What of matched rows is inferred."""
+    """Returns what was inferred for matched rows."""
     if rows.is_empty():
         return []
     count = Counter(rows["matched_by"].to_list())

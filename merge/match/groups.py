@@ -1,4 +1,4 @@
-"""Finds the key that rows of one collective share on all ranks of a group."""
+"""Finds the key that the rows of one collective share on all ranks of a group."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from distprof.arrays import Flags, Integers
 from distprof.merge.match.sequence_alignment import common_positions
 
 NONE = -(2**63)
-"""Where an integer is not known."""
+"""Stands for an unknown integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """Columns of rows, a value a row; the rows of a rank stand in the order in which it issued them."""
+    """Columns with one value per row; the rows of a rank are in the order in which it issued them."""
 
     group: Integers
-    """From 0."""
+    """Number of the group, from 0."""
     rank: Integers
     op: Integers
     kind: Integers
-    """Equal where op and dtype are."""
+    """Equal for rows of the same op and dtype."""
     size: Integers
-    """Bytes."""
+    """Size in bytes."""
     label: Integers
-    """Equal where two ranks may be in one collective: op and dtype are, and size where it has to be."""
+    """Equal for rows that may be one collective: same op and dtype, and same size where sizes have to be equal."""
     comms_id: Integers
     group_sequence: Integers
     corrected: Integers
-    """`group_sequence` without the sends and receives before it, which gloo counts too."""
+    """`group_sequence` less the number of sends and receives before it, which gloo also counts."""
     sequence: Integers
     step: Integers
 
@@ -39,11 +39,11 @@ class Calls:
         return len(self.group)
 
     def of(self, rows: Integers) -> Calls:
-        """Some rows."""
+        """Returns some of the rows."""
         return Calls(**{name: getattr(self, name)[rows] for name in Calls.__slots__})
 
     def alone(self) -> Calls:
-        """The rows of one group as if it were the only one."""
+        """Returns the rows of one group with group number 0."""
         return replace(self, group=np.zeros(len(self), np.int64))
 
 
@@ -52,20 +52,20 @@ class Score:
     """How well a key brings the rows of each group together."""
 
     agreeing: Integers
-    """Rows whose key other ranks have too with equal labels; where labels differ, those of most ranks."""
+    """Rows per group that share key and label with other ranks; if labels of a key differ, those with the commonest."""
     contradicts: Flags
-    """True where a key has different labels on two ranks."""
+    """True for groups in which a key has different labels."""
 
 
 def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
     """Finds what the rows of a collective share on all ranks.
 
-    Ids of the backend are believed, and numbers by which all ranks have the same. Numbers of gloo count sends and
-    receives too, which are each rank's own, and a rank that came late counts its own calls from 0: where numbers bring
-    together what cannot be one, and the order of labels brings more together, it counts.
+    Ids of the backend are trusted, and so are numbers if all ranks have the same ones. Numbers of gloo also count sends
+    and receives, which differ between ranks, and a rank that joined late counts its own calls from 0. If numbers bring
+    together rows that cannot be one collective, and the order of labels brings more rows together, the order is used.
 
     Returns:
-        A key a row, within its group, and the method a group: id, sequence, label, order.
+        A key per row, unique within its group, and the method per group: id, sequence, label, order.
     """
     num_groups = int(calls.group.max(initial=-1)) + 1
     key, method = np.full(len(calls), NONE), ["order"] * num_groups
@@ -89,10 +89,11 @@ def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
 
 
 NUMBERS = ("group_sequence", "corrected", "sequence")
+"""Columns of numbers that may identify collectives, most trusted first."""
 
 
 def _imperfect(calls: Calls) -> tuple[Integers, str]:
-    """The key of one group in which rows are missing, or numbers are not comparable."""
+    """Returns the key and the method for a group in which rows are missing or numbers are not comparable."""
     calls = calls.alone()
     strict = replace(calls, label=_sized(calls))
     best, chosen = -1, None
@@ -105,7 +106,7 @@ def _imperfect(calls: Calls) -> tuple[Integers, str]:
         agreeing = int(score.agreeing[0])
         is_backend = (calls.sequence == NONE).all()
         if not score.contradicts[0] and (agreeing or is_backend):
-            agreeing += len(calls)  # before all that contradict
+            agreeing += len(calls)  # prefer numbers without contradictions
         if agreeing > best:
             best, chosen = agreeing, key
     if chosen is not None and best >= len(calls):
@@ -117,7 +118,7 @@ def _imperfect(calls: Calls) -> tuple[Integers, str]:
 
 
 def _is_perfect(calls: Calls, key: Integers, num_groups: int) -> Flags:
-    """True for groups of which every key is on every rank that has rows, once, with equal labels."""
+    """Returns whether, in each group, each key occurs exactly once on each rank that has rows, with equal labels."""
     number = dense(pack(calls.group, key))
     count = np.bincount(number)
     group, label = np.empty(len(count), np.int64), np.empty(len(count), np.int64)
@@ -137,7 +138,7 @@ def _rows_of_groups(calls: Calls, wanted: Flags) -> Iterator[tuple[int, Integers
 
 
 def score_of(calls: Calls, key: Integers, num_groups: int) -> Score:
-    """Counts what a key, that no rank has twice, brings together."""
+    """Counts what a key that no rank has twice brings together."""
     packed = pack(calls.group, key)
     order = np.lexsort((calls.label, packed))
     packed, label, group = packed[order], calls.label[order], calls.group[order]
@@ -153,7 +154,7 @@ def score_of(calls: Calls, key: Integers, num_groups: int) -> Score:
 
 
 def _num_ranks(calls: Calls, num_groups: int) -> Integers:
-    """Ranks that have rows, a group."""
+    """Returns the number of ranks that have rows, per group."""
     pair = dense(pack(calls.group, calls.rank))
     group = np.empty(pair.max() + 1, np.int64)
     group[pair] = calls.group
@@ -161,7 +162,7 @@ def _num_ranks(calls: Calls, num_groups: int) -> Integers:
 
 
 def pack(group: Integers, key: Integers) -> Integers:
-    """One integer for both."""
+    """Combines group and key into one integer."""
     low = int(key.min(initial=0))
     if low >= 0 and (int(group.max(initial=0)) + 1) * (int(key.max(initial=0)) + 1) < 2**62:
         return group * (int(key.max(initial=0)) + 1) + key
@@ -169,7 +170,7 @@ def pack(group: Integers, key: Integers) -> Integers:
 
 
 def dense(keys: Integers) -> Integers:
-    """The same order with numbers from 0 and no gap."""
+    """Renumbers keys from 0 without gaps, in the same order."""
     low, high = int(keys.min(initial=0)), int(keys.max(initial=0))
     if high - low > 4 * len(keys):
         return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -179,7 +180,7 @@ def dense(keys: Integers) -> Integers:
 
 
 def occurrence(keys: Integers) -> Integers:
-    """How many equal ones are before each."""
+    """Returns the number of equal keys before each key."""
     if _are_different(keys):
         return np.zeros(len(keys), np.int64)
     order = np.argsort(keys, kind="stable")
@@ -193,7 +194,7 @@ def occurrence(keys: Integers) -> Integers:
 
 
 def _are_different(keys: Integers) -> bool:
-    """True where no key is there twice; where they lie far apart that is not looked for."""
+    """Returns True if no key occurs twice; False also if keys are too far apart to check."""
     if int(keys.min(initial=0)) < 0 or int(keys.max(initial=0)) > 64 * len(keys):
         return False
     is_there = np.zeros(int(keys.max(initial=0)) + 1, bool)
@@ -202,14 +203,14 @@ def _are_different(keys: Integers) -> bool:
 
 
 def with_occurrence(group: Integers, rank: Integers, key: Integers) -> Integers:
-    """The key, and its count where a rank has it several times: ops that are issued as one share a number."""
+    """Combines a key with its count of occurrences on the rank: ops that are issued as one share a number."""
     number = dense(key)
     again = occurrence(pack(rank, pack(group, number)))
     return number * (int(again.max(initial=0)) + 1) + again
 
 
 def _by_labels(calls: Calls, sized: Integers) -> Integers:
-    """Places in the common order of op, type and size; of the op alone, where that leaves most rows without others."""
+    """Returns places in the common order of op, type and size, or of ops alone if that leaves most rows unmatched."""
     found = [_aligned(calls, sized)]
     if 2 * score_of(calls, found[0], 1).agreeing[0] < len(calls):
         found.append(_aligned(calls, calls.op))
@@ -217,7 +218,7 @@ def _by_labels(calls: Calls, sized: Integers) -> Integers:
 
 
 def _sized(calls: Calls) -> Integers:
-    """A number for op, type and size, without the size for ops whose sizes are each rank's own."""
+    """Returns a number per op, type and size; without the size for ops whose sizes differ between ranks."""
     label = pack(calls.kind, calls.size)
     even = np.zeros(len(calls), bool)
     for kind in np.unique(calls.kind).tolist():
@@ -233,7 +234,7 @@ def _sized(calls: Calls) -> Integers:
 
 
 def _aligned(calls: Calls, labels: Integers) -> Integers:
-    """Step by step where steps are known."""
+    """Aligns the sequences of labels of the ranks, step by step if steps are known."""
     key = np.empty(len(calls), np.int64)
     taken = 0
     steps = np.zeros(len(calls), np.int64) if (calls.step == NONE).any() else calls.step
@@ -249,13 +250,13 @@ def _aligned(calls: Calls, labels: Integers) -> Integers:
 
 
 def _unswap(labels: Sequence[Integers], places: Sequence[Integers]) -> None:
-    """Brings together what ranks have in different orders: threads of gloo take ops up in any.
+    """Brings together what ranks have in different orders, because threads of gloo pick up ops in any order.
 
-    Of a label that all ranks have equally often, and some at places of its own, the k-th are one.
+    If all ranks have a label equally often, and some of these at places of their own, the k-th ones are one collective.
 
     Args:
-        labels: Of each rank.
-        places: Where each stands in the common order; changed in place.
+        labels: Labels of each rank.
+        places: Their places in the common order; changed in place.
     """
     every = np.concatenate(labels)
     alone = np.bincount(np.concatenate(places))[np.concatenate(places)] < len(labels)

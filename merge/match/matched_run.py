@@ -1,6 +1,6 @@
-"""Matches the communication of a run: which rows of different ranks are one collective. It needs no clock.
+"""Matches the communication of a run: finds which rows of different ranks are one collective. No clock is needed.
 
-Of many ranks it is matched part by part: rows are on disk, and those of one part in memory.
+Runs of many ranks are matched part by part: all rows are on disk, those of one part in memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.spill import Parts
 
 ISSUED = "issued"
-"""Column beside those of the contract: the place of a row in the table of its rank."""
+"""Column besides those of the contract: the position of a row in the table of its rank."""
 COMPARED = ("group", "group_ranks", "rank", "op", "dtype", "size_bytes", "comms_id", "group_sequence", "corrected",
             "sequence", "step")
-"""Columns by which rows find each other."""
+"""Columns that matching compares."""
 
 MEETING: dict[str, Any] = {"group": pl.String, "group_ranks": pl.String, "sender": pl.Int64, "receiver": pl.Int64}
-"""What calls have in common that may be one, of many ranks."""
+"""Columns that identify a `Meeting` of a run of many ranks, with their types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class MatchedRun:
     """The matched rows of all ranks."""
 
     rows: pl.DataFrame
-    """As `match` gives them: the numbers of collectives mean nothing yet, times are of each rank's own clock."""
+    """As returned by `match`: the numbers of collectives mean nothing yet, times are on each rank's own clock."""
     problems: Sequence[Problem]
     """Tables that cannot be read."""
     remarks: Sequence[Remark]
-    """What of the matches is inferred."""
+    """What was inferred for the matches."""
 
 
 def match_run(run: Run) -> MatchedRun:
@@ -56,12 +56,12 @@ def match_run(run: Run) -> MatchedRun:
 
 
 def rows_of_ranks(run: Run) -> RankRows:
-    """Communication of every rank, whoever recorded it."""
+    """Returns the communication of every rank, whoever recorded it."""
     return foreign_rows(run) if run.kind == "traces" else recorded_rows(run)
 
 
 def unlike_meetings(joined: JoinedCalls) -> Array:
-    """Meetings whose ranks did not call the same in some step, or some of which are missing."""
+    """Returns indices of meetings in which, in some step, ranks made different calls or some ranks are missing."""
     if not len(joined.cell_step):
         return np.empty(0, np.int64)
     sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
@@ -77,12 +77,12 @@ def unlike_meetings(joined: JoinedCalls) -> Array:
 
 def match_meetings(run: Run, ranks: Collection[int], meetings: Sequence[Meeting],
                    whole: Collection[int]) -> pl.DataFrame:
-    """Matches row by row the calls in some meetings.
+    """Matches the calls of some meetings row by row.
 
     Args:
-        run: Opened by the files of its hosts.
-        ranks: Those that take part.
-        meetings: Which.
+        run: A run opened by the files of its hosts.
+        ranks: Ranks that take part.
+        meetings: The meetings whose calls are matched.
         whole: Ranks all of whose calls are matched.
     """
     found = recorded_rows(run.of_ranks(ranks))
@@ -101,33 +101,34 @@ def match_meetings(run: Run, ranks: Collection[int], meetings: Sequence[Meeting]
 
 
 def _equal(values: Integers, first: Integers) -> Any:
-    """Whether all values from one first on to the next are equal."""
+    """Returns for each run of values, beginning at `first`, whether all of them are equal."""
     return np.minimum.reduceat(values, first) == np.maximum.reduceat(values, first)
 
 
 class RowParts:
-    """The rows of all ranks in parts that can be matched by themselves."""
+    """The rows of all ranks in parts that can be matched independently."""
 
     def __init__(self, num_rows: int, world_size: int, folder: Path, held_rows: int) -> None:
-        """Holds no row yet.
+        """Creates an empty collection.
 
         Args:
-            num_rows: Of all ranks, about.
-            world_size: Ranks of the job.
-            folder: Takes in files.
-            held_rows: That are matched at once.
+            num_rows: Approximate number of rows of all ranks.
+            world_size: Number of ranks of the job.
+            folder: Folder for temporary files.
+            held_rows: Number of rows that are matched at a time.
         """
         self.held_rows, self._folder, self._world_size = held_rows, folder, world_size
         self._parts, self._partition = Parts(folder, "rows"), Partition(num_rows, held_rows, world_size)
         self._evidence: dict[int, NumberEvidence] = defaultdict(NumberEvidence)
-        """Of parts with one large group."""
+        """Part -> evidence about its numbers, for parts with one large group."""
         self._ended = list[int]()
 
     def __len__(self) -> int:
         return len(self._parts)
 
     def add(self, rows: pl.DataFrame, ended: Iterable[int] = ()) -> None:
-        """Takes in all rows of some ranks, and which of these made no call behind them, as in `RankRows`."""
+        """Adds all rows of some ranks, and which of these ranks made no call after their last row (as in
+        `RankRows`)."""
         self._ended += ended
         if rows.is_empty():
             return
@@ -138,7 +139,7 @@ class RowParts:
             self._evidence[large].add(rows.filter(pl.Series(part == large)))
 
     def matched(self) -> Iterator[pl.DataFrame]:
-        """Part by part what `match` gives for its rows, and `ISSUED`."""
+        """Yields part by part what `match` returns for its rows, with the column `ISSUED`."""
         for part in self._parts.numbers:
             if part in self._evidence:
                 yield from self._large(part)
@@ -146,7 +147,7 @@ class RowParts:
                 yield match(self._parts.take(part), ended=self._ended, world_size=self._world_size)
 
     def _large(self, part: int) -> Iterator[pl.DataFrame]:
-        """A group that is larger than what is held, in pieces of whole collectives."""
+        """Matches a group that is larger than `held_rows`, in pieces of whole collectives."""
         evidence = self._evidence[part]
         numbering = evidence.numbering()
         pieces = Parts(self._folder, f"places{part}")
@@ -156,7 +157,7 @@ class RowParts:
             yield match(pieces.take(piece), ended=self._ended, world_size=self._world_size, placed=placed)
 
     def _placed(self, part: int, evidence: NumberEvidence, numbering: Numbering, pieces: Parts) -> Placed:
-        """Puts the rows into pieces by the number of which it is known that it tells collectives apart."""
+        """Distributes the rows to pieces by the number that is known to tell collectives apart."""
         known = evidence.rows_by_place(numbering)
         first_of_piece = _bounds(known["place"].to_numpy(), known["rows"].to_numpy(), self.held_rows)
         for rows in self._parts.pieces(part):
@@ -165,7 +166,7 @@ class RowParts:
         return numbering.placed
 
     def _looked_at(self, part: int, pieces: Parts) -> Placed:
-        """The same where all rows have to be looked at together: the columns that are compared are held."""
+        """Does the same if all rows have to be compared together: holds only the columns that are compared."""
         keys, methods = keys_of(calls_of(pl.concat([
             rows.select(COMPARED) for rows in self._parts.pieces(part)], rechunk=True)))
         places, counts = np.unique(keys, return_counts=True)
@@ -182,6 +183,6 @@ class RowParts:
 
 
 def _bounds(places: Integers, counts: Integers, held_rows: int) -> Integers:
-    """Places at which pieces of about so many rows begin, but for the first."""
+    """Returns the places at which pieces of about `held_rows` rows begin, except the first piece."""
     piece = (np.cumsum(counts) - 1) // held_rows
     return places[np.flatnonzero(np.diff(piece, prepend=0))]

@@ -1,6 +1,6 @@
 """Finds which rows of different ranks are one collective, or a send and its receive.
 
-Times are not used, so that matches hold whatever the clocks of the ranks show.
+Times are not used, so matches do not depend on the clocks of the ranks.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from distprof.merge.match.sequence_alignment import align
 MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
 """Columns that matching adds."""
 METHODS = ("id", "sequence", "label", "order", "peer", None)
-"""Values of `matched_by`; None where the group of a row is unknown, and it stays alone."""
+"""Values of `matched_by`; None: the group of the row is unknown, so that it is not matched."""
 FOUND_BEFORE = ("corrected", "place")
-"""Columns that rows may have already, and that are for matching alone."""
+"""Columns that only matching uses, which rows may already have."""
 ALONE = -1
-"""`lane` of such a row."""
+"""`lane` of rows whose group is unknown."""
 CHANNEL = ("group_id", "tag", "source", "target")
+"""Columns that identify a channel of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Calls of one group whose place in it was found before; their rows have it as the column `place`."""
+    """Calls of one group whose places are already known; their rows have the column `place`."""
 
     method: str
     """One of `METHODS`."""
     last: Mapping[int, int]
-    """Rank -> last place of which there is a row, here or elsewhere."""
+    """Rank -> last place of its rows, here or elsewhere."""
 
 
 def match(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
@@ -43,16 +44,15 @@ def match(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
     """Finds the collective that each row belongs to.
 
     Args:
-        rows: As in `RankRows`, rank by rank; those of a rank in the order of issue. Where these are not all rows of
-            the job, they are all of a collective, or of the sends and receives of two ranks, and have the column
-            `corrected`, as `with_corrected` makes it of all rows of a rank.
-        ended: Ranks that made no call behind their last row, as their script had ended.
-        world_size: Ranks of the job.
-        placed: Where places were found before.
+        rows: As in `RankRows`, rank by rank; the rows of a rank in the order of issue. If these are not all rows of the
+            job, they are all rows of their collectives, or of the messages of pairs of ranks, and have the column
+            `corrected`, as `with_corrected` computes it from all rows of a rank.
+        ended: Ranks that made no call after their last row, because their script had ended.
+        world_size: Number of ranks of the job.
+        placed: Known places, if places were found before.
 
     Returns:
-        The rows and `MATCHED`, sorted by `collective` and rank; `collective` counts from 0 in the order of the first
-        row of each.
+        The rows with `MATCHED`, sorted by `collective` and rank; `collective` counts from 0 in the order of first rows.
     """
     if rows.is_empty():
         return rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in zip(
@@ -83,14 +83,14 @@ def match(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
     matched = coded[order].with_columns(
         pl.Series("collective", number[order]).set_sorted(), pl.Series("place", place[order]),
         pl.Series(METHODS, dtype=pl.Categorical)[methods[order]].alias("matched_by"))
-    del coded  # the largest of all
+    del coded  # the largest frame
     each = judged(matched, ended=ended, world_size=world_size, last=None if placed is None else placed.last)
     kept = [name for name in rows.columns if name not in FOUND_BEFORE]
     return pl.concat([matched.select(*kept, "collective", "matched_by"), each[number[order]]], how="horizontal")
 
 
 def _coded(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with integers for what is compared: group_id, op_id, kind, label, id."""
+    """Adds integer codes for what is compared: group_id, op_id, kind, label, id."""
     typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
                         pl.when(pl.col("op").is_in(EQUAL_INPUTS)).then("size_bytes"))
     return rows.with_columns(
@@ -104,7 +104,7 @@ def _group_code(rows: pl.DataFrame) -> pl.Series:
 
 
 def _code(rows: pl.DataFrame) -> pl.Series:
-    """A number a row, equal where the columns are: categories, or numbers from -1."""
+    """Returns a number per row that is equal for equal rows; columns are categories, or numbers from -1."""
     code = np.zeros(len(rows), np.int64)
     for column in rows.select(pl.all().to_physical().cast(pl.Int64).fill_null(ALONE - 1)).get_columns():
         code = pack(code, column.to_numpy() + 1 - ALONE)
@@ -112,7 +112,7 @@ def _code(rows: pl.DataFrame) -> pl.Series:
 
 
 def _in_order(code: pl.Series) -> pl.Series:
-    """Numbers from 0 as they appear."""
+    """Renumbers codes from 0 in the order in which they appear."""
     number = dense(code.to_numpy())
     first = np.empty(number.max(initial=-1) + 1, np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
@@ -120,10 +120,10 @@ def _in_order(code: pl.Series) -> pl.Series:
 
 
 def with_corrected(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `corrected`: `group_sequence` without the sends and receives of the rank in the group before it.
+    """Adds `corrected`: `group_sequence` less the number of sends and receives of the rank in the group before it.
 
     Args:
-        rows: All of some ranks.
+        rows: All rows of some ranks.
     """
     is_pair = rows["op"].is_in(POINT_TO_POINT)
     if not is_pair.any():
@@ -137,19 +137,20 @@ def with_corrected(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _before_each(ordered: Integers, counted: Integers) -> Integers:
-    """What was counted before the run of equal values that each belongs to."""
+    """Returns the count before the run of equal values that each element belongs to."""
     first = np.arange(len(ordered)) - occurrence(ordered)
     return np.where(first > 0, counted[first - 1], 0)
 
 
 def calls_of(rows: pl.DataFrame) -> Calls:
-    """What is compared of the rows of whole groups, without sends and receives; with the column `corrected`."""
+    """Returns what is compared of rows of whole groups, without sends and receives; the rows have the column
+    `corrected`."""
     return _calls(_coded(rows))
 
 
 def _calls(chosen: pl.DataFrame) -> Calls:
     if "split_bytes" in chosen.columns:
-        # of what ranks divide as their data wants it, equal sizes say nothing
+        # if ranks split their inputs depending on their data, equal sizes prove nothing
         splits = pl.col("split_bytes").list
         uneven = (splits.max() != splits.min()).any().over("group_id", "kind")
         chosen = chosen.with_columns(size_bytes=pl.when(uneven).then(0).otherwise("size_bytes"))
@@ -160,16 +161,16 @@ def _calls(chosen: pl.DataFrame) -> Calls:
 
 
 def transfer_numbers(rows: pl.DataFrame) -> Integers:
-    """The k-th send from a rank to another, in a group and with a tag, is the k-th receive there.
+    """Pairs the k-th send from one rank to another, in a group and with a tag, with the k-th receive there.
 
-    Where one side has more, their sizes and types are aligned; a row whose other side is not known stays alone.
+    If one side has more messages, both are aligned by sizes and types; a row whose other side is unknown stays alone.
 
     Args:
-        rows: With the columns group_id, tag, op, rank, peer and content, a number for type and size; of each rank in
-            the order of issue.
+        rows: With the columns group_id, tag, op, rank, peer and content (a number for type and size); rows of each rank
+            in the order of issue.
 
     Returns:
-        int64 a row.
+        Number of the transfer of each row, int64.
     """
     numbered = rows.select(
         "group_id", "content", "peer", (pl.col("op") == "send").alias("is_send"), pl.col("tag").fill_null(-1),
@@ -185,14 +186,14 @@ def transfer_numbers(rows: pl.DataFrame) -> Integers:
     for uneven in np.flatnonzero((counts[:, 0] != counts[:, 1]) & (counts.min(axis=1) > 0)).tolist():
         receives, sends = (np.flatnonzero(side == 2 * uneven + of) for of in (0, 1))
         _align(numbered["content"].to_numpy(), receives, sends, place)
-    # of those with an unknown peer every one is a pair of its own
+    # each row with an unknown peer is a transfer of its own
     place[~is_known] = np.arange(len(place))[~is_known]
     key = np.stack([channel, place, np.where(is_known, 0, 1 + side)], axis=1)
     return np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _align(labels: Integers, receives: Integers, sends: Integers, place: Integers) -> None:
-    """Gives the places of one channel, equal where both sides are one transfer."""
+    """Sets the places of the rows of one channel, equal for both sides of a transfer."""
     ours, theirs = align(labels[receives], labels[sends])
     place[receives] = len(sends) + np.arange(len(receives))
     place[sends] = np.arange(len(sends))

@@ -1,4 +1,4 @@
-"""Names what is wrong with matched collectives: ranks that are absent or called something else."""
+"""Describes what is wrong with matched collectives: ranks that are absent or called something else."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from distprof.merge.run.group_ranks import SIZE, with_lists
 from distprof.units import numbered, size
 
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
+"""Columns that `judged` returns."""
 
 
 def judged(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
            last: Mapping[int, int] | None = None) -> pl.DataFrame:
-    """Says of every collective who took part, and what is wrong with it.
+    """Determines for each collective who took part and what is wrong with it.
 
     Args:
-        rows: Sorted by `collective`, from 0 without a gap, with `group_id`, `op_id`, `place` (of the collective
-            in its group) and the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
-        ended: Ranks that made no call behind their last row. What another rank that is not there did, nobody knows:
-            its record began later, ended earlier, or lost the row.
-        world_size: Ranks of the job.
-        last: Rank -> last place of which there is a row, where all are of one group and some are elsewhere.
+        rows: Sorted by `collective`, which counts from 0 without gaps, with `group_id`, `op_id`, `place` (of the
+            collective in its group) and the columns of `COLLECTIVES`; one row per rank, two for a send to itself.
+        ended: Ranks that made no call after their last row. What any other absent rank did is unknown: its record began
+            later, ended earlier, or lost the row.
+        world_size: Number of ranks of the job.
+        last: Rank -> last place of its rows, if all rows are of one group and some are elsewhere.
 
     Returns:
         `PER_COLLECTIVE`, a row per collective.
@@ -47,16 +48,16 @@ def judged(rows: pl.DataFrame, *, ended: Collection[int], world_size: int,
 
 
 def num_mismatches(rows: pl.DataFrame) -> int:
-    """Collectives about which ranks disagree.
+    """Counts the collectives about which ranks disagree.
 
     Args:
-        rows: As `match` gives them.
+        rows: As returned by `match`.
     """
     return rows.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())["collective"].n_unique()
 
 
 def _differing(rows: pl.DataFrame) -> pl.DataFrame:
-    """Per collective: what it is, and which columns of its rows have several values, null aside."""
+    """Returns per collective what it is, and which columns have several values in its rows, ignoring nulls."""
     values = {"ops": "op_id", "dtypes": "dtype_id", "sizes": "size_bytes", "roots": "root", "ranks": "rank"}
     some = rows.select(
         "collective", "op_id", "size_bytes", "rank", "matched_by",
@@ -94,7 +95,7 @@ def _add_differences(rows: pl.DataFrame, odd: pl.DataFrame, texts: dict[int, lis
 
 
 def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
-    """Values and the ranks that have them; most ranks first."""
+    """Returns values and the ranks that have them, most ranks first."""
     found: dict[Any, list[int]] = defaultdict(list)
     for value, rank in rows.select(column, "rank").sort("rank").iter_rows():
         found[value].append(rank)
@@ -102,7 +103,7 @@ def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2,5`."""
+    """Formats ranks: `rank 3`, `ranks 0-2,5`."""
     return numbered("rank", sorted(set(ranks)))
 
 
@@ -125,12 +126,12 @@ DIFFERENCES: tuple[tuple[str, str, Callable[[list[tuple[Any, list[int]]]], str]]
     ("bad_size", "size_bytes", _values_differ("sizes", size)),
     ("bad_root", "peer", _values_differ("roots", str)),
 )
-"""Column of `judged` that finds it, the column that differs, and the sentence about it."""
+"""Column of `_flagged` that marks the difference, the column that differs, and the function that describes it."""
 
 
 def _add_absent(odd: pl.DataFrame, ended: set[int], last: Mapping[tuple[int, int], int],
                 texts: dict[int, list[str]]) -> None:
-    """Names the ranks of which it is known that they did not take part."""
+    """Names the ranks that are known not to have taken part."""
     each = odd.group_by("collective", maintain_order=True).agg(
         pl.col("op", "group_id", "place", "group_ranks", "peer", "rank", "matched_by").first(),
         pl.col("rank").alias("there"))
@@ -148,7 +149,7 @@ def _add_absent(odd: pl.DataFrame, ended: set[int], last: Mapping[tuple[int, int
 
 
 def _last_places(rows: pl.DataFrame) -> dict[tuple[int, int], int]:
-    """(group, rank) -> last place of which there is a row."""
+    """Returns (group, rank) -> last place of its rows."""
     places = rows.select("op", "group_id", "rank", "place").filter(~pl.col("op").is_in(POINT_TO_POINT))
     found = places.group_by("group_id", "rank").agg(pl.col("place").max())
     return {(group, rank): place for group, rank, place in found.iter_rows()}

@@ -1,7 +1,7 @@
-"""Chooses the part in which each row is matched: all rows of a collective, or of two ranks' messages, are in one.
+"""Chooses the part in which each row is matched: all rows of a collective, or of messages of two ranks, share a part.
 
-By which number the rows of a large group belong together is found without holding them: it is added up rank by rank.
-The rules are those of `groups.py`, as far as they can be followed by counts of rows.
+Which number identifies the collectives of a large group is found without holding its rows: evidence is summed rank by
+rank. The rules are those of `groups.py`, as far as counts of rows suffice to follow them.
 """
 
 from __future__ import annotations
@@ -21,47 +21,51 @@ from distprof.merge.match.matching import Placed
 from distprof.merge.run.group_ranks import SIZE
 
 GROUP = ("group", "group_ranks")
-"""Columns that tell process groups apart."""
+"""Columns that identify a process group."""
 _FAR = 1_000_003
+"""A prime that distributes pairs of ranks over parts."""
 SIZED = "sized"
-"""Bytes of ops whose inputs have to be equal."""
+"""Column with the bytes of ops whose inputs have to be equal; null for others."""
 KIND = ("op", "dtype")
+"""Columns that tell which op a row is."""
 KEY = ("number", "again")
+"""Columns of a key: a number, and how many rows of the rank with the same number come before."""
 COUNTED = (*KEY, *KIND, "size_bytes", SIZED)
+"""Columns by which rows are counted."""
 ROOM = 1 << 17
-"""Counts that are added up at once."""
+"""Number of counts after which they are summed."""
 
 
 class Partition:
-    """Puts process groups into parts of about the same number of rows; a group that is larger has one for itself.
+    """Puts process groups into parts of about the same number of rows; a larger group gets a part of its own.
 
-    How many rows a group has is known when all ranks are read. It is taken to be what the first rank has of it, times
-    its members.
+    The number of rows of a group is known only after all ranks are read. It is estimated as the most rows that a rank
+    has in the first batch with the group, times the number of members.
     """
 
     def __init__(self, num_rows: int, held_rows: int, world_size: int) -> None:
-        """Knows no group yet.
+        """Creates a partition without groups.
 
         Args:
-            num_rows: Of all ranks, about.
-            held_rows: That a part is meant to have.
-            world_size: Ranks of the job.
+            num_rows: Approximate number of rows of all ranks.
+            held_rows: Number of rows that a part should have.
+            world_size: Number of ranks of the job.
         """
         self._held_rows, self._world_size = held_rows, world_size
         self._num_of_pairs = max(1, -(-num_rows // held_rows))
-        """The first so many parts have sends and receives."""
+        """Sends and receives are in this many parts, the first ones."""
         self._groups = pl.DataFrame(schema={"group": pl.Categorical, "group_ranks": pl.Categorical, "part": pl.Int64})
         self._next = self._num_of_pairs
         self._open, self._room = 0, 0
-        """The part that groups go to, and for how many more rows."""
+        """The part that new groups are added to, and how many more rows it takes."""
         self.large = set[int]()
-        """Parts that have one large group."""
+        """Parts that consist of one large group."""
 
     def parts_of(self, rows: pl.DataFrame) -> Integers:
-        """int64 a row: its part.
+        """Returns the part of each row, int64.
 
         Args:
-            rows: All of some ranks; of these at least `GROUP`, op, rank and peer.
+            rows: All rows of some ranks, with at least `GROUP`, op, rank and peer.
         """
         self._meet(rows)
         found = rows.select(GROUP).join(self._groups, on=GROUP, how="left", nulls_equal=True, maintain_order="left")
@@ -74,7 +78,7 @@ class Partition:
         return (np.minimum(rank, peer) * _FAR + np.maximum(rank, peer)) % self._num_of_pairs
 
     def _meet(self, rows: pl.DataFrame) -> None:
-        """Gives new groups their parts."""
+        """Assigns parts to new groups."""
         each = rows.group_by(*GROUP, "rank", maintain_order=True).agg(pl.len(), pl.col(SIZE).first()).group_by(
             *GROUP, maintain_order=True).agg(pl.col("len").max(), pl.col(SIZE).first())
         new = each.join(self._groups, on=GROUP, how="anti", nulls_equal=True, maintain_order="left")
@@ -104,16 +108,16 @@ def _added_up(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """The number by which rows of a group belong together."""
+    """The number that identifies the collectives of a group."""
 
     name: str
     """One of `NUMBERS`."""
     repeats: int
-    """How often a rank has it, at most."""
+    """The largest number of rows of a rank with the same number."""
     placed: Placed
 
     def with_places(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows, all of some ranks, with the column `place`."""
+        """Adds the column `place` to the rows, which are all rows of some ranks."""
         return rows.with_columns(place=_place(self.name, self.repeats))
 
 
@@ -122,20 +126,20 @@ def _place(name: str, repeats: int) -> pl.Expr:
 
 
 class NumberEvidence:
-    """What numbers the rows of one group have, and what these rows are."""
+    """Evidence about the numbers of a group: which rows have which numbers, and what these rows are."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[pl.DataFrame]] = defaultdict(list)
-        """By `NUMBERS`: frames of rows by `KEY` and what they are, to be added up."""
+        """Name in `NUMBERS` -> frames of row counts by `COUNTED`, to be summed."""
         self._unknown = set[str]()
-        """Numbers that a row lacks."""
+        """Numbers that some row lacks."""
         self._known = set[str]()
-        """Numbers that a row has."""
+        """Numbers that some row has."""
         self._lasts: dict[str, list[pl.DataFrame]] = defaultdict(list)
         self._num_ranks = 0
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Takes in all rows of some ranks."""
+        """Adds all rows of some ranks."""
         self._num_ranks += rows["rank"].n_unique()
         told = rows.select("rank", "op", "size_bytes", *NUMBERS, pl.when(pl.col("op") != "scatter").then("dtype"),
                            pl.when(pl.col("op").is_in(EQUAL_INPUTS)).then("size_bytes").alias(SIZED))
@@ -158,7 +162,7 @@ class NumberEvidence:
             number.max().alias("last"), again.filter(number == number.max()).max().alias("last_again")))
 
     def numbering(self) -> Numbering | None:
-        """The number that brings the rows together; None where only a look at all rows tells."""
+        """Returns the number that identifies collectives; None if only a comparison of all rows can tell."""
         found = {name: self._judged(name) for name in NUMBERS if name not in self._unknown and name in self._counts}
         for name, each in found.items():
             if each.select(((pl.col("rows") == self._num_ranks) & (pl.col("labels") == 1)).all()).item():
@@ -168,14 +172,14 @@ class NumberEvidence:
             if each.select((pl.col("contents") == 1).all()).item():
                 clean[name] = int(each.filter(pl.col("rows") > 1)["rows"].sum())
             elif not each.select((pl.col("kinds") > 1).any()).item():
-                return None  # whether sizes contradict each other, depends on how many do
+                return None  # whether contradicting sizes matter depends on how many there are
         best = max(clean, key=lambda name: clean[name], default=None)  # the first of equal ones
         if best is None or not (clean[best] or "sequence" not in self._known):
             return None
         return self._numbering(best)
 
     def _judged(self, name: str) -> pl.DataFrame:
-        """A row per `KEY`: rows, and how many different things they are, more and less strictly."""
+        """Returns a row per `KEY`: its number of rows and of different labels, by strict and less strict criteria."""
         return _added_up(self._counts[name]).group_by(KEY).agg(
             pl.col("rows").sum(), pl.struct(*KIND, SIZED).n_unique().alias("labels"),
             pl.struct(*KIND, "size_bytes").n_unique().alias("contents"), pl.struct(*KIND).n_unique().alias("kinds"))
@@ -187,7 +191,7 @@ class NumberEvidence:
         return Numbering(name=name, repeats=repeats, placed=Placed(method="sequence", last=last))
 
     def rows_by_place(self, numbering: Numbering) -> pl.DataFrame:
-        """How many rows there are by `place`, ascending."""
+        """Returns the number of rows per `place`, ascending."""
         place = pl.col("number") * numbering.repeats + pl.col("again")
         rows = _added_up(self._counts[numbering.name]).group_by(place.alias("place")).agg(pl.col("rows").sum())
         return rows.sort("place")

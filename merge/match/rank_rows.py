@@ -1,4 +1,4 @@
-"""Communication as each rank has it, before it is matched: of a run directory, or of traces of other programs."""
+"""Communication of each rank before it is matched: from a run directory, or from traces of other programs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class RankRows:
     """One row per communication op of a rank, in the order in which the rank issued them."""
 
     rows: pl.DataFrame
-    """Of all ranks: the columns of `COLLECTIVES` as `coded` makes them, and `comms_id`, the id that the backend gives
-    to a collective; times are of the rank's own clock. Of traces of other programs much may be null, and `lane` is
-    there too: it keeps communicators apart that have no name."""
+    """Rows of all ranks: the columns of `COLLECTIVES` as converted by `coded`, and `comms_id`, the backend's id of a
+    collective; times are on the rank's own clock. Rows from traces of other programs may have many nulls, and also have
+    `lane`, which tells unnamed communicators apart."""
     ended: Sequence[int] = ()
-    """Ranks that made no call behind their last row, as their script had ended."""
+    """Ranks that made no call after their last row, because their script had ended."""
     problems: Sequence[Problem] = ()
 
 
 def recorded_rows(run: Run, steps: Collection[int] | None = None) -> RankRows:
-    """Rows of every rank of a run directory whose table can be read.
+    """Returns the rows of every rank of a run directory whose table can be read.
 
     Args:
-        run: Of which ranks.
-        steps: Those that are wanted; None: all.
+        run: The run, or some of its ranks.
+        steps: Steps that are returned; None for all.
     """
     def prepared(rows: pl.DataFrame) -> pl.DataFrame:
         return coded(rows if steps is None else rows.filter(pl.col("step").is_in(list(steps))))
@@ -42,7 +42,7 @@ def recorded_rows(run: Run, steps: Collection[int] | None = None) -> RankRows:
 
 
 def recorded_batches(run: Run) -> Iterator[RankRows]:
-    """The same of a few ranks at a time."""
+    """Yields the same for a few ranks at a time."""
     return map(partial(_of, run), pieces(run, COLLECTIVES, coded, CATEGORIES))
 
 

@@ -1,4 +1,4 @@
-"""Brings sequences that lack some of each other's elements into one order."""
+"""Sequence alignment: brings sequences that lack some of each other's elements into one order."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from distprof.arrays import Integers
 
 Labels = Integers
 EXACT = 64
-"""Sequences whose differing parts are no longer are aligned with as many pairs as there can be."""
+"""If the differing parts are at most this long, they are aligned by their longest common subsequence."""
 FAR = 4096
-"""A longer part that only one has is not jumped over."""
+"""Elements that only one sequence has are skipped over at most this distance."""
 SURE = 16
-"""So many equal elements in a row, or nearly, say that the sequences are together again."""
+"""Sequences are in step again where this many consecutive elements are nearly all equal."""
 NEARLY = 0.9
+"""Fraction of the elements that has to be equal for this."""
 
 
 def common_positions(sequences: Sequence[Labels]) -> list[Labels]:
-    """Brings sequences that should be one into one order.
+    """Brings sequences that should be equal into one order.
 
-    Elements that no sequence has twice are what their label says. Else each sequence is aligned with what the ones
-    before it have together, longest first: what one lacks shifts nothing behind it.
+    If no sequence has a label twice, equal labels are the same element. Otherwise each sequence is aligned with the
+    merged order of those before it, longest first, so that missing elements do not shift what follows.
 
     Returns:
         Per sequence the ascending place of each element in the common order; equal places mean the same element.
@@ -45,7 +46,7 @@ def common_positions(sequences: Sequence[Labels]) -> list[Labels]:
         taken += len(new)
         found[index] = mine
         if len(new):
-            # a new element stands behind the last common one before it, and what the others have there
+            # a new element comes after the common element before it, and after what the others have there
             after = np.searchsorted(theirs, new)
             place = np.where(after < len(ours), np.append(ours, 0)[after], len(columns))
             columns, labels = np.insert(columns, place, mine[new]), np.insert(labels, place, own[new])
@@ -55,7 +56,8 @@ def common_positions(sequences: Sequence[Labels]) -> list[Labels]:
 
 
 def _positions_of_unique(sequences: Sequence[Labels]) -> list[Labels] | None:
-    """None where a sequence has a label twice, or two have them in different orders."""
+    """Orders unique labels topologically; None if a sequence has a label twice or two have labels in different
+    orders."""
     if not sequences or any(len(np.unique(one)) < len(one) for one in sequences):
         return None
     following = TopologicalSorter[int]()
@@ -73,13 +75,13 @@ def _positions_of_unique(sequences: Sequence[Labels]) -> list[Labels] | None:
 
 
 def align(one: Labels, other: Labels) -> tuple[Labels, Labels]:
-    """Pairs equal elements of two sequences, in order; where there is a choice, the last ones.
+    """Pairs equal elements of two sequences, in order; if there is a choice, the last ones.
 
-    The number of pairs is the largest possible where the parts that differ are no longer than `EXACT`; else differences
-    are resolved one after the other with a bounded look ahead, in time that grows with the length.
+    The number of pairs is the largest possible if the differing parts are no longer than `EXACT`. Otherwise differences
+    are resolved one after the other with bounded look-ahead, in time linear in the length.
 
     Returns:
-        Ascending places in `one`, and those in `other` that they are paired with.
+        Ascending places in `one`, and the places in `other` that they are paired with.
     """
     shorter = min(len(one), len(other))
     behind = _equal(one[::-1][:shorter], other[::-1][:shorter])
@@ -91,7 +93,7 @@ def align(one: Labels, other: Labels) -> tuple[Labels, Labels]:
 
 
 def _equal(one: Integers, other: Integers) -> int:
-    """How many elements are equal from the start on."""
+    """Returns the length of the common prefix."""
     differ = np.flatnonzero(one != other)
     return int(differ[0]) if len(differ) else len(one)
 
@@ -118,7 +120,7 @@ def _differing(one: Labels, other: Labels) -> tuple[Labels, Labels]:
             if jump is not None:
                 at, there = at + jump[0], there + jump[1]
                 continue
-        # what is far in the window may be better paired with what is behind it
+        # elements in the far half of the window may have better partners behind it
         kept = [pair for pair in found if max(pair) < EXACT // 2]
         pairs += [(at + ours, there + theirs) for ours, theirs in kept]
         step, step_there = (kept[-1][0] + 1, kept[-1][1] + 1) if kept else (EXACT // 2, EXACT // 2)
@@ -128,7 +130,7 @@ def _differing(one: Labels, other: Labels) -> tuple[Labels, Labels]:
 
 
 def longest_common(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
-    """The longest common subsequence, as pairs of places; where there is a choice, the last elements."""
+    """Returns a longest common subsequence as pairs of places; if there is a choice, the last elements."""
     width = len(other) + 1
     lengths = [[0] * width for _ in range(len(one) + 1)]
     for row, label in enumerate(one):
@@ -148,7 +150,7 @@ def longest_common(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, 
 
 
 def _jump(one: Labels, other: Labels) -> tuple[int, int] | None:
-    """How far to go in one of both until they are together again; None where that is nowhere near."""
+    """Returns how far to skip in one of both until they are in step again; None if that is nowhere near."""
     ahead, ahead_there = _first_like(one, other[:SURE]), _first_like(other, one[:SURE])
     if ahead is None and ahead_there is None:
         return None

@@ -1,7 +1,7 @@
-"""Categories of operators and kernels: matrix products, attention, convolution, norm, elementwise, communication, ...
+"""Classifies operators and kernels: matrix products, attention, convolution, norm, elementwise, communication, ...
 
-What launched a kernel says more than its name, which depends on the library, and convolutions and normalisations launch
-kernels that reorder data. A kernel of which only the name is known is classified by words in it.
+The operator that launched a kernel says more than the kernel's name, which depends on the library; also, convolutions
+and normalisations launch kernels that reorder data. If only its name is known, a kernel is classified by words in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPERATORS = {
     "embedding": re.compile(r"(?<!rotary_)embedding"),
     "optimizer": re.compile(r"^_(?:foreach|fused_(?:adam|sgd|adagrad))"),
 }
-"""What launches kernels, without namespace -> category; the first that fits."""
+"""Category -> matches names, without namespace, of operators that launch kernels; the first match counts."""
 _KERNELS = {
     "attention": re.compile(r"attention|fmha|sdpa|flash_?(?:fwd|bwd|attn|decod)|_attn_|mha_"),
     "convolution": re.compile(r"conv(?!ert)|fprop|dgrad|wgrad|winograd|im2col|igemm|implicit_?gemm|n(?:chw|hwc)ton"),
@@ -40,7 +40,7 @@ _KERNELS = {
     "copy": re.compile(r"copy|catarray|index|gather|scatter|transpose|memcpy|fillfunctor|fillbuffer"),
     "elementwise": re.compile(r"elementwise|triton_poi_|pointwise|activation|subtensorop|rotary"),
 }
-"""Words in lower-case names of kernels -> category; the first that fits."""
+"""Category -> matches words in lower-case names of kernels; the first match counts."""
 _OF_KIND = {"contraction": "matrix product", "activation": "elementwise", "loss": "loss", "view": "copy"}
 """Kinds of operators that have another name here."""
 _TRITON = re.compile(r"triton_\w*?fused_")
@@ -49,12 +49,12 @@ CATEGORIES = (*dict.fromkeys((*_OPERATORS, *_KERNELS, *(_OF_KIND.get(kind, kind)
 
 
 def category_of(name: str, kind: str, launched_by: str | None) -> str:
-    """The category of an operator or a kernel.
+    """Returns the category of an operator or a kernel.
 
     Args:
         name: Its name.
         kind: operator, annotation, runtime, python, kernel, memcpy or memset.
-        launched_by: The operator that launched a kernel, if that is known.
+        launched_by: The operator that launched a kernel, if known.
 
     Returns:
         One of `CATEGORIES`.
@@ -88,7 +88,7 @@ def _of_kernel(name: str) -> str | None:
 
 
 def with_categories(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of operators with `category`."""
+    """Adds the column `category` to rows of operators."""
     alike = rows.select("op", "type", "launched_by").unique(maintain_order=True)
     words = alike.with_columns(pl.all().cast(pl.String)).iter_rows()
     known = alike.with_columns(category=pl.Series([category_of(*one) for one in words], dtype=pl.Categorical()))

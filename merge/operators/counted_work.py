@@ -1,4 +1,4 @@
-"""FLOPs and bytes of timed operators as the count pass recorded them, and the least time that they take."""
+"""Takes FLOPs and bytes of timed operators from the count pass, and derives the least time that they need."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distprof.merge.run.run_model import Rank
 from distprof.peaks.published import Peak, peak
 
 _KEYS = ("rank", "module_path", "op", "phase", "tensors")
-"""What a timed call and a counted one share."""
+"""Columns by which timed and counted calls are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How much of what was counted belongs to a call that was timed, a step and rank."""
+    """How much of the counted work belongs to calls that were timed, per step and rank."""
 
     flops: float
     counted_flops: float
@@ -29,23 +29,23 @@ class Coverage:
 
     @property
     def ratio(self) -> float | None:
-        """Of the FLOPs; None where none were counted."""
+        """Covered share of the counted FLOPs; None if none were counted."""
         return self.flops / self.counted_flops if self.counted_flops else None
 
 
 def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, Coverage | None]:
     """Sets `flops` and `bytes` of the operators of a run.
 
-    A row gets those of the count pass where it has as many calls a step as were counted there, for the same module,
-    operator, shapes and phase; else they stay null.
+    A row gets the values of the count pass if it has as many calls per step as were counted for the same module,
+    operator, shapes and phase; otherwise they stay null.
 
     Args:
         rows: `rank_operators` of all ranks.
         ops: `OPS` of all ranks.
-        steps: `rank` and `steps`, how many the rows of each rank are from.
+        steps: `rank` and `steps`, the number of steps that the rows of each rank come from.
 
     Returns:
-        The rows, and how much of the count they cover; None where nothing was counted.
+        The rows, and how much of the count they cover; None if nothing was counted.
     """
     if ops.is_empty() or rows.is_empty():
         return rows, None
@@ -76,7 +76,7 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
 
 
 def _tensors(shapes: pl.Series) -> pl.Series:
-    """Shapes of tensors alone, as text: to the profiler a scalar looks like a tensor without dimensions."""
+    """Returns only the shapes of tensors, as text: the profiler writes a scalar like a tensor without dimensions."""
     texts = shapes.unique().to_list()
     known = {text: tensors_of(text) for text in texts if text is not None}
     return shapes.cast(pl.String).replace_strict(known, default=None, return_dtype=pl.String)
@@ -86,19 +86,19 @@ DTYPES = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10:
           "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2", "signed char": "int8"}
 """Type of an input as the profiler writes it -> dtype."""
 LATENCY_RATIO = 0.1
-"""An operator that takes more than ten times its least time is limited by neither compute nor memory."""
+"""An operator whose least time is below this share of its actual time is limited by neither compute nor memory."""
 Rates = tuple[float, float]
 
 
 def with_limits(rows: pl.DataFrame, ranks: Sequence[Rank], given: tuple[float | None, float | None]) -> pl.DataFrame:
-    """Adds `compute_ns` and `memory_ns`; null where FLOPs, or the rates of the device in that type, are unknown.
+    """Adds `compute_ns` and `memory_ns`, null if FLOPs, bytes or the rates of the device for that dtype are unknown.
 
     Args:
-        rows: Of `run_operators`, with `flops` and `bytes`.
-        ranks: Those of the run, with their devices.
+        rows: Rows of `run_operators`, with `flops` and `bytes`.
+        ranks: The ranks of the run, with their devices.
         given: Peak FLOP/s and bytes/s in place of the published ones.
     """
-    is_copy = pl.col("type").cast(pl.String).is_in(COPIES)  # those to and from the host take another way
+    is_copy = pl.col("type").cast(pl.String).is_in(COPIES)  # copies to and from the host take another path
     kinds, by_number = rows.select("rank", "dtypes").unique(), {rank.number: rank for rank in ranks}
     found = [_rates(by_number[rank], dtypes, given) for rank, dtypes in kinds.iter_rows()]
     rates = kinds.with_columns(
@@ -119,7 +119,7 @@ def _rates(rank: Rank, dtypes: str | None, given: tuple[float | None, float | No
 
 
 def _published(rank: Rank, dtype: str) -> Peak | None:
-    """None as well where products of float32 may be TF32, of which nothing says whether they are."""
+    """Returns the published peak rates; None also if products of float32 may or may not have been computed in TF32."""
     device = rank.device_name
     if device is None:
         return None
@@ -132,7 +132,7 @@ def _published(rank: Rank, dtype: str) -> Peak | None:
 
 @lru_cache(maxsize=1 << 12)
 def _first(dtypes: str) -> str:
-    """The dtype of the first tensor of `["float", "Scalar"]`; '' for none."""
+    """Returns the dtype of the first tensor in a text like `["float", "Scalar"]`; '' if there is none."""
     try:
         names = json.loads(dtypes)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Counters of CUPTI that are in traces, with the operators whose kernels they are of.
+"""Reads CUPTI counters from traces, and finds the operators whose kernels they belong to.
 
-torch.profiler makes them with `_ExperimentalConfig(profiler_metrics=[...], profiler_measure_per_kernel=True)`: an event
-for each kernel, in the order of launches, with made-up times; the kernels themselves are not in such a trace.
+torch.profiler records them with `_ExperimentalConfig(profiler_metrics=[...], profiler_measure_per_kernel=True)`: one
+event per kernel, in the order of launches, with made-up times; the kernels themselves are not in such a trace.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from distprof.merge.scan.scanned_columns import SLICE
 
 CATEGORY = b"cuda_profiler_range"
 ADDS_UP = ".sum"
-"""Ends the names of counters that are amounts; the others are rates, maxima and the like."""
+"""Suffix of counters that are amounts and can be summed; the others are rates, maxima and the like."""
 AT_ONCE = 2
 SASS = {f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum": 2 if "fma" in op else 1
         for op in ("ffma", "fmul", "fadd", "hfma", "hmul", "hadd", "dfma", "dmul", "dadd")}
-"""Counters of instructions -> FLOPs of each. Those of tensor cores are none of them."""
+"""Counters of instructions -> FLOPs per instruction. Instructions of tensor cores are not among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +45,23 @@ class CountedKernel:
     rank: int
     name: str
     launched_by: str | None
-    """The innermost operator around its launch; None where there is none, or launches and kernels do not match."""
+    """The innermost operator around its launch; None if there is none, or if launches and kernels cannot be matched."""
     counters: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedRow:
-    """Kernels of one name that one operator launched."""
+    """Kernels with the same name that one operator launched."""
 
     launched_by: str | None
     name: str
     kernels: int
     counters: dict[str, float | None]
-    """Added up; of those that are no amounts the mean. None where no kernel has it."""
+    """Sums of amounts, and means of other counters. None if no kernel has the counter."""
 
     @property
     def flops(self) -> float | None:
-        """By the counters of `SASS`; None where one of them was not counted."""
+        """FLOPs according to the counters of `SASS`; None if one of them was not recorded."""
         values = [self.counters.get(name) for name in SASS]
         known = [value for value in values if value is not None]
         return None if len(known) < len(SASS) else sum(
@@ -73,13 +73,13 @@ class RunCounters:
     """The counters of a run, by operator and kernel."""
 
     rows: Sequence[CountedRow]
-    """The largest first: by FLOPs, else by the first counter."""
+    """Largest first: by FLOPs, else by the first counter."""
     names: Sequence[str]
-    """Of counters."""
+    """Names of the counters."""
     ranks: Sequence[int]
-    """That have some."""
+    """Ranks that have counters."""
     unmatched: Sequence[int]
-    """Ranks with other numbers of kernels and launches: their operators are not known."""
+    """Ranks whose numbers of kernels and launches differ, so that their operators are unknown."""
     problems: Sequence[Problem]
 
 
@@ -87,8 +87,8 @@ def run_counters(run: Run, ranks: Sequence[int] = ()) -> RunCounters:
     """Reads the counters in the traces of a run.
 
     Args:
-        run: As it was opened.
-        ranks: Only these; none: all.
+        run: The run as it was opened.
+        ranks: Only these ranks; empty: all.
 
     Raises:
         DataError: No trace has counters.
@@ -113,7 +113,7 @@ def run_counters(run: Run, ranks: Sequence[int] = ()) -> RunCounters:
 
 
 def rank_counters(rank: Rank) -> tuple[list[CountedKernel], bool] | Unreadable:
-    """Kernels of a rank with counters, and whether their launches are known; True without any."""
+    """Returns kernels of a rank with counters, and whether their launches are known (True if there are no kernels)."""
     try:
         events = list(_events(rank))
         launchers = _launchers(read_timeline(rank)) if events else []
@@ -137,7 +137,7 @@ def _events(rank: Rank) -> Iterator[dict[str, Any]]:
             try:
                 event = msgspec.json.decode(bytes(text[start:end]), type=dict[str, Any])
             except msgspec.DecodeError:
-                continue  # reading the timeline tells what is damaged
+                continue  # reading the timeline reports damage
             if isinstance(event.get("ts"), (int, float)):
                 yield event
 
@@ -149,7 +149,7 @@ def _numbers(event: dict[str, Any]) -> dict[str, float]:
 
 
 def _launchers(timeline: RankTimeline) -> list[str | None]:
-    """Names of the operators around the calls that launch a kernel each, in the order of time."""
+    """Returns the names of the operators around the calls that launch one kernel each, in the order of time."""
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
     around = operator_around(timeline, nesting)
     calls = np.flatnonzero((timeline.type == RUNTIME) & of_names(OF_ONE_KERNEL, timeline.names)[timeline.name])

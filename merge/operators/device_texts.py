@@ -1,4 +1,4 @@
-"""What the devices of a rank ran, stream by stream in order, with what launched it."""
+"""Lists what the devices of a rank ran, stream by stream in order, with what launched it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distprof.merge.run.timelines import for_each_rank, steps_of_timeline
 Windows = Sequence[tuple[int, int, int]]
 WORDS = ("name", "launched_by", "module_path", "phase")
 AT_ONCE = 2
-"""Ranks that are read side by side: their slices are in memory together."""
+"""Ranks read concurrently: their slices are in memory together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,16 @@ class DeviceTexts:
 
     rank: int
     rows: pl.DataFrame
-    """Those that are asked for, by stream and start: `rank`, `WORDS`, `start_ns`, `end_ns`, and `text`: equal for
-    commands in a row on one stream that were launched in one step and, where operators are asked for, in one call."""
+    """The requested commands, by stream and start: `rank`, `WORDS`, `start_ns`, `end_ns`, and `text`, which is equal
+    for consecutive commands on one stream that were launched in one step and, if operators are requested, in one call.
+    """
     steps: Sequence[int]
-    """Of all commands; likewise `phases`."""
+    """Steps of all commands; `phases` likewise."""
     phases: Sequence[str]
     device_ns: int
-    """How long all took, in steps."""
+    """Time of all commands in steps."""
     num_stepless: int
-    """Commands in no step, though there are steps: they are left out."""
+    """Number of commands that are in no step, although there are steps; they are left out."""
     stepless_ns: int
     problems: Sequence[Problem]
 
@@ -51,11 +52,11 @@ def run_texts(run: Run, selection: Selection) -> Iterator[DeviceTexts | Unreadab
     """Reads the timelines of a run, `with_timelines`.
 
     Args:
-        run: As it was opened.
-        selection: Which commands; `op` is of any operator around the launch.
+        run: The run as it was opened.
+        selection: Which commands; `op` may match any operator around the launch.
 
     Yields:
-        What was found of each rank, or that its timeline cannot be read.
+        What was found for each rank, or that its timeline cannot be read.
     """
     steps = None if run.kind == "traces" else read_table(run, STEPS)
     ranks = [rank for rank in run.ranks if rank.trace is not None]
@@ -75,12 +76,12 @@ def _read(rank: Rank, windows: Windows | None, selection: Selection) -> DeviceTe
 
 
 def device_texts(rank: int, timeline: RankTimeline, windows: Windows | None, selection: Selection) -> DeviceTexts:
-    """Commands of a rank.
+    """Returns the commands of a rank.
 
     Args:
         rank: Its number.
         timeline: Its slices.
-        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+        windows: Start, end and number of its steps; None: the trace marks them, or is a single step.
         selection: Which commands.
     """
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
@@ -113,8 +114,8 @@ def _words(known: Sequence[str | None], numbers: Array) -> pl.Series:
 
 
 def _calls(timeline: RankTimeline, nesting: Nesting, launcher: Integers, selection: Selection) -> Integers:
-    """The row of the outermost asked operator around the launch of each slice of a device; -1 where there is none, 0
-    where none are asked for."""
+    """Returns the row of the outermost requested operator around the launch of each device slice; -1 if there is none,
+    0 if no operators are requested."""
     if selection.op is None:
         return np.zeros(len(launcher), np.int64)
     names = set(matching(selection.op, timeline.names))
@@ -139,7 +140,7 @@ def _asked(every: pl.DataFrame, step: Integers, selection: Selection) -> Flags:
 
 
 def _texts(held: Flags, thread: Integers, step: Integers, call: Integers) -> Integers:
-    """A number for each run of commands without a border between them; it ascends."""
+    """Returns a number for each run of commands without a boundary between them; it ascends."""
     border = ~held
     border[1:] |= ~held[:-1]
     for values in (thread, step, call):

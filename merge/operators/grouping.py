@@ -1,6 +1,6 @@
-"""Operators added up by what a user asks for, with shares, rates and the spread over ranks, in an order.
+"""Groups and sums operators as a user asks, with shares, rates and the spread over ranks, and sorts them.
 
-The spread names the rank that spends most time on what rows have in common, unless that may be chance.
+The spread names the rank that spends most time on a group, unless that may be chance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distprof.merge.operators.sums import BY, KEYS, RunSums, added_up
 from distprof.merge.operators.timeline.grouped_calls import MEMORY
 
 MOST_NUMBERS = 10_000_000
-"""Numbers that are dealt out to ranks to tell chance: of many ranks and steps, those of fewer groups."""
+"""Limit on values that the permutation test deals out to ranks: with many ranks and steps, fewer groups are tested."""
 DEALT = 2_000
 MOST_GROUPS = 100
 NAMES = {"slowest_rank": pl.Int64(), "slowest_ratio": pl.Float64(), "slowest_p_value": pl.Float64()}
@@ -29,14 +29,17 @@ def spread(sums: RunSums, busy: str) -> pl.DataFrame:
     """Compares ranks in each group.
 
     Args:
-        sums: Of a run.
+        sums: Sums of a run.
         busy: The column of self time.
 
     Returns:
-        `group`, its place; `slowest_rank` has most self time, the first of several; `slowest_ratio` is that of the
-        median rank's, null of one rank; `slowest_p_value`: how likely some rank would be as slow in some group if all
-        were equal. Null without three steps that all ranks have, and for groups that take little of the time. No rows
-        where there is nothing to compare.
+        `group`, its index; `slowest_rank`, the first rank with the most self time; `slowest_ratio`, its self time /
+        that of
+        the median rank, null for a single rank; `slowest_p_value`: how likely some rank would be as slow in some group
+        if
+        all were equal, null without three steps that all ranks have, and for groups that take little of the time. No
+        rows
+        if there is nothing to compare.
     """
     ranks = sums.ranks
     if "rank" in sums.keys or len(ranks) < 2:
@@ -49,7 +52,7 @@ def spread(sums: RunSums, busy: str) -> pl.DataFrame:
 
 
 def _added(parts: Iterable[pl.DataFrame], keys: Sequence[str], what: pl.Expr) -> pl.DataFrame:
-    """Of each part: `what` of the rows that share keys."""
+    """Aggregates `what` over rows that share keys, separately for each part."""
     return pl.concat([part.group_by(keys).agg(what) for part in parts])
 
 
@@ -76,31 +79,31 @@ def _significance(sums: RunSums, ranks: pl.Series, busy: str) -> pl.DataFrame:
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
            "roofline_ratio", *MEMORY, "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
-"""Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: of the duration of a call. `share`: of the self time of
-all that is chosen, on devices where anything ran on one. Rates: over the time of the calls that were counted, with what
-lies inside: that is how they are done. `roofline_ratio`: least time for them at the peak rates of the devices / that.
-`slowest_ratio`: self time of `slowest_rank` / that of the median rank; `slowest_p_value`: of the sum of any of the
-rows that are compared, if ranks are equal."""
+"""Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: durations of calls. `share`: of the self time of
+everything selected, on devices if anything ran on one. Rates: over the time of the counted calls, including what lies
+inside them, since that does the work. `roofline_ratio`: least time for them at the peak rates of the devices / that
+time. `slowest_ratio`: self time of `slowest_rank` / that of the median rank; `slowest_p_value`: probability that the
+sum of any compared row is as large if ranks are equal."""
 TORCH_SORTS = {
     "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
     "cuda_time": "mean_device_ns", "cuda_time_total": "device_ns", "self_cuda_time_total": "self_device_ns",
     "device_time": "mean_device_ns", "device_time_total": "device_ns", "self_device_time_total": "self_device_ns",
     "count": "calls", **{f"{device}_memory_usage": "kept_bytes" for device in ("cpu", "cuda", "device")},
     **{f"self_{device}_memory_usage": "self_kept_bytes" for device in ("cpu", "cuda", "device")}}
-"""Names of torch's `key_averages().table(sort_by=...)` -> ours."""
+"""Values of `sort_by` in torch's `key_averages().table` -> our columns."""
 SORTS = ("self", *NUMBERS, *TORCH_SORTS)
-"""What `--sort` takes; self: self time, on devices where anything ran on one."""
+"""What `--sort` accepts; self: self time, on devices if anything ran on one."""
 
 
 def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.DataFrame:
-    """`grouped_sums` of rows of `run_operators` that are not added up yet."""
+    """Applies `grouped_sums` to rows of `run_operators` that are not summed yet."""
     sums = RunSums(columns_of(by))
     sums.add(added_up(rows, sums.keys))
     return grouped_sums(sums, sort=sort)
 
 
 def columns_of(by: Sequence[str]) -> list[str]:
-    """Columns of names of `BY`, each once.
+    """Returns the columns for names of `BY`, each once.
 
     Raises:
         UsageError: There is no such name.
@@ -109,15 +112,15 @@ def columns_of(by: Sequence[str]) -> list[str]:
 
 
 def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
-    """The groups of a run as a table.
+    """Returns the groups of a run as a table.
 
     Args:
-        sums: Those of all ranks.
-        sort: A name of `SORTS`; largest first.
+        sums: Sums of all ranks.
+        sort: A name in `SORTS`; largest first.
 
     Returns:
-        `KEYS`, null where grouped away or not the same for all; `NUMBERS`; and `bound`: compute, memory, or latency for
-        an operator that is far from both limits. Null where FLOPs, bytes or rates are unknown.
+        `KEYS`, null if grouped away or not the same for all; `NUMBERS`; and `bound`: compute, memory, or latency for an
+        operator that is far from both limits. Null if FLOPs, bytes or rates are unknown.
 
     Raises:
         UsageError: There is no such name.

@@ -1,4 +1,4 @@
-"""Operators that a merge has added up already, where it is up to date."""
+"""Reads operators that a merge has already summed, if it is up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distprof.merge.run.tables import readable
 from distprof.storage.places import place
 
 Operators = tuple[RankOperators, int]
-"""Of a rank, and how many slices were left out."""
+"""Operators of a rank, and how many slices were left out."""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError)
 
 
@@ -30,16 +30,16 @@ class Opened:
     """What a user named."""
 
     paths: tuple[Path, ...]
-    """Of the run."""
+    """Paths of the run."""
     merge: Path | None = None
-    """The merge that was named in place of its run."""
+    """The merge, if one was named in place of its run; else None."""
 
 
 def run_of_merge(path: Path, *more: Path) -> Opened:
-    """The run of a merge, or what was named.
+    """Returns the run of a merge, or what was named if it is not a merge.
 
     Raises:
-        DataError: It is a merge whose run is not known.
+        DataError: It is a merge whose run is unknown or gone.
     """
     if more or not (path / SUMMARY_JSON).is_file():
         return Opened(paths=(path, *more))
@@ -54,17 +54,17 @@ def run_of_merge(path: Path, *more: Path) -> Opened:
 
 def merged_operators(run: Run, folder: Path | None, makers: Sequence[ShareMaker],
                      take: Callable[[RankShare, Kept], None], *, by_shapes: bool) -> bool:
-    """Finds those of all ranks with a timeline.
+    """Reads the operators of all ranks with a timeline from a merge.
 
     Args:
-        run: Whose ranks are asked for.
-        folder: The merge; None: that of the run.
-        makers: Of its ranks that have a timeline.
-        take: Gets what was found of each rank.
-        by_shapes: Whether FLOPs are from shapes.
+        run: The run whose ranks are wanted.
+        folder: The merge; None: the one in the run.
+        makers: One for each rank of the run that has a timeline.
+        take: Called with what was found for each rank.
+        by_shapes: Whether FLOPs are computed from shapes.
 
     Returns:
-        False where a merge does not have them as the timelines are now; `take` may have got some of the ranks.
+        False if the merge lacks some, or has them from other timelines; `take` may have been called for some ranks.
     """
     if folder is None and run.more:
         return False

@@ -1,4 +1,4 @@
-"""Several columns of numbers as one, and the order of such numbers: rows are grouped in a fraction of the time."""
+"""Combines integer columns into one key, and sorts such keys, so that rows are grouped in a fraction of the time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOST = 1 << 62
 
 
 def one_key(columns: Iterable[Integers]) -> Integers:
-    """int64 a row, equal where all columns are.
+    """Returns an int64 per row that is equal if all columns are.
 
     Args:
-        columns: Arrays of integers, as long as each other; at least one.
+        columns: Arrays of integers of equal length; at least one.
     """
     key, count = np.zeros(0, np.int64), 1
     for place, column in enumerate(columns):
@@ -33,7 +33,7 @@ def one_key(columns: Iterable[Integers]) -> Integers:
 
 
 def sorted_places(numbers: Array) -> Integers:
-    """Order of integers from 0 on, equal ones as they come: 16 bits after the other, which numpy sorts in no time."""
+    """Returns the stable order of integers from 0 on: a radix sort by 16 bits at a time, which is fast in numpy."""
     order = np.argsort(numbers.astype(np.uint16), kind="stable")
     most, shift = int(numbers.max(initial=0)) >> 16, 16
     while most:

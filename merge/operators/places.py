@@ -1,4 +1,4 @@
-"""In which module and phase of the step each slice of a rank ran, from the slices that mark them."""
+"""Finds the module and the phase of the step that each slice of a rank ran in, from the slices that mark them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Places:
     """Where slices ran."""
 
     phase: Integers
-    """Number of `PHASES`, a slice."""
+    """For each slice, an index into `PHASES`."""
     module: Integers
-    """Number of `paths`, -1 outside of all modules."""
+    """For each slice, an index into `paths`, -1 outside of all modules."""
     paths: Sequence[str]
-    """Of modules."""
+    """Paths of modules."""
     classes: Sequence[str]
-    """Their classes."""
+    """Classes of these modules."""
 
 
 def places_of(timeline: RankTimeline, nesting: Nesting) -> Places:
-    """Goes from outer slices to inner ones; backward finds its module by the node of autograd that forward made."""
+    """Goes from outer slices to inner ones; backward gets its module from the autograd node that forward made."""
     marks = _Marks(timeline)
     phase, module = np.zeros(len(timeline.name), np.int64), np.full(len(timeline.name), -1, np.int64)
     made: Any = None
@@ -86,7 +86,7 @@ class _Marks:
         return number
 
     def module(self, rows: Integers, inside: Integers, made: Callable[[Integers], Any] | None) -> Integers:
-        """Of these rows, which lie in `inside`; `made` finds the module of a function of autograd."""
+        """Returns the modules of these rows, which lie in `inside`; `made` finds those of autograd functions."""
         named = self._of_name[self._timeline.name[rows]]
         if self._root >= 0:  # a submodule may be called model as well
             named = np.where((named == self._numbers["model"]) & (inside < 0), self._root, named)
@@ -111,7 +111,7 @@ def _kind(name: str) -> int:
 
 
 def _made(timeline: RankTimeline, phase: Integers, module: Integers, kind: Integers) -> Any:
-    """A function from sequence numbers to the modules in whose forward calls autograd made the nodes."""
+    """Returns a function from sequence numbers to the modules in whose forward calls autograd made the nodes."""
     rows = np.flatnonzero((timeline.sequence != NONE) & (timeline.sequence >= 0) & (kind != _BACKWARD)
                           & (phase != _BACKWARD) & (module >= 0))
     numbers, first = np.unique(timeline.sequence[rows], return_index=True)

@@ -1,4 +1,4 @@
-"""What a rank adds to the operators of its run, made where the rank is read: all rows of a large run take gigabytes."""
+"""What a rank contributes to the operators of its run, made where it is read: all rows of a large run take GBs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from distprof.merge.run.tables import rank_table
 
 WORDS = ("op", "type", "dtypes", "module_path", "class_name", "phase", "stream", "launched_by")
 KEYS = {**dict.fromkeys(WORDS, pl.Categorical()), "shapes": pl.String(), "stack": pl.String(), "step": pl.Int64()}
-"""What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device or the launch of
-its graph; `stack`: the functions of Python around the calls, innermost first, null where that was not asked for. Few
-words stand in many rows: as categories they are compared, and grouped, as numbers. Shapes and stacks may be others in
-each row."""
+"""What the calls of a row share. `stream`: for slices of a device; `launched_by`: the operator that launched a slice of
+a device, or the launch of its graph; `stack`: the Python functions around the calls, innermost first, null if not
+requested. Few different words occur in many rows, so they are categories, which are compared and grouped as numbers.
+Shapes and stacks may differ in each row."""
 SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
 SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "squared_ns": pl.Float64(),
           "min_ns": pl.Int64(), "max_ns": pl.Int64(), **dict.fromkeys((*MEMORY, *COSTS), pl.Int64())}
 Rates = tuple[float | None, float | None]
 Kept = pl.DataFrame | AddedUp
-"""`rank_operators` with `flops`, `bytes`, `compute_ns` and `memory_ns`; or what was asked for of them."""
+"""`rank_operators` with `flops`, `bytes`, `compute_ns` and `memory_ns`, or the requested sums of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +37,15 @@ class RankOperators:
     """What was found in a timeline."""
 
     rows: pl.DataFrame
-    """`SCHEMA`: `calls`; times in ns, added up over calls, on the host and on a device, with and without what lies
-    inside; `squared_ns`, `min_ns` and `max_ns` of the calls' durations; memory, where the timeline has it; FLOPs and
-    bytes, where they follow from shapes. An operator that passes on to itself, with the same tensors, is one call."""
+    """`SCHEMA`: `calls`; times in ns, summed over calls, on the host and on a device, with and without what lies
+    inside; `squared_ns`, `min_ns` and `max_ns` of the calls' durations; memory, if the timeline has it; FLOPs and
+    bytes, if they follow from shapes. An operator that calls itself with the same tensors counts as one call."""
     by_shapes: ShapeCoverage | None
-    """None where there are no shapes, or they were not asked."""
+    """None if there are no shapes, or they were not requested."""
 
 
 def as_texts(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with texts in place of categories."""
+    """Returns the rows with texts in place of categories."""
     return rows.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
@@ -55,31 +55,31 @@ class Asked:
 
     selection: Selection
     keys: Sequence[str]
-    """What rows are kept apart by, besides rank and step."""
+    """Columns by which rows are grouped, besides rank and step."""
 
     def of(self, rows: pl.DataFrame) -> AddedUp:
-        """Added up."""
+        """Selects rows and sums them."""
         return added_up(selected(rows, self.selection), self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShare:
-    """What stays of a rank with a timeline, besides its rows."""
+    """What is kept of a rank with a timeline, besides its rows."""
 
     rank: int
     by_shapes: ShapeCoverage | None
     num_bad: int
-    """Slices that were left out."""
+    """Number of slices that were left out."""
     flops: float
-    """A step, of calls that the count pass saw as well; likewise `calls`."""
+    """FLOPs per step of calls that the count pass saw as well; `calls` likewise."""
     calls: float
     num_rows: int
-    """Before anything was chosen; likewise `steps`, `phases` and `has_stacks`."""
+    """Number of rows before any selection; `steps`, `phases` and `has_stacks` likewise."""
     steps: Sequence[int]
     phases: Sequence[str]
     has_stacks: bool
     num_stepless: int
-    """Commands of its devices that are in no step, though there are steps: the timeline has no launch of them, or one
+    """Commands of its devices that are in no step, although there are steps: the timeline has no launch of them, or one
     outside of all steps. They are left out."""
     stepless_ns: int
     problems: Sequence[TraceDamaged] = ()
@@ -88,20 +88,20 @@ class RankShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareMaker:
-    """Makes it; can be pickled."""
+    """Makes the share of a rank; can be pickled."""
 
     rank: Rank
     is_counted: bool
-    """Whether the rank has rows of `OPS`. They are read where they are needed: those of all ranks take gigabytes."""
+    """Whether the rank has rows of `OPS`. They are read when needed: those of all ranks take gigabytes."""
     windows: Sequence[tuple[int, int, int]] | None
-    """Start, end and number of the steps in its timeline; None where its own marks show them."""
+    """Start, end and number of the steps in its timeline; None if its own marks show them."""
     rates: Rates
     """Peak FLOP/s and bytes/s of its device, in place of the published ones."""
     asked: Asked | None
-    """None: all rows."""
+    """What to keep of the rows; None: all of them."""
 
     def of(self, found: RankOperators, num_bad: int) -> tuple[RankShare, Kept]:
-        """Takes what was read of the rank."""
+        """Makes the share, and what is kept, from the operators that were read."""
         rows, number, coverage = found.rows, self.rank.number, None
         ops = rank_table(self.rank, OPS) if self.is_counted else None
         if ops is not None:
@@ -119,7 +119,7 @@ class ShareMaker:
 
 
 def _in_steps(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows, and those of devices that are in no step, where there are steps."""
+    """Separates the rows from those of devices that are in no step, if there are steps."""
     if rows["step"].is_null().all():
         return rows, rows.clear()
     stepless = pl.col("type").cast(pl.String).is_in(TYPES[NUM_HOST:]) & pl.col("step").is_null()

@@ -1,6 +1,6 @@
-"""Operators of the ranks of a run, read from their timelines.
+"""Reads operators of the ranks of a run from their timelines.
 
-A row for all calls that share operator, shapes, module, phase and step.
+All calls that share operator, shapes, module, phase and step form one row.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from distprof.merge.run.timelines import for_each_rank
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
                    num_frames: int = 0, changes: MemoryChanges | None = None, by_shapes: bool = False) -> RankOperators:
-    """The table of a rank.
+    """Returns the table of a rank.
 
     Args:
         rank: Its number.
         timeline: Its slices.
-        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
-        num_frames: Functions in `stack`; the timeline has calls of Python where it is above 0.
-        changes: Of memory; None or none: `MEMORY` is null.
-        by_shapes: Gets FLOPs and bytes from the shapes in the trace; rows with and without them are kept apart. The
-            timeline has the texts of `shape_costs.WANTED`.
+        windows: Start, end and number of its steps; None: the trace marks them, or is a single step.
+        num_frames: Functions in `stack`; if above 0, the timeline must have Python calls.
+        changes: Changes of memory; if None or empty, `MEMORY` is null.
+        by_shapes: Takes FLOPs and bytes from the shapes in the trace; rows with and without them are kept apart. The
+            timeline must have the texts of `shapes.WANTED`.
     """
     calls = grouped_calls(timeline, windows, num_frames=num_frames, changes=changes, by_shapes=by_shapes)
     words = {name: _word(calls.columns[name], known, KEYS[name]) for name, known in calls.words.items()}
@@ -48,16 +48,16 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
 
 
 def _word(numbers: Array, known: Sequence[str | None], kind: pl.DataType) -> pl.Series:
-    """Texts in place of numbers, null for -1."""
+    """Returns texts in place of numbers, null for -1."""
     words = pl.Series([*known, None], dtype=pl.String).cast(kind)
     return words.gather(np.where(numbers < 0, len(known), numbers))
 
 
 AT_ONCE = 2
-"""Ranks that are read side by side: their slices are in memory together."""
+"""Ranks read concurrently: their slices are in memory together."""
 MANY_ROWS = 200_000
 Beside = Callable[[Rank], Callable[[RankTimeline], Any]]
-"""Makes, for a rank, what is also done with its timeline; that can be pickled."""
+"""Returns, for a rank, a picklable function that is also applied to its timeline."""
 Take = Callable[[Rank, Any], None]
 
 
@@ -67,14 +67,14 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
     """Reads timelines.
 
     Args:
-        makers: Of ranks that have one each.
+        makers: One for each rank; all have a timeline.
         by_shapes: Takes FLOPs and bytes from the shapes in the traces.
-        num_frames: Functions of Python in `stack`; 0 leaves it null.
+        num_frames: Python functions in `stack`; 0 leaves it null.
         beside: What else is done with timelines, where they are read.
-        take: Gets what that returned.
+        take: Called with the rank and what that returned.
 
     Yields:
-        What was found of each, or that its timeline cannot be read.
+        What was found for each rank, or that its timeline cannot be read.
     """
     ranks, of_rank = [maker.rank for maker in makers], {maker.rank.number: maker for maker in makers}
 
@@ -89,7 +89,7 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
                 take(rank, other)
         yield one
     if num_rows > MANY_ROWS:
-        give_back()  # polars has an allocator of its own, which cannot use what timelines took
+        give_back()  # polars has its own allocator, which cannot use the memory that timelines took
 
 
 def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)

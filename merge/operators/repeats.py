@@ -1,10 +1,10 @@
-"""Which parts of texts come again: the maximal repeats of a text, without those that repeat a shorter one.
+"""Finds the repeated parts of texts: the maximal repeats, except those that are repetitions of a shorter one.
 
-A part is a maximal repeat if it occurs at least twice and neither the symbol before nor that behind is the same at all
-of its occurrences: every other part that comes again lies in one of these wherever it occurs (Gusfield, Algorithms on
-Strings, Trees, and Sequences, 1997, section 7.12). Parts of one length are told apart by numbers, made from those of
+A part is a maximal repeat if it occurs at least twice and neither the preceding nor the following symbol is the same at
+all of its occurrences: every other repeated part lies in one of these wherever it occurs (Gusfield, Algorithms on
+Strings, Trees, and Sequences, 1997, section 7.12). Parts of one length are identified by numbers, made from those of
 the parts that are one shorter, as in Karp, Miller and Rosenberg, Rapid Identification of Repeated Patterns, 1972; a
-part that occurs once is not made longer. Symbols are sorted once for each length, for all texts together.
+part that occurs only once is not extended. Symbols are sorted once per length, for all texts together.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from distprof.merge.operators.one_key import one_key, sorted_places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """A part that comes again."""
+    """A repeated part."""
 
     length: int
-    """In symbols."""
+    """Length in symbols."""
     starts: Integers
-    """Places where it begins, ascending; no two occurrences overlap."""
+    """Indices at which it begins, ascending; no two occurrences overlap."""
 
 
 def maximal_repeats(symbols: Integers, text: Integers, most: int) -> Iterator[Repeat]:
-    """Maximal repeats of 2 to `most` symbols that occur twice without an overlap, the shortest first.
+    """Yields the maximal repeats of 2 to `most` symbols that occur twice without overlap, the shortest first.
 
-    A repetition is left out, as `abab` or `ababa` where `ab` comes again; of a single symbol, `aa` stays.
+    A repetition is left out, such as `abab` or `ababa` if `ab` is repeated; of a single symbol, `aa` is kept.
 
     Args:
-        symbols: Numbers from 0 on, one text after the other.
-        text: Of which text each one is, ascending. A repeat lies in one text, whose ends are no symbol.
-        most: Longest length.
+        symbols: Numbers from 0 on, all texts concatenated.
+        text: The text that each symbol belongs to, ascending. A repeat lies within one text.
+        most: Maximum length.
     """
     places = np.arange(len(symbols))
     ends = np.searchsorted(text, text, "right")
@@ -62,19 +62,19 @@ def maximal_repeats(symbols: Integers, text: Integers, most: int) -> Iterator[Re
 
 
 def _again(part: Integers) -> tuple[Integers, Flags]:
-    """Parts by numbers from 0 on, and which of them occur more than once."""
+    """Renumbers parts from 0 on, and returns which of them occur more than once."""
     _, number, count = np.unique(part, return_inverse=True, return_counts=True)
     return number, count[number] > 1
 
 
 def _differs(values: Array, begins: Array) -> Flags:
-    """For each group of values, which begin there, whether they are not all the same."""
+    """Returns, for each group of values, which start at `begins`, whether they are not all the same."""
     found: Flags = np.minimum.reduceat(values, begins) != np.maximum.reduceat(values, begins)
     return found
 
 
 def _apart(starts: Integers, length: int) -> Integers:
-    """The most places of which no two overlap: the first one that can be, each time."""
+    """Returns the largest set of places that do not overlap, greedily taking the first possible one."""
     if len(starts) < 2 or int(np.diff(starts).min()) >= length:
         return starts
     found, free = list[int](), -1
@@ -86,7 +86,7 @@ def _apart(starts: Integers, length: int) -> Integers:
 
 
 def _is_repetition(word: Sequence[int]) -> bool:
-    """Whether a word is another one at least twice in a row, and maybe a part of it once more.
+    """Returns whether a word is another one at least twice in a row, possibly followed by a prefix of it.
 
     Its smallest period is found with the failure function of Knuth, Morris and Pratt.
     """

@@ -1,4 +1,4 @@
-"""Operators of all ranks of a run in one table, with FLOPs and bytes where they were counted."""
+"""Reads the operators of all ranks of a run into one table, with FLOPs and bytes if they were counted."""
 
 from __future__ import annotations
 
@@ -26,57 +26,57 @@ if TYPE_CHECKING:
     from distprof.merge.operators.read_operators import Beside
 
 LEAST_COVERED = 0.5
-"""Of the counted FLOPs, for which calls of the same operators must have been timed: else they were others, as those of
-compiled code are, and shapes tell more of them."""
+"""Share of the counted FLOPs for which calls of the same operators must have been timed. If it is less, other operators
+ran, as in compiled code, and shapes give more FLOPs than the count does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOperators:
-    """What was found."""
+    """The operators of a run."""
 
     shares: Sequence[RankShare]
-    """Of ranks with a timeline."""
+    """One for each rank with a timeline."""
     sums: RunSums
-    """What was asked for; nothing where all rows were."""
+    """The requested sums; empty if all rows were requested."""
     parts: Sequence[pl.DataFrame]
-    """All rows of each rank; none where less was asked for."""
+    """All rows of each rank; empty if sums were requested."""
     coverage: Coverage | None
-    """None where no FLOPs were counted."""
+    """None if no FLOPs were counted."""
     problems: Sequence[Problem]
 
     @cached_property
     def rows(self) -> pl.DataFrame:
-        """Those of all ranks, where no part of them was asked for; see `Kept`."""
+        """Rows of all ranks, if no sums were requested; see `Kept`."""
         return pl.concat(self.parts)
 
     @property
     def ranks(self) -> list[int]:
-        """Those with a timeline."""
+        """Ranks with a timeline."""
         return [one.rank for one in self.shares]
 
     @property
     def by_shapes(self) -> ShapeCoverage | None:
-        """Where none were counted: how far the shapes in the traces tell them. None where there are none."""
+        """If no FLOPs were counted, how many follow from the shapes in the traces. None if there are no shapes."""
         told = [one.by_shapes for one in self.shares if one.by_shapes is not None]
         return ShapeCoverage.of(told) if told else None
 
     @property
     def num_bad(self) -> int:
-        """Slices without a usable duration, which were left out."""
+        """Number of slices without a usable duration, which were left out."""
         return sum(one.num_bad for one in self.shares)
 
     @property
     def num_stepless(self) -> int:
-        """Commands of devices that are in no step, which were left out."""
+        """Number of device commands that are in no step, which were left out."""
         return sum(one.num_stepless for one in self.shares)
 
     @property
     def stepless_ns(self) -> int:
-        """How long they took."""
+        """Total time of these commands."""
         return sum(one.stepless_ns for one in self.shares)
 
     def all(self, name: str) -> set[Any]:
-        """Values of `steps` or `phases` of all ranks."""
+        """Returns the values of `steps` or `phases` of all ranks."""
         return {value for one in self.shares for value in getattr(one, name)}
 
 
@@ -87,18 +87,19 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
     """Reads the timelines of a run, or what a merge has of them.
 
     Args:
-        run: As it was opened.
+        run: The run as it was opened.
         rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
-        num_frames: Functions of Python in `stack`; 0 leaves it null.
+        num_frames: Python functions in `stack`; 0 leaves it null.
         merge: A merge of the run that is elsewhere.
-        steps: Its `STEPS`, where they were read already.
-        asked: What of the rows is needed: ranks are added up as they come. None: all rows, which take gigabytes
-            of a thousand ranks.
+        steps: Its `STEPS`, if they were already read.
+        asked: What is needed of the rows: they are selected and summed rank by rank. None: all rows, which take
+            gigabytes
+            for a thousand ranks.
         beside: What else is done with timelines that are read, where they are read: see `read_operators`.
-        take: Gets what that returned.
+        take: Called with what that returned.
 
     Raises:
-        DataError: No rank has one.
+        DataError: No rank has a timeline.
     """
     run = with_timelines(run)
     ops = None if run.kind == "traces" else read_table(run, OPS, _totals)
@@ -126,7 +127,7 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
 
 
 def _by_shapes(makers: Sequence[ShareMaker], num_frames: int, asked: Asked | None) -> _Gathering | None:
-    """The operators with FLOPs by the shapes in their timelines; None where that tells of nothing."""
+    """Returns the operators with FLOPs from the shapes in their timelines; None if shapes give no FLOPs."""
     from distprof.merge.operators.read_operators import read_operators
 
     found = _Gathering(asked)
@@ -138,7 +139,7 @@ def _by_shapes(makers: Sequence[ShareMaker], num_frames: int, asked: Asked | Non
 
 
 class _Gathering:
-    """Takes ranks as they come."""
+    """Collects ranks as they come."""
 
     def __init__(self, asked: Asked | None) -> None:
         self.shares, self.parts = list[RankShare](), list[pl.DataFrame]()
@@ -153,7 +154,7 @@ class _Gathering:
 
 
 def _totals(rows: pl.DataFrame) -> pl.DataFrame:
-    """All that is needed of `OPS` of all ranks at once; each rank is joined with its own rows where it is read."""
+    """Returns what is needed at once from `OPS` of all ranks; each rank's own rows are joined where it is read."""
     return rows.group_by("rank", maintain_order=True).agg(pl.col("flops", "calls").sum())
 
 

@@ -1,4 +1,4 @@
-"""Which operators a user asks for."""
+"""Selects the operators that a user asks for."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, PYTHON, TY
 
 DEFAULT_TYPES = ("operator", "runtime")
 ASKED = tuple(name for number, name in enumerate(TYPES) if number != PYTHON)
-"""What `--type` takes."""
+"""What `--type` accepts."""
 SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Conditions that all have to hold; an empty one always does."""
+    """Conditions that must all hold; an empty one always does."""
 
     types: Sequence[str] = ()
-    """Of `ASKED`. Without: operators and calls of the runtime, and what ran on a device for neither."""
+    """Types in `ASKED`. If empty: operators, runtime calls, and what ran on a device for neither."""
     op: str | None = None
-    """A regular expression, found anywhere in the name."""
+    """A regular expression that may match any part of the name."""
     module: str | None = None
-    """A pattern of paths, `layers.*.attention`."""
+    """A pattern of module paths, like `layers.*.attention`."""
     dtype: str | None = None
-    """Found in the types of the inputs."""
+    """A part of the types of the inputs."""
     ranks: Sequence[int] = ()
     steps: Sequence[int] = ()
     phases: Sequence[str] = ()
     min_ns: float | None = None
-    """Least mean time of a call."""
+    """Minimum mean time of a call; `max_ns` is the maximum."""
     max_ns: float | None = None
 
     def of_groups(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Rows of `grouped_sums` whose calls take that long in the mean."""
+        """Returns the rows of `grouped_sums` whose mean time per call is within the limits."""
         table = table if self.min_ns is None else table.filter(pl.col("mean_ns") >= self.min_ns)
         return table if self.max_ns is None else table.filter(pl.col("mean_ns") <= self.max_ns)
 
 
 def check(selection: Selection, ranks: Collection[int], steps: Collection[int], phases: Collection[str]) -> None:
-    """Looks whether what is asked for is there.
+    """Checks that what is selected exists.
 
     Raises:
-        UsageError: A rank, step, phase or type is not, or the expression is none.
+        UsageError: A rank, step, phase or type does not exist, or the regular expression is invalid.
     """
     _check("--rank", selection.ranks, sorted(ranks))
     _check("--step", selection.steps, sorted(steps))
@@ -58,14 +58,14 @@ def check(selection: Selection, ranks: Collection[int], steps: Collection[int], 
 
 
 def check_words(selection: Selection) -> None:
-    """Looks at what can be told without any rows, as `check` does."""
+    """Checks, like `check`, what can be checked without any rows."""
     _of_types(selection.types)
     if selection.op is not None:
         matching(selection.op, ())
 
 
 def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
-    """The rows of `run_operators` that are asked for."""
+    """Returns the selected rows of `run_operators`."""
     conditions = [_of_types(selection.types)]
     for wanted, column in ((selection.ranks, "rank"), (selection.steps, "step"), (selection.phases, "phase")):
         if wanted:
@@ -103,15 +103,15 @@ def _check(option: str, wanted: Sequence[int] | Sequence[str], known: Sequence[i
 
 
 def in_modules(pattern: str, paths: Iterable[str]) -> list[str]:
-    """The paths of modules that fit a pattern."""
+    """Returns the paths of modules that match a pattern."""
     return [path for path in paths if fnmatch.fnmatchcase(path, pattern)]
 
 
 def matching(pattern: str, names: Collection[str]) -> list[str]:
-    """The names in which an expression is found.
+    """Returns the names in which a regular expression is found.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a valid regular expression.
     """
     try:
         expression = re.compile(pattern)

@@ -1,5 +1,4 @@
-"""Sequences of kernels, copies and fills that streams of devices ran more than once: what could be fused, or captured
-in a graph."""
+"""Finds sequences of kernels, copies and fills that device streams ran repeatedly and that may be fused or captured."""
 
 from __future__ import annotations
 
@@ -20,26 +19,26 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
 
 SORTS = {"device_ns": "device_ns", "gap_ns": "gap_ns", "calls": "calls", "kernels": "length", "self": "device_ns"}
-"""What --sort takes -> an attribute."""
+"""What --sort accepts -> an attribute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSequence:
-    """A sequence of commands, added up over all its occurrences, of which no two overlap."""
+    """A sequence of commands, summed over all its occurrences, which do not overlap."""
 
     names: Sequence[str]
-    """Of its commands, in order."""
+    """Names of its commands, in order."""
     launched_by: Sequence[str | None]
-    """What most often launched them: an operator, or a call outside of all operators; None where it is not known."""
+    """What most often launched each command: an operator, or a call outside of all operators; None if unknown."""
     modules: Sequence[str]
-    """Paths of the innermost modules around all commands of an occurrence that were launched in one."""
+    """Paths of the innermost modules that contain all commands of an occurrence."""
     phases: Sequence[str]
     calls: int
     ranks: Sequence[int]
     device_ns: int
-    """How long its commands ran."""
+    """Run time of its commands."""
     gap_ns: int
-    """From the end of one to the start of the next, where that was later."""
+    """Time from the end of each command to a later start of the next."""
 
     @property
     def length(self) -> int:
@@ -51,15 +50,15 @@ class RunSequences:
     """The sequences of a run."""
 
     found: Sequence[KernelSequence]
-    """Those that are shown."""
+    """Sequences that are shown."""
     number: int
-    """How many there are."""
+    """Number of all sequences."""
     num_commands: int
-    """On devices, of those that were asked for."""
+    """Number of selected commands on devices."""
     device_ns: int
-    """How long all commands ran, also those that were not asked for."""
+    """Run time of all commands, including those that were not selected."""
     ranks: Sequence[int]
-    """With a timeline that could be read."""
+    """Ranks whose timeline could be read."""
     num_stepless: int
     stepless_ns: int
     problems: Sequence[Problem]
@@ -69,18 +68,18 @@ def run_sequences(run: Run, selection: Selection, *, most: int, sort: str = "sel
                   top: int | None = None) -> RunSequences:
     """Finds the sequences that are maximal repeats: see `maximal_repeats`.
 
-    They are commands in a row on one stream of a rank, launched in one step, and in one call of an operator where
-    operators are asked for. Collectives alone are none: their time is that of waiting for other ranks.
+    They are consecutive commands on one stream of a rank, launched in one step and, if operators are selected, in one
+    call of an operator. Collectives alone do not count: their time is spent waiting for other ranks.
 
     Args:
-        run: As it was opened.
-        selection: Which commands; others are borders.
-        most: Longest length.
-        sort: Of `SORTS`, largest first.
+        run: The run as it was opened.
+        selection: Which commands; others separate sequences.
+        most: Maximum length.
+        sort: A key of `SORTS`, largest first.
         top: How many are kept.
 
     Raises:
-        DataError: No rank has a timeline, or none had a device.
+        DataError: No rank has a timeline, or none used a device.
         UsageError: There is no such order, rank, step or phase.
     """
     if sort not in SORTS:
@@ -109,7 +108,7 @@ def run_sequences(run: Run, selection: Selection, *, most: int, sort: str = "sel
 
 
 def _joined(each: Sequence[DeviceTexts]) -> pl.DataFrame:
-    """Rows of all ranks, with a number for each name, and texts that are not those of another rank."""
+    """Returns the rows of all ranks, with a number for each name, and text numbers that are unique across ranks."""
     frames, texts = list[pl.DataFrame](), 0
     for one in each:
         frames.append(one.rows.with_columns(pl.col("text") + texts))
@@ -119,7 +118,7 @@ def _joined(each: Sequence[DeviceTexts]) -> pl.DataFrame:
 
 
 def _with_work(rows: pl.DataFrame, repeats: Iterable[Repeat]) -> list[Repeat]:
-    """Those that are not collectives alone."""
+    """Returns the repeats that do not consist of collectives alone."""
     exchanging = [name for name in rows["name"].unique().to_list() if communicates(name or "")]
     working = ~rows["name"].is_in(exchanging).fill_null(value=False).to_numpy()
     return [one for one in repeats if working[one.starts[0]:one.starts[0] + one.length].any()]
@@ -143,7 +142,7 @@ class _Summed:
 def _summed(rows: pl.DataFrame, repeats: Sequence[Repeat]) -> list[_Summed]:
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     ran = np.concatenate(([0], np.cumsum(end - start)))
-    gaps = np.concatenate(([0], np.cumsum(np.maximum(start[1:] - end[:-1], 0))))  # those between texts are in none
+    gaps = np.concatenate(([0], np.cumsum(np.maximum(start[1:] - end[:-1], 0))))  # gaps between texts belong to none
     return [_Summed(repeat=one, device_ns=_within(ran, one.starts, one.length),
                     gap_ns=_within(gaps, one.starts, one.length - 1)) for one in repeats]
 
@@ -166,7 +165,7 @@ def _described(rows: pl.DataFrame, repeats: Sequence[_Summed]) -> Iterator[Kerne
 
 
 def _kinds(words: pl.Series, length: int) -> list[list[str | None]]:
-    """Different words of occurrences, which stand one after the other: the most frequent first, then as they come."""
+    """Returns the distinct word lists of concatenated occurrences: most frequent first, then as they appear."""
     numbers = words.to_physical().fill_null(np.iinfo(np.uint32).max).to_numpy().reshape(-1, length)
     _, first, times = np.unique(numbers, axis=0, return_index=True, return_counts=True)
     return [words[place * length:(place + 1) * length].to_list()
@@ -174,7 +173,7 @@ def _kinds(words: pl.Series, length: int) -> list[list[str | None]]:
 
 
 def common_path(paths: Iterable[str | None]) -> str | None:
-    """The path of the innermost module around some; None for those that are in no module."""
+    """Returns the path of the innermost module that contains all these paths; None if none of them is in a module."""
     known = {path for path in paths if path is not None}
     if not known:
         return None

@@ -1,6 +1,6 @@
-"""FLOPs and bytes of the operators of a rank from the shapes in its trace, where no count pass recorded them.
+"""Computes FLOPs and bytes of the operators of a rank from the shapes in its trace, if no count pass recorded them.
 
-And how far the shapes tell them: `ShapeCoverage`.
+`ShapeCoverage` says for how much of the time shapes suffice.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from distprof.shape_formulas.traced_cost import FORMULAS, TRAFFIC, TracedCost, h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeCoverage:
-    """How far shapes tell the FLOPs of operators."""
+    """How much of the time of operators has FLOPs that follow from shapes."""
 
     host_ns: int = 0
-    """Self time on hosts of calls whose FLOPs are known, or part of those of a call around them."""
+    """Self time on hosts of calls whose FLOPs are known, or included in those of a call around them."""
     all_host_ns: int = 0
-    """Also of the others, but of none that only passes on to operators within."""
+    """Self time also of the other calls, except those that only pass on to operators within."""
     device_ns: int = 0
-    """The same on devices."""
+    """The same on devices; `all_device_ns` likewise."""
     all_device_ns: int = 0
     unknown_calls: int = 0
     calls_without_shapes: int = 0
-    """Those among them of which the trace has no shapes."""
+    """Those of the unknown calls for which the trace has no shapes."""
 
     @property
     def ratio(self) -> float | None:
-        """Share of the time: on devices where anything ran on one. None where nothing ran."""
+        """Covered share of the time: on devices if anything ran on one. None if nothing ran."""
         known, everything = (self.device_ns, self.all_device_ns) if self.all_device_ns else (
             self.host_ns, self.all_host_ns)
         return known / everything if everything else None
 
     @classmethod
     def of(cls, several: Sequence[ShapeCoverage]) -> ShapeCoverage:
-        """Of all ranks."""
+        """Sums the coverage of several ranks."""
         return cls(**{one.name: sum(getattr(each, one.name) for each in several) for one in fields(cls)})
 
 
@@ -53,7 +53,7 @@ UNKNOWN = -1
 MOST_KEPT = 1 << 14
 NODE = re.compile(r"\w+Backward\d+|autograd::engine::.*")
 WANTED = (STRIDES, VALUES)
-"""Texts that a timeline has to have for it."""
+"""Additional texts that a timeline must have for `shape_costs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +61,17 @@ class ShapeCosts:
     """Costs of the slices of a timeline."""
 
     flops: Integers
-    """`UNKNOWN` where they are, and for what is part of a call around it."""
+    """`UNKNOWN` if they are unknown, or part of those of a call around it."""
     num_bytes: Integers
-    """The same."""
+    """Bytes; `UNKNOWN` likewise."""
     is_known: Flags
-    """True where FLOPs are known, or part of those of a call around."""
+    """True if FLOPs are known, or part of those of a call around it."""
     passes_on: Flags
-    """True for others that hold operators, or call some: they may do work of their own on a device."""
+    """True for other slices that contain or call operators; they may also do work of their own on a device."""
 
     def coverage(self, timeline: RankTimeline, rows: Flags, self_host_ns: Integers, self_device_ns: Integers) -> (
             ShapeCoverage):
-        """Of the operators among these rows, with these times."""
+        """Returns the coverage of the operators among these rows, whose self times are given."""
         operators = rows & (timeline.type == OPERATOR)
         known = operators & self.is_known
         works = ~self.passes_on | (self_device_ns > 0)
@@ -84,16 +84,16 @@ class ShapeCosts:
 
 
 def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passed_on: Flags) -> ShapeCosts | None:
-    """Costs by shapes; None where the trace has no shapes.
+    """Computes costs from shapes; None if the trace has no shapes.
 
-    Torch dispatches some operators as a whole, which do their work in others: the outermost of these counts. Where one
-    calls itself with other tensors, as those of a DTensor do with its local parts, the inner one does the work.
+    Torch dispatches some operators as a whole, which do their work in others: the outermost of these counts. If one
+    calls itself with other tensors, as operators on a DTensor do with its local parts, the inner one does the work.
 
     Args:
         timeline: The slices, with texts for `WANTED`.
-        nesting: They in their parents.
+        nesting: Their nesting.
         alike: Equal for slices with the same name and tensors.
-        passed_on: True for slices that are one call with the slice around them.
+        passed_on: True for slices that form one call with the slice around them.
     """
     if not (timeline.shapes >= 0).any():
         return None
@@ -111,26 +111,26 @@ def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passe
 
 
 def _is_node(timeline: RankTimeline) -> Flags:
-    """True for torch's own functions of autograd, which call operators."""
+    """Returns which slices are torch's own autograd functions, which call operators."""
     return _of_names(timeline, lambda name: NODE.fullmatch(name) is not None)
 
 
 def _of_names(timeline: RankTimeline, holds: Callable[[str], bool]) -> Flags:
-    """True for slices whose names are so."""
+    """Returns which slices have names for which `holds` is true."""
     return np.array([holds(name) for name in timeline.names] or [False])[timeline.name]
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
     part: Flags
-    """True for slices in an operator that counts as a whole."""
+    """True for slices inside an operator that counts as a whole."""
     elsewhere: Flags
     """True for operators that call themselves with other tensors."""
 
 
 def _inside(timeline: RankTimeline, nesting: Nesting, counts: Array, alike: Integers) -> _Inside:
     around = np.full(len(counts), -1, np.int64)
-    """The innermost of those that count around each slice."""
+    """The innermost counting slice around each slice."""
     for rows, parents in nesting.downwards():
         held = parents >= 0
         around[rows[held]] = np.where(counts[parents[held]], parents[held], around[parents[held]])
@@ -153,16 +153,16 @@ def _holds_operators(timeline: RankTimeline, nesting: Nesting) -> Flags:
 
 
 def _each(timeline: RankTimeline, rows: Integers) -> tuple[Integers, ...]:
-    """FLOPs and bytes of each of the rows: computed once for each kind of call."""
+    """Returns FLOPs and bytes of each of the rows, computed once for each kind of call."""
     kinds, number = _kinds(timeline, rows)
-    texts = [*timeline.texts, None]  # -1 is the last one
+    texts = [*timeline.texts, None]  # index -1 is the last one
     costs = [_cost(timeline.names[name], *(texts[text] for text in of_call)) for name, *of_call in kinds]
     return tuple(np.array([UNKNOWN if one is None else one for one in column], np.int64)[number]
                  for column in zip(*costs, strict=True)) if costs else (np.empty(0, np.int64),) * 2
 
 
 def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Integers]:
-    """Names and texts of different calls, and the number of the kind of each row."""
+    """Returns name and texts of each kind of call, and the number of the kind of each row."""
     columns = [column[rows] for column in (timeline.name, timeline.shapes, timeline.dtypes,
                                            *(timeline.more[key] for key in WANTED))]
     _, first, number = np.unique(one_key(columns), return_index=True, return_inverse=True)
@@ -171,13 +171,13 @@ def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Int
 
 @lru_cache(maxsize=MOST_KEPT)
 def _cost(name: str, *texts: str | None) -> TracedCost:
-    """Ranks make the same calls."""
+    """Returns the cost of a call; cached because ranks make the same calls."""
     return traced_cost(name, *map(_decoded, texts))
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def _decoded(text: str | None) -> Any:
-    """None for what is no JSON."""
+    """Decodes JSON; None if it is invalid."""
     try:
         return None if text is None else msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -188,17 +188,17 @@ MOST = 1 << 16
 
 
 def strict(text: str) -> str | None:
-    """The text as JSON is usually written; None for what is none."""
+    """Returns the text in the usual format of JSON; None if it is not JSON."""
     try:
         found = msgspec.json.encode(msgspec.json.decode(text)).decode().replace(",", ", ")
     except msgspec.DecodeError:
         return None
-    return text if found == text else found  # most are: in memory once
+    return text if found == text else found  # most are equal: kept in memory once
 
 
 @lru_cache(maxsize=MOST)
 def tensors_of(text: str) -> str:
-    """Shapes of tensors alone, lists taken apart: to the profiler a scalar looks like a tensor without dimensions."""
+    """Returns only the shapes of tensors, lists flattened: to the profiler, scalars are tensors without dimensions."""
     try:
         return msgspec.json.encode(_flat(msgspec.json.decode(text, type=list[object]))).decode()
     except msgspec.DecodeError:
@@ -214,7 +214,7 @@ def _flat(dims: list[object]) -> list[object]:
 
 
 def tensors_and_scalars(text: str) -> str:
-    """As torch's tables show it: a list of tensors looks like a scalar."""
+    """Returns shapes as torch's tables show them: a list of tensors looks like a scalar."""
     try:
         dims = msgspec.json.decode(text, type=list[object])
     except msgspec.DecodeError:

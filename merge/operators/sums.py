@@ -1,6 +1,6 @@
-"""Rows of operators that share keys, added up: of one rank where it is read, and of all ranks as they come.
+"""Sums rows of operators that share keys: of one rank where it is read, and of all ranks as they come.
 
-With ranks only their times in groups grow.
+With the number of ranks, only their times in groups grow.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
 
 
 def sums_of(numbers: Integers, values: Floats, num_groups: int) -> Floats:
-    """Of one rank, rounded once. Polars adds in one of several orders, whichever its threads come to.
+    """Sums values by group for one rank, each rounded once. Polars adds in varying order, depending on its threads.
 
     Args:
         numbers: The group of each row; every group has one.
-        values: What is added; 0 where it is not known.
-        num_groups: How many there are.
+        values: What is summed; 0 if unknown.
+        num_groups: Number of groups.
     """
     if not values.any():
         return np.zeros(num_groups)
@@ -35,24 +35,24 @@ def sums_of(numbers: Integers, values: Floats, num_groups: int) -> Floats:
 
 
 class RealSums:
-    """Adds ranks up in their order with Knuth's TwoSum, which keeps what rounding leaves out: it would show."""
+    """Sums ranks in their order with Knuth's TwoSum, which compensates rounding errors: they would be visible."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._sums = {name: np.zeros(0) for name in names}
         self._lost = {name: np.zeros(0) for name in names}
 
     def grow(self, num_groups: int) -> None:
-        """Makes room for groups that were not there before."""
+        """Makes room for new groups."""
         for held in (self._sums, self._lost):
             for name, values in held.items():
                 held[name] = np.concatenate((values, np.zeros(num_groups - len(values))))
 
     def add(self, groups: Integers, columns: Mapping[str, Floats]) -> None:
-        """Takes the sums of a rank.
+        """Adds the sums of a rank.
 
         Args:
-            groups: The places of its groups, each once.
-            columns: A number for each of these.
+            groups: The indices of its groups, each once.
+            columns: Per column, a number for each of these groups.
         """
         for name, sums in self._sums.items():
             before, more = sums[groups], columns[name]
@@ -62,41 +62,41 @@ class RealSums:
             sums[groups] = after
 
     def done(self) -> Mapping[str, Floats]:
-        """A number for each group."""
+        """Returns a number for each group, per column."""
         return {name: sums + self._lost[name] for name, sums in self._sums.items()}
 
 
 BY = {"op": "op", "type": "type", "category": "category", "module": "module_path", "class": "class_name",
       "shape": "shapes", "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step",
       "stack": "stack"}
-"""What `--by` takes -> column."""
+"""What `--by` accepts -> column."""
 KEYS = tuple(BY.values())
 WHOLE = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "duration_ns")
-"""Sums of integers, which are the same in whatever order they are added."""
+"""Columns of integers, whose sums do not depend on the order of addition."""
 REAL = ("squared_ns", "compute_ns", "memory_ns", "least_ns")
-"""Sums of others, which are not."""
+"""Columns of floats, whose sums do."""
 BUSY = ("self_host_ns", "self_device_ns")
 WORKED = tuple(f"{what}_ns_on_{where}" for what in ("counted", "limited") for where in ("host", "device"))
-"""Time of the calls whose FLOPs are known, and of those whose least time is."""
+"""Time of the calls whose FLOPs are known, and of those whose least time is known."""
 IN_STEP = ("group", "rank", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedUp:
-    """Of one rank or of several."""
+    """Sums of one rank or of several."""
 
     groups: pl.DataFrame
-    """A row for all that share the keys, in the order of their first rows: `KEYS`, null where they are not the same
-    for all; whether they are; sums; `num_ranks`."""
+    """A row for all rows that share the keys, in the order of their first rows: `KEYS`, null if not the same for all;
+    `mixed` columns, which say so; sums; `num_ranks`."""
     in_steps: pl.DataFrame
     """A row for each group, rank and step: `IN_STEP`, and `BUSY` in types as small as the numbers allow."""
 
 
 def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
-    """Adds rows up.
+    """Sums rows by keys.
 
     Args:
-        rows: Of `run_operators`: all those of each rank that there is.
+        rows: All rows of `run_operators` of each included rank.
         keys: Columns, of `KEYS`.
     """
     rows = with_categories(rows)
@@ -114,14 +114,14 @@ def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
 
 
 def joined(groups: Sequence[pl.DataFrame], keys: Sequence[str]) -> pl.DataFrame:
-    """Adds up `groups` of different ranks, but for `REAL`; those of the first keep their places."""
+    """Sums `groups` of different ranks, except for `REAL`; groups of the first frame keep their indices."""
     several = {name: (pl.col(name).n_unique() > 1) | pl.col(mixed(name)).any() for name in _away(keys)}
     return _grouped(pl.concat(groups), keys, several, num_ranks=pl.col("num_ranks").sum())
 
 
 def _grouped(rows: pl.DataFrame, keys: Sequence[str], several: Mapping[str, pl.Expr], num_ranks: pl.Expr) -> (
         pl.DataFrame):
-    """A row for all that share the keys; `several`: whether rows have several values of a column."""
+    """Returns a row for all rows that share the keys; `several`: whether rows have several values of a column."""
     found = rows.group_by(keys, maintain_order=True).agg(
         *_sums(), num_ranks=num_ranks, **{name: pl.col(name).first() for name in several},
         **{mixed(name): condition for name, condition in several.items()})
@@ -129,18 +129,18 @@ def _grouped(rows: pl.DataFrame, keys: Sequence[str], several: Mapping[str, pl.E
 
 
 def numbers_of(rows: pl.DataFrame, groups: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
-    """The place among the groups of each row."""
+    """Returns the index of the group of each row."""
     places = groups.select(keys).with_row_index("group")
     return rows.select(keys).join(places, on=keys, how="left", nulls_equal=True, maintain_order="left")["group"]
 
 
 def small(in_steps: pl.DataFrame) -> pl.DataFrame:
-    """In the smallest types that hold its numbers: there is one for all that a job did."""
+    """Converts to the smallest types that hold the numbers: there is a row for everything that a job did."""
     return in_steps.select(one.shrink_dtype() for one in in_steps)
 
 
 def mixed(name: str) -> str:
-    """The column that says whether rows with several values of a column were added up."""
+    """Returns the name of the column that says whether summed rows have several values of a column."""
     return f"mixed {name}"
 
 
@@ -154,18 +154,18 @@ def _sums() -> list[pl.Expr]:
 
 
 AT_ONCE = 16
-"""Ranks that are added in one go: polars takes some time each time."""
+"""Ranks that are joined at once, because each call of polars takes some time."""
 
 
 class RunSums:
-    """Takes what was added up of each rank.
+    """Joins the sums of ranks.
 
-    Of a group, a row stays. Of each rank only its time in a group and step does, in some bytes: medians over ranks, and
-    how likely a rank is slow by chance, need them all.
+    For each group, one row is kept. For each rank, only its time in each group and step is kept, in a few bytes:
+    medians over ranks, and how likely a rank is slow by chance, need all of them.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Rows are kept apart by these columns."""
+        """Groups rows by these columns."""
         self.keys = tuple(keys)
         self._waiting = list[AddedUp]()
         self._groups = list[pl.DataFrame]()
@@ -173,7 +173,7 @@ class RunSums:
         self._real = RealSums(REAL)
 
     def add(self, found: AddedUp) -> None:
-        """Takes ranks that were not taken yet."""
+        """Adds ranks that were not added yet."""
         self._waiting.append(found)
         if len(self._waiting) >= AT_ONCE:
             self._take()
@@ -186,18 +186,19 @@ class RunSums:
 
     @property
     def ranks(self) -> list[int]:
-        """Those with any row."""
+        """Ranks with any row."""
         return self._all("rank")
 
     @property
     def steps(self) -> list[int]:
-        """In which there is any row."""
+        """Steps with any row."""
         return self._all("step")
 
     def busy(self, name: str) -> Iterator[pl.DataFrame]:
-        """A row for each group, rank and step, with its time: `group`, `rank`, `step`, and `name`, one of `BUSY`.
+        """Yields a row for each group, rank and step, with its time: `group`, `rank`, `step`, and `name`, one of
+        `BUSY`.
 
-        Ranks come a few at a time: rows of all take many times what they are held in.
+        Ranks come a few at a time, because the rows of all in this form take many times the stored size.
         """
         for part in self._parts():
             yield part.select(pl.col("group").cast(pl.UInt32), pl.col("rank", "step", name).cast(pl.Int64))

@@ -1,4 +1,4 @@
-"""A run as a graph that can be replayed, and what the work in it was, piece by piece."""
+"""A run as a graph that can be replayed, and the work in it, piece by piece."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, linked
 
 NEEDED = ("collective", "rank", "op", "group", "num_ranks", "peer", "enqueue_ns", "arrival_ns", "end_ns",
           "timed_by")
+"""Columns of `MERGED_COLLECTIVES` that are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """Work by event and activity; some rows may be of the same two."""
+    """Pieces of work by event and activity; several may have the same event and activity."""
 
     event: Integers
     label: Integers
@@ -31,7 +32,7 @@ class Pieces:
 
 def pieces_of(graph: Graph, ranks: Integers, did: Mapping[int, RankActivity], activities: Activities,
               ahead: Integers) -> Pieces:
-    """Splits the work in front of each event by activity; `did` is by clocks that are `ahead` of those of the graph."""
+    """Splits the work before each event by activity. Times of `did` are `ahead` of those of the graph."""
     events, own = graph.events, work_of(graph)
     unknown = activities.number(Activity("unknown"))
     timed = np.isin(ranks, list(did))[events.rank] if len(events) else np.zeros(0, bool)
@@ -47,12 +48,13 @@ def pieces_of(graph: Graph, ranks: Integers, did: Mapping[int, RankActivity], ac
 
 
 def work_of(graph: Graph) -> Integers:
-    """Time in front of each event in which the thread did not wait. A call of another thread may lie inside a wait."""
+    """Returns the time before each event in which the thread did not wait. Calls of other threads may be inside a
+    wait."""
     events, own = graph.events, graph.own_ns
     if not len(events):
         return own
     origin = int(events.began_ns.min())
-    # a minimum over all events behind one then stays within its rank
+    # keeps a minimum over all later events within its rank
     base = events.rank * (int(events.at_ns.max()) - origin + 1) - origin
     began = np.minimum(events.began_ns, events.at_ns) + base
     waits_from = np.minimum.accumulate(began[::-1])[::-1] - base
@@ -63,19 +65,21 @@ def work_of(graph: Graph) -> Integers:
 
 def _of_rank(first: int, at: Integers, own: Integers, did: RankActivity,
              activities: Activities) -> tuple[Integers, Integers, Integers]:
-    """Of one rank, whose first event is `first`. Work ends at the event, and where a thread waited then, before it."""
+    """Splits the work of one rank, whose first event is `first`. Work follows the previous event; a wait follows
+    work."""
     starts = np.concatenate((at[:1], at[:-1]))
     ends = starts + own
     edges = np.concatenate((starts, ends, did.lane.starts, did.lane.ends))
     edges = np.unique(edges[(edges >= starts[0]) & (edges <= ends[-1])])
     event = np.searchsorted(starts, edges[:-1], "right") - 1
-    # of events at one instant, the last one has the work behind them
+    # of events at one instant, the last one has the work that follows
     inside = edges[:-1] < ends[event]
     return first + event[inside], labels_at(edges[:-1], did, activities)[inside], np.diff(edges)[inside]
 
 
 def labels_at(times: Integers, did: RankActivity, activities: Activities) -> Integers:
-    """Numbers of the activities at these times; the host's where none is known, and unknown where nothing was seen."""
+    """Returns the activity numbers at these times: the host's where none is known, unknown where nothing was
+    recorded."""
     known, label = did.lane.at(times)
     host, unknown = activities.number(Activity("host")), activities.number(Activity("unknown"))
     began, ended = (did.lane.starts[0], did.lane.ends[-1]) if len(did.lane.starts) else (0, 0)
@@ -90,22 +94,22 @@ class Job:
     ranks: Integers
     """Number of each rank, by index."""
     step: Integers
-    """Of each event; the work in front of it is of that step too. -1: of none."""
+    """Step of each event, and of the work before it. -1 if none."""
     position: Integers
-    """Of each event: calls in front of it in the step."""
+    """Number of calls of the step before each event."""
     op: Integers
-    """Of each part, a number for its op and the size of its group; below 0 for messages of two ranks."""
+    """Number for the op and the group size of each part; negative for messages of two ranks."""
     collective: Integers
-    """Of each part, a number for its collective."""
+    """Number of the collective of each part."""
     pieces: Pieces
     misses_waits: Floats
-    """Of each rank, the share of its waits that only other ranks show."""
+    """Fraction of the waits of each rank that only other ranks show."""
     unseen_ns: Integers
-    """Of each part, how long it was under way without a known wait, where waits may have been overlooked."""
+    """How long each part was in flight without a known wait, if waits may have been overlooked; else 0."""
     steps: Integers
-    """Rank index, step, and the events at its start and end; shape (steps of ranks, 4)."""
+    """Rank index, step, and the indices of the events at its start and end; shape (steps of ranks, 4)."""
     ahead_ns: Integers
-    """Of each rank, by how much the common clock is ahead of that of the graph."""
+    """How far times of each rank on the common clock are ahead of those of the graph."""
 
 
 def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame,
@@ -114,7 +118,7 @@ def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
 
     Args:
         rows: `MERGED_COLLECTIVES`.
-        did: What ranks did, of those that have a timeline.
+        did: What ranks did, for those that have a timeline.
         windows: `rank`, `step`, `start_ns`, `end_ns` of the steps of ranks.
         activities: Numbers of activities; new ones are added.
     """
@@ -124,7 +128,7 @@ def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
 
 
 def _known(rows: pl.DataFrame, on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
-    """Rows whose times are known, by rank and call. A rank that is seen on its device calls when that is ready."""
+    """Returns rows with known times, by rank and call. On a device, the time of a call is when the device was ready."""
     more = [name for name in ("wait_start_ns", "wait_end_ns") if name in rows.columns]
     found = rows.lazy().select(*NEEDED, *more).with_columns(pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")))
     found = found.filter(pl.all_horizontal(pl.col("enqueue_ns", "arrival_ns", "end_ns").is_not_null()))
@@ -138,7 +142,8 @@ def _known(rows: pl.DataFrame, on_device: Mapping[int, RankActivity]) -> pl.Data
 
 
 def _ready(on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
-    """`ready_ns` by rank and collective; nothing of those that a rank calls twice, as a message to itself."""
+    """Returns `ready_ns` by rank and collective, except for those that a rank calls twice, such as messages to
+    itself."""
     parts = [pl.DataFrame({"rank": np.full(len(one.collectives), rank), "collective": one.collectives,
                            "ready_ns": one.ready_ns}) for rank, one in on_device.items()]
     schema = {"rank": pl.Int64(), "collective": pl.Int64(), "ready_ns": pl.Int64()}
@@ -146,7 +151,7 @@ def _ready(on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
 
 
 def by_rank_and_time(rank: Integers, at: Integers, turn: Integers) -> Integers:
-    """The order of events by rank, by time, and of those at one time by their turn, 0 to 7."""
+    """Returns the order of events by rank, time, and, at the same time, by their turn, 0 to 7."""
     span = int(np.ptp(at)) + 1 if len(at) else 1
     if int(rank.max(initial=0) + 1) * span >= 2 ** 59:
         return np.lexsort((turn, at, rank))
@@ -155,7 +160,7 @@ def by_rank_and_time(rank: Integers, at: Integers, turn: Integers) -> Integers:
 
 def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
             windows: pl.DataFrame, activities: Activities) -> Job:
-    # a rank that left no collectives, or was killed, does not meet the others as far as is known
+    # a rank without collectives, or that was killed, is not known to meet the others
     ranks = np.unique(table["rank"].to_numpy())
     windows = _apart(windows.filter(pl.col("rank").is_in(ranks.tolist())))
     ahead = skew_of(table, waits, ranks)
@@ -175,7 +180,7 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
 
 
 def _apart(windows: pl.DataFrame) -> pl.DataFrame:
-    """Steps that take time, without those that begin before the one in front of them has ended."""
+    """Returns the steps that take time, without those that begin before the previous one has ended."""
     ordered = windows.filter(pl.col("end_ns") > pl.col("start_ns")).sort("rank", "start_ns")
     before = pl.col("end_ns").cum_max().shift().over("rank")
     return ordered.filter(before.is_null() | (pl.col("start_ns") >= before))
@@ -183,7 +188,7 @@ def _apart(windows: pl.DataFrame) -> pl.DataFrame:
 
 def _shifted(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
              ahead: Mapping[int, int]) -> tuple[pl.DataFrame, Waits, pl.DataFrame]:
-    """All times, by what the clocks of their ranks are ahead."""
+    """Corrects all times by how far the clocks of their ranks are ahead."""
     by_row, by_window = (frame["rank"].replace_strict(ahead, return_dtype=pl.Int64) for frame in (table, windows))
     less = by_row.gather(waits.row).to_numpy()
     times = [name for name in table.columns if name.endswith("_ns")]
@@ -194,12 +199,12 @@ def _shifted(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
 
 def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
             ranks: Integers) -> tuple[Events, Integers]:
-    """All events, and of marks twice the step, odd at its end; -1 of others."""
+    """Returns all events, and, for marks, twice the step number (plus 1 at its end); -1 for other events."""
     rank, enqueue = np.searchsorted(ranks, table["rank"].to_numpy()), table["enqueue_ns"].to_numpy()
     row, begin, end = waits.row, waits.begin_ns, np.maximum(waits.end_ns, enqueue[waits.row])
     stepping, start, stop, step = (windows[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "step"))
     stepping = np.searchsorted(ranks, stepping)
-    # a rank begins with a mark, so that no run of it begins with a wait
+    # a rank begins with a mark, so that none of its runs begins with a wait
     first = np.full(len(ranks), np.iinfo(np.int64).max)
     for who, when in ((rank, enqueue), (stepping, start), (rank[row], begin)):
         np.minimum.at(first, who, when)
@@ -211,7 +216,7 @@ def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
     part = np.concatenate((np.full(sizes[0], -1), np.arange(len(rank)), row))
     mark = np.concatenate((np.full(len(ranks), -1), 2 * step + 1, 2 * step, np.full(len(rank) + len(row), -1)))
     began = np.concatenate((at[:sizes[0] + sizes[1]], np.minimum(begin, end)))
-    # at one instant a step ends before the next begins, what is in it lies behind, and a wait is over before a call
+    # at one instant, a step ends before the next one begins, its events come after that, and a wait ends before a call
     turn = np.repeat([0, 1, 2, 4, 5], (len(ranks), len(step), len(step), len(rank), len(row)))
     turn[(kind == WAIT) & (began < at)] = -1
     order = by_rank_and_time(who, at, turn + 1)
@@ -228,9 +233,9 @@ def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Floats:
 
 
 def _steps(events: Events, marks: Integers) -> tuple[Integers, Integers]:
-    """Step of each event, and calls in front of it in the step; `marks` as `_marks` gives them."""
+    """Returns the step of each event, and the number of calls before it in the step; `marks` is from `_marks`."""
     begins, ends = marks[:, 2], marks[:, 3]
-    # events behind a begin, up to its end, and those up to the next begin
+    # events after a begin, up to its end, and those up to the next begin
     sizes = np.diff(np.stack((begins + 1, ends + 1), axis=1).reshape(-1), append=len(events), prepend=0)
     steps = np.full(len(sizes), -1)
     steps[1::2] = marks[:, 1]
@@ -242,7 +247,7 @@ def _steps(events: Events, marks: Integers) -> tuple[Integers, Integers]:
 
 
 def _marks(events: Events, mark: Integers) -> Integers:
-    """Steps of ranks; see `Job.steps`."""
+    """Returns the steps of ranks; see `Job.steps`."""
     begins, ends = np.flatnonzero((mark >= 0) & (mark % 2 == 0)), np.flatnonzero((mark >= 0) & (mark % 2 == 1))
     # steps do not overlap: each begin is followed by its end
     return np.stack((events.rank[begins], mark[begins] // 2, begins, ends), axis=1)

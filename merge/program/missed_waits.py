@@ -1,6 +1,6 @@
-"""Waits that no slice shows, or that were missed on some ranks: where most others waited, they did so too.
+"""Waits that no slice shows, or that were missed on some ranks: if most other ranks waited, these did, too.
 
-A thread may stand still for a collective inside an operator or a function of autograd.
+A thread may be blocked by a collective inside an operator or a function of autograd.
 """
 
 from __future__ import annotations
@@ -14,33 +14,35 @@ import polars as pl
 from distprof.arrays import Flags, Integers
 
 ENOUGH = 20
-"""Rows of a kind of collective from which on it is judged."""
+"""Number of rows needed to judge a kind of collective."""
 AFTER = 0.95
-"""Share of the rows whose thread calls nothing before the collective has ended, or may have been noted to end later."""
+"""A kind may have hidden waits only if at least this fraction of its threads call nothing before the collective has
+ended (or its end may have been recorded late)."""
 BETWEEN = 0.5
-"""Slope that lies between that of threads that wait, 1, and of those that go on, 0."""
+"""Slope between that of threads that wait, 1, and of threads that go on, 0."""
 DEVIATIONS = 4
-"""Standard errors by which the slope has to lie above `BETWEEN`."""
+"""The slope has to exceed `BETWEEN` by this many standard errors."""
 
 
 def waits_at_once(rows: pl.DataFrame, known: Integers, begin_ns: Integers) -> Integers:
-    """Rows of collectives for which threads waited as soon as they had called them, though nothing shows it.
+    """Finds collectives for which threads waited as soon as they had called them, although nothing shows it directly.
 
-    A thread that waits calls its next op the later, the earlier it came to the collective; one that goes on does not.
-    So the time to the next call is fitted as a line of the time to the end, of all rows of one op in one group, each
-    less the mean of its collective. A known wait before the next call would bring ranks together whatever they did.
+    If a thread waits, the time from its call to its next call grows with the time from its call to the end of the
+    collective; if it goes on, it does not. So the time to the next call is regressed on the time to the end, over all
+    rows of one op in one group, each less the mean of its collective. Rows with a known wait before the next call are
+    left out, because it would synchronize ranks anyway.
 
     Args:
         rows: Collectives by rank and call, with `rank`, `collective`, `op`, `group`, `enqueue_ns`, `end_ns` and
             `timed_by`.
-        known: Indices of rows that threads are known to have waited for.
+        known: Indices of rows with known waits.
         begin_ns: When these waits began.
 
     Returns:
         Indices of rows.
     """
     rank, called, end = (rows[name].to_numpy() for name in ("rank", "enqueue_ns", "end_ns"))
-    chosen = np.append(rank[1:] == rank[:-1], False)[:len(rows)]  # those with a next call
+    chosen = np.append(rank[1:] == rank[:-1], False)[:len(rows)]  # rows with a next call
     chosen[known] = False
     chosen[known + calls_before(rank, called, known, begin_ns)] = False
     following = np.append(called[1:], 0)[:len(rows)]
@@ -61,7 +63,8 @@ def waits_at_once(rows: pl.DataFrame, known: Integers, begin_ns: Integers) -> In
 
 
 def calls_before(rank: Integers, enqueue: Integers, row: Integers, begin_ns: Integers) -> Any:
-    """Calls of the rank between that of an op and the wait for it; rows are by rank and call."""
+    """Returns the number of calls of the rank between the call of an op and the wait for it; rows are by rank and
+    call."""
     if not len(row):
         return np.zeros(0, np.int64)
     base = rank * (int(np.ptp(enqueue)) + int(np.ptp(begin_ns)) + 2) - int(enqueue.min())
@@ -69,24 +72,24 @@ def calls_before(rank: Integers, enqueue: Integers, row: Integers, begin_ns: Int
 
 
 MOST = 0.6
-"""Share of the others that waited, from which all did."""
+"""A rank is assumed to have waited if at least this fraction of the other ranks did."""
 MEETING = ("collective", "op")
-"""Ranks that meet."""
+"""Columns that identify ranks that meet."""
 PLACE = ("place", "op", "num_ranks", "of")
-"""Ranks that call as many ops, and the same one in the same place."""
+"""Columns that identify equal calls: the same op at the same place, on ranks that call equally many ops."""
 USUAL = ("after", "until", "calls", "turn", "own")
-"""What is known of waits, in the median: how long after their call they began, when they ended, behind how many further
-calls, in which turn among the waits behind the last of those, and how long after that call, or the wait before, they
-began."""
+"""Columns of waits of which medians are used: how long after its call a wait began, when it ended, after how many
+further calls, in which turn among the waits after the last of these calls, and how long after that call, or after the
+wait before, it began."""
 
 
 def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers,
                  end_ns: Integers) -> tuple[Integers, Integers, Integers]:
-    """Waits that nothing shows on the rank itself.
+    """Infers waits that nothing shows on the rank itself.
 
-    The others are those of the same collective; where they are too few, those that call the same op in the same place
-    of their program. A missed wait comes behind as many calls as theirs, and ended when theirs did, or else the op, or
-    when the rank called the next op.
+    Other ranks in the same collective are used; if too few of them waited, ranks that call the same op at the same
+    place of their program. A missed wait comes after as many calls as theirs, and ends when theirs did, or else when
+    the op ended, or when the rank called its next op.
 
     Args:
         rows: Collectives by rank and call, with `rank`, `collective`, `op`, `num_ranks`, `enqueue_ns` and `end_ns`.
@@ -99,7 +102,7 @@ def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers,
     """
     lacks = np.ones(len(rows), bool)
     lacks[row] = False
-    if lacks.all() or not lacks.any():  # nothing tells, or nothing is missing
+    if lacks.all() or not lacks.any():  # nothing is known, or nothing is missing
         return (np.empty(0, np.int64),) * 3
     rank, enqueue = rows["rank"].to_numpy(), rows["enqueue_ns"].to_numpy()
     blank = np.setdiff1d(rank[lacks], rank[row])
@@ -115,7 +118,7 @@ def missed_waits(rows: pl.DataFrame, row: Integers, begin_ns: Integers,
 
 
 def _like(rows: pl.DataFrame, lacks: Flags) -> pl.DataFrame:
-    """Rows of the collectives, and in the places, of those that lack a wait; of many rows, most are neither."""
+    """Returns the rows that share a collective or a place with rows that lack a wait; usually these are few."""
     rank, collective = rows["rank"].to_numpy(), rows["collective"].to_numpy()
     place = np.arange(len(rows)) - np.searchsorted(rank, rank)
     alike = np.flatnonzero(_among(collective, lacks) | _among(place, lacks))
@@ -124,14 +127,14 @@ def _like(rows: pl.DataFrame, lacks: Flags) -> pl.DataFrame:
 
 
 def _among(keys: Integers, chosen: Flags) -> Flags:
-    """True where a key, not below 0, is also that of a chosen row."""
+    """Returns True for keys (nonnegative) that some chosen row has, too."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys[chosen]] = True
     return there[keys]
 
 
 def _with_turns(enqueue: Integers, waits: pl.DataFrame, *, needed: bool) -> pl.DataFrame:
-    """Adds `turn` and `own`; null where they are not needed."""
+    """Adds `turn` and `own`; null if they are not needed."""
     if not needed:
         return waits.with_columns(turn=pl.lit(None, pl.Int64), own=pl.lit(None, pl.Int64))
     behind, began = pl.col("row") + pl.col("calls"), pl.col("after") + pl.Series(enqueue).gather(waits["row"])
@@ -143,7 +146,7 @@ def _with_turns(enqueue: Integers, waits: pl.DataFrame, *, needed: bool) -> pl.D
 
 
 def _usual(table: pl.DataFrame) -> pl.DataFrame:
-    """Rows without a wait where most others have one, with what is usual for those."""
+    """Returns rows that lack a wait although most others have one, with the medians of the others."""
     lacks = table.filter(pl.col("after").is_null()).drop(USUAL)
     met = _as_others(table, lacks, MEETING)
     alike = _as_others(table, lacks.join(met, on="row", how="anti"), PLACE)
@@ -151,7 +154,7 @@ def _usual(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _as_others(table: pl.DataFrame, lacks: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """Rows that lack a wait where most others with the same key have one, with what is usual for those."""
+    """Returns rows that lack a wait although most others with the same key have one, with the medians of the others."""
     others = table.join(lacks, on=key, how="semi").group_by(key).agg(
         pl.len(), pl.col(USUAL).median().cast(pl.Int64), share=pl.col("after").count() / (pl.len() - 1))
     enough = others.filter(pl.col("len") > 1, pl.col("share") >= MOST)
@@ -159,7 +162,7 @@ def _as_others(table: pl.DataFrame, lacks: pl.DataFrame, key: Sequence[str]) -> 
 
 
 def _behind(rank: Integers, enqueue: Integers, found: pl.DataFrame) -> pl.DataFrame:
-    """Adds the row of the last call in front of each wait, when that was called, and the next."""
+    """Adds the row of the last call before each wait, the time of that call, and of the next one."""
     row, calls = (found[name].to_numpy() for name in ("row", "calls"))
     last = np.searchsorted(rank, rank[row], "right") - 1
     behind = np.minimum(row + calls, last)
@@ -169,14 +172,14 @@ def _behind(rank: Integers, enqueue: Integers, found: pl.DataFrame) -> pl.DataFr
 
 
 def _after_calls(found: pl.DataFrame) -> pl.DataFrame:
-    """Waits of ranks of which others are known: they begin as long after their calls as is usual."""
+    """Places waits on ranks with other known waits: they begin the usual time after their calls."""
     began = (pl.col("enqueue_ns") + pl.col("after")).clip("called", "following")
     until = pl.min_horizontal("end_ns", "until").clip("began", "following")
     return found.with_columns(began=began).select("row", "began", until=until)
 
 
 def _in_turn(found: pl.DataFrame) -> pl.DataFrame:
-    """Waits of ranks of which none is known: each begins as long after the one before as is usual."""
+    """Places waits on ranks without known waits: each begins the usual time after the one before."""
     until, own = pl.min_horizontal("end_ns", "until"), pl.col("own").cum_sum()
     over = pl.max_horizontal(own + pl.col("called"), own + (until - own).cum_max()).over("behind")
     began = pl.max_horizontal(pl.col("over").shift().over("behind"), "called") + pl.col("own")

@@ -1,4 +1,4 @@
-"""The parts that ranks have in collectives, as a graph needs them, with roots that meet the other ranks."""
+"""The parts of ranks in collectives, as a graph needs them, with roots that wait for the other ranks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.merge.replay.graph import Parts
 
 CLEAR = 2
-"""The side that sends came so many times earlier than an op takes to move, where it shows whether it waits."""
+"""A collective shows whether senders wait if the sender came more than this many times the shortest duration of the op
+before the other side."""
 
 
 def meeting_roots(table: pl.DataFrame, op: Integers, rooted: Flags, is_root: Flags, sends: Flags) -> Integers:
-    """Of each row, the row of the root of its collective, for ops in which nobody sends before the other side is there.
+    """Returns the row of the root for each row of a collective in which nobody sends before the other side is there.
 
-    Whether a backend sends into buffers or waits for who receives depends on the backend, the op and its size. It
-    shows where one side came long before the other: most of such collectives decide for the op. An op in which it never
-    shows sends into buffers.
+    Whether a backend sends into buffers or waits for the receiver depends on the backend, the op and its size.
+    Collectives in which one side came long before the other show it, and most of these decide for the op. If none shows
+    it, the op is assumed to send into buffers.
 
     Args:
-        table: Rows with `collective`, `arrival_ns`, `end_ns`, `timed_by` and, where it was recorded, `wait_end_ns`.
-        op: A number for the op of each row.
-        rooted: True for rows of ops that begin from the root or end in it.
+        table: Rows with `collective`, `arrival_ns`, `end_ns`, `timed_by` and, if recorded, `wait_end_ns`.
+        op: Number of the op of each row.
+        rooted: True for rows of ops that begin at the root or end there.
         is_root: True for rows of roots.
         sends: True for rows whose rank sends.
 
     Returns:
-        Indices of rows; -1 for rows of all other ops, and of collectives whose root is not known.
+        Indices of rows; -1 for rows of all other ops, and of collectives with unknown roots.
     """
     found = np.full(len(table), -1, np.int64)
     rows = np.flatnonzero(rooted)
@@ -48,7 +49,7 @@ def meeting_roots(table: pl.DataFrame, op: Integers, rooted: Flags, is_root: Fla
 
 def _senders_stay(table: pl.DataFrame, rows: Integers, collective: Integers, root: Integers, is_root: Flags,
                   sends: Flags, op: Integers) -> Flags:
-    """By op, true where most senders that came long before the other side stayed until it was there."""
+    """Returns, by op, whether most senders that came long before the other side stayed until it was there."""
     start, end = table["arrival_ns"].to_numpy()[rows], _ends(table)[rows]
     last = np.full(len(root), np.iinfo(np.int64).min)
     np.maximum.at(last, collective[~is_root], start[~is_root])
@@ -57,21 +58,22 @@ def _senders_stay(table: pl.DataFrame, rows: Integers, collective: Integers, roo
     np.minimum.at(shortest, op, np.maximum(end - start, 0))
     took, gap = end - start, other - start
     clear = sends & (root[collective] >= 0) & (gap > CLEAR * shortest[op])
-    # it leaves `shortest` after its own start or after the gap: clocks that are a little off do not change which
+    # a sender leaves `shortest` after its start or after the gap; slightly wrong clocks do not change which one is
+    # closer
     stayed = 2 * took > gap + shortest[op]
     both = [np.bincount(op[clear & (stayed == how)], minlength=len(shortest)) for how in (True, False)]
     return both[0] > both[1]
 
 
 def _ends(table: pl.DataFrame) -> Integers:
-    """Ends of parts; where they may have been noted late, no later than a thread had waited for them."""
+    """Returns the ends of parts; where they may be recorded late, at most the end of a thread's wait for them."""
     if "wait_end_ns" not in table.columns:
         return table["end_ns"].to_numpy()
     return table.select(pl.min_horizontal("end_ns", "wait_end_ns"))["end_ns"].to_numpy()
 
 
 def ops_of(table: pl.DataFrame) -> Any:
-    """A number for the op of each row and the size of its group; below 0 for messages of two ranks."""
+    """Returns a number per row for its op and the size of its group; negative for messages of two ranks."""
     sizes = table["num_ranks"].fill_null(0).to_numpy()
     op, names = _codes(table["op"])
     found = op * (int(sizes.max(initial=0)) + 1) + sizes
@@ -79,7 +81,7 @@ def ops_of(table: pl.DataFrame) -> Any:
 
 
 def _codes(texts: pl.Series) -> tuple[Integers, list[str]]:
-    """A number for each text, and the texts by number."""
+    """Returns a number for each text, and the texts by number."""
     coded = (texts.fill_null("") if texts.null_count() else texts).cast(pl.Categorical)
     known, codes = numbered(coded.to_physical().to_numpy().astype(np.int64))
     first = np.empty(len(known), np.int64)
@@ -92,7 +94,7 @@ def _is_in(codes: Integers, names: Sequence[str], wanted: Sequence[str]) -> Flag
 
 
 def parts_of(table: pl.DataFrame, ops: Integers) -> tuple[Parts, Integers]:
-    """Parts, a row each, and pairs of a join and a part that leads it; `ops` are those of `ops_of`."""
+    """Returns parts, one per row, and pairs of a join and a part that leads it; `ops` is from `ops_of`."""
     op, names = _codes(table["op"])
     rank, peer = table["rank"].to_numpy(), table["peer"].fill_null(-1).to_numpy()
     collective = table["collective"].to_numpy()
@@ -119,7 +121,7 @@ def parts_of(table: pl.DataFrame, ops: Integers) -> tuple[Parts, Integers]:
 
 
 def _is_buffered(table: pl.DataFrame, collective: Integers) -> Flags:
-    """True for parts that ended before another one of their collective began."""
+    """Returns True for parts that ended before another part of their collective began."""
     last = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, collective, table["arrival_ns"].to_numpy())
     return np.asarray(table["end_ns"].to_numpy() < last[collective])
@@ -127,10 +129,11 @@ def _is_buffered(table: pl.DataFrame, collective: Integers) -> Flags:
 
 FROM_ROOT, TO_ROOT = (tuple(name for name, op in COLLECTIVE_OPS.items() if op.begins == which)
                       for which in ("from root", "to root"))
+"""Ops that begin at their root, and ops that end at it."""
 
 
 def _led(collective: Integers, led: Flags, leads: Flags) -> Integers:
-    """Pairs of parts of one collective, the first of those led and the second of those that lead."""
+    """Returns pairs of parts of one collective: a led part and a part that leads it."""
     if not led.any():
         return np.empty((0, 2), np.int64)
     one = pl.DataFrame({"collective": collective[led], "led": np.flatnonzero(led)})
@@ -139,7 +142,7 @@ def _led(collective: Integers, led: Flags, leads: Flags) -> Integers:
 
 
 def numbered(keys: Integers) -> tuple[Integers, Integers]:
-    """The different keys, which are not below 0, ascending; and the index of each key among them."""
+    """Returns the distinct keys (nonnegative), ascending, and the index of each key among them."""
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]

@@ -1,4 +1,4 @@
-"""What the ranks of a run did, read so far that a graph can be made of it: steps, timelines, collectives by rank."""
+"""What the ranks of a run did, ready to make a graph of it: steps, timelines, collectives by rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distprof.merge.run.run_model import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgram:
-    """Times are on the common clock."""
+    """What the ranks of a run did. Times are on the common clock."""
 
     rows: pl.DataFrame
     """`MERGED_COLLECTIVES`."""
@@ -33,20 +33,20 @@ class RunProgram:
     traced: list[int]
     """Steps that count and have a timeline."""
     arrivals: list[int]
-    """Steps that count and have none."""
+    """Steps that count and have no timeline."""
     timelines: Mapping[int, pl.DataFrame]
-    """Slices of the ranks that have a timeline; they may be read when they are asked for."""
+    """Slices of the ranks that have a timeline; may be read on access."""
     calls: Mapping[int, RankCollectives]
     did: Mapping[int, RankActivity]
     activities: Activities
     devices: DeviceSteps
-    """What devices did in steps with a timeline; also of ranks without collectives."""
+    """What devices did in steps with a timeline, also for ranks without collectives."""
     remarks: Sequence[Remark]
     problems: Sequence[Unreadable]
-    """Timelines that are damaged."""
+    """Damaged timelines."""
 
     def job(self) -> Job:
-        """The graph of what can be replayed."""
+        """Returns the graph of what can be replayed."""
         if self.arrivals and self.replayable == self.traced:
             untraced = self.windows.filter(pl.col("pass") == ARRIVALS)["step"].unique()
             kept = ~pl.col("step").is_in(untraced.implode()).fill_null(value=False)
@@ -54,20 +54,21 @@ class RunProgram:
         return self.whole_job()
 
     def whole_job(self) -> Job:
-        """The graph of all of it: who is late shows there, though not what that costs."""
+        """Returns the graph of everything: it shows who is late, but not what that costs."""
         return job_of(self.rows, self.did, self.windows, self.activities)
 
     @property
     def replayable(self) -> list[int]:
-        """Steps that count whose replay is exact: on devices those with a timeline, which alone shows how work and
-        communication overlap there."""
+        """Steps that count and can be replayed exactly. On devices these are steps with a timeline, because only that
+        shows how work and communication overlap."""
         on_device = bool(self.did) and all(one.on_device for one in self.did.values())
         return self.traced if on_device and len(self.traced) >= SETTLES else [*self.traced, *self.arrivals]
 
     def of_even_steps(self) -> RunProgram:
-        """The same without what only some ranks recorded: a rank is slower in steps with a timeline than one without.
+        """Returns the same without what only some ranks recorded: a rank is slower in steps with a timeline than
+        without one.
 
-        What is left are steps of the arrivals pass; there may be none.
+        Only steps of the arrivals pass are left, if there are any.
         """
         even = pl.col("step").is_in(self.arrivals)
         return replace(self, rows=self.rows.filter(even), windows=self.windows.filter(even), traced=[], timelines={},
@@ -78,12 +79,12 @@ def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame 
     """Reads timelines and finds the steps that count.
 
     Args:
-        run: What was recorded.
-        clock: Of the run.
-        rows: `MERGED_COLLECTIVES` of it.
+        run: The recorded run.
+        clock: Its clock.
+        rows: Its `MERGED_COLLECTIVES`.
         steps: Its `STEPS`; None for traces of other programs.
     """
-    # of a million rows without timelines, nothing but the graph is made
+    # without timelines, nothing but the graph is made of a million rows
     has_any = any(map(has_timeline, run.ranks))
     calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if has_any else ({}, {})
     windows = None if steps is None else step_windows(clock, steps, ())
@@ -101,14 +102,15 @@ def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame 
 
 
 def _seen(steps: list[int], rows: pl.DataFrame) -> list[int]:
-    """Without steps of whose collectives no end is known: who is late does not show there."""
+    """Drops steps whose collectives have no known end: they do not show who is late."""
     ends = rows.group_by("step").agg(known=pl.col("end_ns").is_not_null().any())
     unseen = set(ends.filter(~pl.col("known"))["step"].to_list())
     return [step for step in steps if step not in unseen]
 
 
 def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
-    """Steps as far as collectives show them: from the first call of a step to its last end; all, without steps."""
+    """Infers steps from collectives: from the first call of a step to its last end; a single one if there are no
+    steps."""
     step = pl.col("step").fill_null(0)
     found = rows.group_by("rank", step).agg(start_ns=pl.min_horizontal("enqueue_ns", "arrival_ns").min(),
                                             end_ns=pl.col("end_ns").max()).drop_nulls().sort("rank", "step")
@@ -120,7 +122,7 @@ def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:
-    """When ranks waited, of those whose recorder saw it."""
+    """Returns when ranks waited, for ranks whose recorder saw it."""
     if not set(COLUMNS) <= set(rows.columns):
         return {}
     waits = rows.select("rank", *COLUMNS).drop_nulls()

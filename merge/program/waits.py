@@ -1,4 +1,4 @@
-"""When threads stood still for collectives: as recorded, else inferred from the timeline; what clocks are off by."""
+"""When threads were blocked by collectives: as recorded, or inferred from the timeline; and errors of clocks."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from distprof.merge.program.missed_waits import missed_waits, waits_at_once
 from distprof.merge.replay.graph import BLOCKED_NS
 
 COLUMNS = ("wait_start_ns", "wait_end_ns")
+"""Columns of recorded waits."""
 LARGEST_NS = 1_000_000
-"""Collectives that take longer say nothing; nor is more corrected."""
+"""Longer collectives are not used to estimate clock errors, and larger errors are not corrected."""
 ENOUGH = 8
-"""Collectives that it takes."""
+"""Number of collectives needed to estimate the clock error of a rank."""
 MOST_ROWS = 200_000
+"""Approximate largest number of rows from which clock errors are estimated."""
 ROUNDS = 10
+"""Largest number of iterations of the estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Waits of all ranks for collectives; times in int64 ns on the common clock."""
+    """Waits of all ranks for collectives. Times in int64 ns on the common clock."""
 
     row: Integers
-    """Of the collective."""
+    """Row of the collective."""
     begin_ns: Integers
     end_ns: Integers
     missed: Flags
-    """True for those that only other ranks show."""
+    """True for waits that only other ranks show."""
 
 
 def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
-    """Waits of all ranks.
+    """Finds the waits of all ranks.
 
-    Where recorders saw waits, those are all. Else the timeline of a rank shows where it stood still; without a timeline
-    it is taken to wait in every op that ends before its next call. Waits that a timeline hides show in what threads
-    call next. What was missed on a rank is taken from the others.
+    If recorders saw waits, these are all. Otherwise the timeline of a rank shows when it was blocked; a rank without a
+    timeline is assumed to wait in every op that ends before its next call. Waits hidden by a timeline show in the times
+    of the next calls. What was missed on a rank is inferred from the others.
 
     Args:
-        rows: Collectives by rank and call, with `rank`, `enqueue_ns`, `end_ns`, and the columns above, which may be
-            missing.
-        did: What ranks did, of those that have a timeline.
+        rows: Collectives by rank and call, with `rank`, `enqueue_ns`, `end_ns`, and, if recorded, `COLUMNS`.
+        did: What ranks did, for those that have a timeline.
     """
     rank, enqueue, end = (rows[name].to_numpy() for name in ("rank", "enqueue_ns", "end_ns"))
-    # on a device, the waits of the host that were recorded are short calls
+    # on a device, recorded waits of the host are short calls
     on_device = np.isin(rank, [number for number, one in did.items() if one.on_device])
     found = [_recorded(rows, ~on_device)]
     if not len(found[0][0]):
@@ -68,9 +70,9 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
 
 
 def unseen_ns(rows: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity]) -> Any:
-    """How long each op was under way for which no wait is known, though there may have been one.
+    """Returns how long each op was in flight if it has no known wait but may have had one; else 0.
 
-    Where recorders saw waits, or there is no timeline that may hide them, there was none: that of a GPU hides none.
+    If recorders saw waits, or no timeline may hide them, there were none: the timeline of a GPU hides none.
     """
     if not did or len(_recorded(rows, np.ones(len(rows), bool))[0]):
         return np.zeros(len(rows), np.int64)
@@ -82,7 +84,7 @@ def unseen_ns(rows: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity])
 
 def _with_hidden(rows: pl.DataFrame,
                  found: list[tuple[Integers, Integers, Integers]]) -> list[tuple[Integers, Integers, Integers]]:
-    """Adds waits that nothing shows; an op that was over when a thread came to wait for it may hide one."""
+    """Adds waits that nothing shows directly; an op that had ended when a thread came to wait for it may hide one."""
     row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
     hidden = waits_at_once(rows, row[until > begin], begin[until > begin])
     rest = ~np.isin(row, hidden)
@@ -107,12 +109,12 @@ def _of_all(rank: Integers, enqueue: Integers, end: Integers, chosen: Flags) -> 
 
 
 def _inferred(enqueue: Integers, end: Integers, did: RankActivity) -> tuple[Integers, Integers, Integers]:
-    """Slices wait for one op, the pause at the end of DDP's backward for all that are under way."""
+    """Infers waits: a slice waits for one op, the pause at the end of DDP's backward for all ops in flight."""
     slices = [(start, stop, False) for start, stop in zip(did.wait_starts.tolist(), did.wait_ends.tolist(),
                                                          strict=True)]
     pauses = [(start, stop, True) for start, stop in _between_calls(did.pauses, enqueue)]
     late_ns = {True: RESUMED_NS, False: LATE_NS}
-    if did.on_device:  # a stream goes on when the op ends, and both are seen by one clock
+    if did.on_device:  # a stream goes on when the op ends, and one clock sees both
         late_ns = {True: 0, False: 0}
     waiting, found, place = list[int](), list[tuple[int, int, int]](), 0
     for start, stop, is_pause in sorted(slices + pauses):
@@ -125,44 +127,44 @@ def _inferred(enqueue: Integers, end: Integers, did: RankActivity) -> tuple[Inte
         gone = set(chosen)
         waiting = [row for row in waiting if row not in gone]
     row, begin, until = np.array(found, np.int64).reshape(-1, 3).T
-    # a thread that calls the next op waits no longer
+    # a thread that calls the next op no longer waits
     following = np.append(enqueue, np.iinfo(np.int64).max)[np.searchsorted(enqueue, begin, "right")]
     return row, begin, np.maximum(np.minimum(until, following), begin)
 
 
 LATE_NS = 1_000_000
-"""By so much, but by no more than was waited, the end of an op may be noted after a thread went on that waited in a
-slice; where it paused, an end that ended the pause is known to be near, and `RESUMED_NS` holds."""
+"""The end of an op may be recorded up to this long (at most the length of the wait) after a thread that waited in a
+slice went on. The end that ended a pause is known to be near, so `RESUMED_NS` applies there."""
 
 
 def _between_calls(pauses: Intervals, enqueue: Integers) -> list[tuple[int, int]]:
-    """A thread that calls an op does not wait just then."""
+    """Splits pauses at calls: a thread that calls an op does not wait at that time."""
     cuts = np.unique(enqueue[pauses.covers(enqueue)])
     starts, ends = np.concatenate((pauses.starts, cuts)), np.concatenate((pauses.ends, cuts))
     return list(zip(np.sort(starts).tolist(), np.sort(ends).tolist(), strict=True))
 
 
 def _ended_by(over: list[int], end: Any, start: int) -> list[int]:
-    """The op whose end ended a wait; without one, the first that was over."""
+    """Returns the op whose end ended a wait; if there is none, the first that had ended."""
     during = [row for row in over if end[row] > start]
     return [max(during, key=lambda row: end[row])] if during else over[:1]
 
 
 def skew_of(table: pl.DataFrame, waits: Waits, ranks: Integers) -> Integers:
-    """By how much the clock of each rank is ahead; ns, 0 where that does not show clearly.
+    """Estimates how far the clock of each rank is ahead, in ns; 0 if that is not clear.
 
-    A clock that was aligned within its bounds may be off by more than ranks wait for each other in tensor parallel
-    groups. Small collectives end at one time on all ranks: what is left between their ends, in the median, is the
-    clock.
+    An aligned clock may be wrong, within its bounds, by more than ranks wait for each other in tensor parallel groups.
+    Small collectives end at the same time on all ranks: the median remaining difference between their ends is the clock
+    error.
 
     Args:
         table: Collectives by rank and call.
-        waits: For them.
+        waits: Waits for them.
         ranks: Numbers of the ranks, ascending.
     """
     rank, collective = np.searchsorted(ranks, table["rank"].to_numpy()), table["collective"].to_numpy()
     rows = np.flatnonzero(_known(table, waits) & _small(table, collective))
-    # some of many collectives are enough; which of them, has to do with no pattern of the job
+    # a sample of many collectives is enough; hashing makes it independent of patterns in the job
     held = collective[rows] * 2_654_435_761 % 1_000_003 * len(rows) < MOST_ROWS * 1_000_003
     rows = rows[held]
     members = np.bincount(collective[rows]) if len(rows) else np.zeros(1)
@@ -185,7 +187,7 @@ def skew_of(table: pl.DataFrame, waits: Waits, ranks: Integers) -> Integers:
 
 
 def _clear(apart: Floats) -> float:
-    """The median, where most differ from it by less than it differs from 0."""
+    """Returns the median if most values differ from it by less than it differs from 0, else 0."""
     if len(apart) < ENOUGH:
         return 0.0
     middle = float(np.median(apart))
@@ -199,7 +201,7 @@ def _ends(table: pl.DataFrame, waits: Waits) -> Integers:
 
 
 def _known(table: pl.DataFrame, waits: Waits) -> Any:
-    """Rows whose end is exact: the timeline has it, or a thread was waiting for it."""
+    """Marks rows whose end is exact: the timeline has it, or a thread was waiting for it."""
     found = (table["timed_by"] == "timeline").fill_null(value=False).to_numpy().copy()
     found[waits.row[~waits.missed & (waits.end_ns - waits.begin_ns >= BLOCKED_NS)]] = True
     return found & table["op"].cast(pl.String).is_in(BOUNDING_CLOCKS).to_numpy()

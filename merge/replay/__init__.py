@@ -1,1 +1,1 @@
-"""Replay of a job: its threads, queues and collectives as a graph, and what it would have taken with less work."""
+"""Replay of a job: its threads, queues and collectives as a graph, and how long it would have taken with less work."""

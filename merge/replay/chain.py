@@ -1,7 +1,7 @@
-"""The longest chain of work, collectives and queues that leads to an instant: nothing on it could have been earlier.
+"""The critical path to an instant: the longest chain of work, collectives and queues that leads to it.
 
 Lanes of queues tell which parts each part of a queue had to wait for. Slack is how much later threads could come to an
-event off the chain before the instant is later than it was.
+event off the path without making the instant later.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from distprof.merge.replay.order import Order
 from distprof.merge.replay.replay import by_round
 
 NEVER = 1 << 61
-"""Instants that may be as late as one likes."""
+"""Time of instants that may be arbitrarily late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """Of each part, parts in front of it in its queue; -1: none."""
+    """For each part, parts before it in its queue; -1 if none."""
 
     holder: Integers
-    """The one whose end made a lane free for it; none for a part that began although no lane seemed free."""
+    """The part whose end made a lane free for it; -1 also for a part that began although no lane seemed to be free."""
     busy: Integers
-    """The one that held the other lane, of a queue with two lanes."""
+    """The part that held the other lane, in a queue with two lanes."""
 
 
 def lanes_of(graph: Graph, is_there: Flags) -> Lanes:
-    """Finds these parts.
+    """Finds the parts that held lanes.
 
     Args:
-        graph: With `previous` of its parts.
+        graph: A graph with `previous` of its parts.
         is_there: True for parts that are replayed.
     """
     parts = graph.parts
@@ -59,7 +59,7 @@ def lanes_of(graph: Graph, is_there: Flags) -> Lanes:
 
 
 def called_by(graph: Graph) -> Integers:
-    """Of each part, the event that called it; behind all events where none did."""
+    """Returns the event that called each part; the number of events if there is none."""
     events = graph.events
     calls = np.flatnonzero(events.kind == CALL)
     found = np.full(len(graph.parts), len(events), np.int64)
@@ -68,16 +68,17 @@ def called_by(graph: Graph) -> Integers:
 
 
 WORK, WAKING, MOVING, STARTING = "work", "waking", "moving", "starting"
+"""Kinds of links."""
 
 
 class Link(NamedTuple):
-    """A piece of a chain, on one rank."""
+    """A piece of the critical path, on one rank."""
 
     kind: str
-    """work in front of an event; waking up behind a part; moving of a part, after all it needs had begun; starting of a
-    part, from when it was called, or a lane was free, until it began."""
+    """work before an event; waking up after a part; moving of a part, after all it needs had begun; starting of a part,
+    from when it was called, or a lane was free, until it began."""
     item: int
-    """Index of the event that work leads to; else of the part."""
+    """Index of the event that work leads to; for other kinds, index of the part."""
     rank: int
     """Index of the rank."""
     start_ns: int
@@ -85,11 +86,11 @@ class Link(NamedTuple):
 
 
 class Chains:
-    """Finds chains in a graph, by the times that were measured.
+    """Finds critical paths in a graph, from measured times.
 
     Args:
-        graph: Without joins that are stuck.
-        order: Of it.
+        graph: A graph without circular joins.
+        order: Its order.
     """
 
     def __init__(self, graph: Graph, order: Order) -> None:
@@ -99,19 +100,19 @@ class Chains:
         first = np.diff(events.rank, prepend=-1) != 0
         before = np.where(first, events.at_ns, np.concatenate((events.at_ns[:1], events.at_ns[:-1])))
         self.came_ns = np.where(events.kind == WAIT, before + graph.own_ns, events.at_ns)
-        """When threads came to each event, which is before they went on where they waited."""
+        """When threads came to each event; for waits, this is before they went on."""
         self._first, self._before = first, before
         self._last = self._last_needed()
 
     def to(self, event: int, since_ns: int) -> list[Link]:
-        """The chain that leads to an event, in order of time.
+        """Returns the critical path to an event, in order of time.
 
-        It reaches back to `since_ns`; not so far where it begins with the first event of a rank. Its links follow each
-        other without gaps, so that their lengths add up to the time between.
+        It goes back to `since_ns`, or only to the first event of a rank if it reaches that. Its links are contiguous,
+        so their lengths add up to the time in between.
         """
         found, now = list[Link](), int(self._graph.events.at_ns[event])
         for link in self._backwards(event):
-            # clocks that are a little off may let a link begin after it ends
+            # a link may begin after it ends if clocks are slightly wrong
             start = min(max(link.start_ns, since_ns), now)
             if start < now:
                 found.append(link._replace(start_ns=start, end_ns=now))
@@ -143,7 +144,7 @@ class Chains:
                 part = holder if holder >= 0 and parts.end_ns[holder] > events.at_ns[place] else -1
 
     def _last_needed(self) -> Integers:
-        """Of each part, the one that began last of all that it needs; itself where it was as late."""
+        """Returns, for each part, the one that began last of all that it needs; the part itself if it was as late."""
         parts, leads = self._graph.parts, self._graph.leads
         joins = int(parts.join.max(initial=-1)) + 1
         last, which = np.full(joins, np.iinfo(np.int64).min), np.full(joins, -1, np.int64)
@@ -160,15 +161,15 @@ class Chains:
 
 
 def latest_times(graph: Graph, order: Order, deadlines: Integers) -> Integers:
-    """How late each event may be.
+    """Returns the latest time of each event at which deadlines hold: the backward pass of the critical path method.
 
-    Of a queue with two lanes, one part keeps the lane that it has. So an event may be later than is said here where
-    the other lane would be free by then.
+    In a queue with two lanes, each part keeps its lane. So an event may be even later if the other lane would be free
+    by then.
 
     Args:
-        graph: Without joins that are stuck.
-        order: Of it.
-        deadlines: Of each event, how late it may be by itself; int64 ns, `NEVER` without.
+        graph: A graph without circular joins.
+        order: Its order.
+        deadlines: Latest time of each event on its own, int64 ns; `NEVER` without a deadline.
     """
     return _Backwards(graph, order, deadlines).latest
 
@@ -185,7 +186,7 @@ class _Backwards:
         self._end, self._begun = (np.full(len(parts), NEVER, np.int64) for _ in range(2))
         queues = len(graph.single_lane)
         self._ready = np.full((2, queues), NEVER, np.int64)
-        """Of queues with two lanes: how early a part behind needs one, and the same of those with another `busy`."""
+        """In queues with two lanes, when a later part needs one at the earliest, and the same for another `busy`."""
         self._busy = np.full(queues, -2, np.int64)
         """The part that holds the other lane then."""
         done = np.cumsum(graph.own_ns)
@@ -209,7 +210,7 @@ class _Backwards:
                 self._runs(run)
 
     def _join(self, parts: Integers, leads: Integers) -> None:
-        """How late parts may begin, and what is in front of them may be."""
+        """Determines how late parts may begin, and how late what is before them may be."""
         graph, of = self._graph, self._graph.parts
         queue = of.queue[parts]
         double = np.flatnonzero((queue >= 0) & ~graph.single_lane[queue]) if len(self._busy) else parts[:0]
@@ -225,7 +226,7 @@ class _Backwards:
         self._need(queue[uses], self._lanes.busy[parts[uses]], ready[uses])
 
     def _start(self, parts: Integers, leads: Integers) -> Integers:
-        """How late parts may begin so that those that need them end in time."""
+        """Returns how late parts may begin so that those that need them end in time."""
         of = self._graph.parts
         begun = np.minimum(self._end[parts] - self._graph.transfer_ns[parts], self._begun[parts])
         joins, place = np.unique(of.join[parts], return_inverse=True)
@@ -240,7 +241,7 @@ class _Backwards:
         return found
 
     def _need(self, queue: Integers, busy: Integers, ready: Integers) -> None:
-        """Notes how early parts need a lane; no two of them are of one queue."""
+        """Notes how early parts need a lane; no two of them are in one queue."""
         first, second = self._ready[0][queue], self._ready[1][queue]
         same, earlier = self._busy[queue] == busy, ready < first
         self._ready[1][queue] = np.where(same, second, np.where(earlier, first, np.minimum(second, ready)))
@@ -248,12 +249,12 @@ class _Backwards:
         self._busy[queue] = np.where(earlier, busy, self._busy[queue])
 
     def _runs(self, run: Integers) -> None:
-        """How late the events of runs may be; what follows the last of each is known."""
+        """Determines how late the events of runs may be; for what follows the last event of each run this is known."""
         events, graph, base = self._graph.events, self._graph, 4 * self._most
         last = run[np.append(self._run[run[1:]] != self._run[run[:-1]], True)]
         last = last[self._follows[last]]
         self.latest[last] = np.minimum(self.latest[last], self.latest[last + 1] - graph.own_ns[last + 1])
-        # the least of all behind an event in its run: bases keep runs apart
+        # minimum over all later events of the run: bases keep runs apart
         bases = np.cumsum(np.diff(self._run[run], prepend=-1) != 0) * base
         late = np.minimum(self.latest[run] - self._offset[run] - self._low, self._most)
         least = np.minimum.accumulate((late + bases)[::-1])[::-1] - bases

@@ -9,28 +9,30 @@ import numpy as np
 from distprof.arrays import Array, Flags, Integers
 
 CALL, WAIT, MARK, NOTHING = 0, 1, 2, 3
-"""Kinds of events: the thread hands an op to the backend; it stands still until an op has ended; an instant whose time
-a replay gives; an instant."""
+"""Kinds of events. CALL: the thread hands an op to the backend; WAIT: it is blocked until an op has ended; MARK: an
+instant whose time a replay returns; NOTHING: any other instant."""
 BLOCKED_NS = 100_000
-"""A wait that is shorter may have been for something that was over."""
+"""A shorter wait, in ns, may have been for an op that had already ended."""
 OVERLAPS = 0.05
-"""From this share of ops that begin long before the one in front of them has ended, a queue has two lanes. With two
-lanes, of the buckets of a step that wait for a late rank only the second one may do so."""
+"""A queue has two lanes if more than this fraction of ops begin long before the one in front of them has ended. The
+fraction is small because, with two lanes, only the second of the buckets of a step that wait for a late rank may do
+so."""
 ENOUGH = 8
-"""Ops that are called before the one in front of them has moved, from which a queue is judged by itself."""
+"""A queue is judged on its own if it has at least this many ops that were called before the one in front of them
+moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """What threads do; the events of a rank stand together, in order of time. Times in int64 ns on one clock."""
+    """What threads do: the events of each rank are contiguous and in order of time. Times in int64 ns on one clock."""
 
     rank: Integers
     """Index of the rank, from 0."""
     kind: Integers
     part: Integers
-    """Of a call or a wait: the part. -1 else."""
+    """Index of the part, for calls and waits; else -1."""
     began_ns: Integers
-    """When a wait began; `at_ns` of what takes no time."""
+    """When a wait began; equal to `at_ns` for events without duration."""
     at_ns: Integers
     """When the thread went on."""
 
@@ -40,21 +42,21 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The part that one rank has in one op, a part each; times in int64 ns on one clock."""
+    """Parts: what one rank does in one op. Times in int64 ns on one clock."""
 
     queue: Integers
-    """Of a rank and a group: its parts begin in the order of their calls. -1: begins at once."""
+    """Queue of a rank and a group, whose parts begin in the order of their calls. -1: the part begins at once."""
     join: Integers
-    """Parts of one join end together: after the last of them, and of those that lead, has begun."""
+    """Parts of one join end after the last of them, and of the parts that lead the join, has begun."""
     root: Integers
-    """Of a part that needs but one other part of its join to have begun: that part. -1: it needs all."""
+    """The only other part of the join that has to have begun, for a part that needs just one. -1: it needs all."""
     start_ns: Integers
     """When the backend began with it."""
     end_ns: Integers
     op: Integers
-    """A number for the op: its parts move for about as long on all ranks, also those of several joins."""
+    """Number of the op: parts with the same number transfer for about as long, on all ranks and in all joins."""
     noted_late: Flags
-    """True where the op may have ended some time before `end_ns`."""
+    """True if the op may have ended some time before `end_ns`."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -62,33 +64,33 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A job whose durations are known; replaying it gives the times that were measured.
+    """A job with known durations; a replay without changes gives the measured times.
 
-    A part begins when it was called and a lane of its queue is free, `latency_ns` later. It ends `transfer_ns` after
-    the last part has begun that its join needs. A thread that waits for it goes on `wake_ns` later, unless it came
-    only then.
+    A part begins `latency_ns` after it was called and a lane of its queue is free. It ends `transfer_ns` after the last
+    part that its join needs has begun. A thread that waits for it goes on `wake_ns` later, or at once if it comes later
+    than that.
     """
 
     events: Events
     parts: Parts
     leads: Integers
-    """Pairs (join, part): the join needs the part to have begun. Shape (pairs, 2), by join."""
+    """Pairs (join, part): the join needs the part to have begun. Shape (pairs, 2), sorted by join."""
     own_ns: Array
-    """Work of the thread in front of each event."""
+    """Work of the thread before each event."""
     wake_ns: Integers
-    """Of each event that is a wait."""
+    """Delay between the end of the part and the thread going on, for events that are waits."""
     latency_ns: Integers
     transfer_ns: Array
     uses_lane: Flags
-    """False for a part that began although no lane seemed free."""
+    """False for a part that began although no lane seemed to be free."""
     previous: Integers
-    """The part in front of each in its queue; -1: none."""
+    """The part before each part in its queue; -1 if none."""
     single_lane: Flags
-    """By queue."""
+    """True for queues with a single lane."""
 
 
 def linked(events: Events, parts: Parts, leads: Integers) -> Graph:
-    """The graph of what was measured: durations are the differences that its times leave."""
+    """Builds the graph of what was measured: durations are the differences of measured times."""
     begun = _all_begun(parts, leads)
     calls = np.flatnonzero(events.kind == CALL)
     called = np.zeros(len(parts), np.int64)
@@ -98,7 +100,7 @@ def linked(events: Events, parts: Parts, leads: Integers) -> Graph:
     own, wake = _own_and_wake(events, ends)
     parts = replace(parts, end_ns=ends)
     free = _free_lanes(parts, order, single)
-    # an end that was noted late may lie behind the start that it allowed
+    # an end that was recorded late may be after the start that it allowed
     uses = (parts.queue >= 0) & (np.abs(parts.start_ns - np.maximum(called, free)) <= parts.start_ns - called)
     latency = parts.start_ns - np.where(uses, np.maximum(called, free), called)
     return Graph(events=events, parts=parts, leads=leads, own_ns=own, wake_ns=wake, latency_ns=latency,
@@ -106,7 +108,7 @@ def linked(events: Events, parts: Parts, leads: Integers) -> Graph:
 
 
 def without(graph: Graph, joins: Integers) -> Graph:
-    """The graph without some joins: what waited for them takes the time that it took."""
+    """Returns the graph without some joins; what waited for them takes as long as measured."""
     events, parts = graph.events, graph.parts
     gone = (events.part >= 0) & np.isin(parts.join[events.part], joins)
     before = np.concatenate((events.at_ns[:1], events.at_ns[:-1]))
@@ -122,13 +124,13 @@ def without(graph: Graph, joins: Integers) -> Graph:
 
 def _queues(parts: Parts, called: Integers, calls: Integers,
             begun: Integers) -> tuple[Parts, Integers, Integers, Flags]:
-    """Parts without queues that are none, parts by queue and call, the one in front of each, and single lanes.
+    """Returns parts (queue -1 for what is none), their order by queue and call, the part before each, single lanes.
 
-    A queue has one lane unless ops begin although the one in front of them has not ended; two, unless they begin
-    although neither of two has; else it is none.
+    A queue has one lane unless ops begin before the one in front of them has ended; two lanes unless they begin before
+    either of two in front of them has; otherwise it is not a queue.
     """
     order, previous = _in_queues(parts, calls)
-    # where the end may have been noted late, it had not ended as long as a rank had not begun
+    # an op whose end may have been recorded late had not ended as long as a rank had not begun
     ends, begins = (_two_latest(parts, order, times) for times in (np.where(parts.noted_late, begun, parts.end_ns),
                                                                    begun))
     single, two = (_waits_for(parts, end, called, called < begin) for end, begin in zip(ends, begins, strict=True))
@@ -140,14 +142,13 @@ def _queues(parts: Parts, called: Integers, calls: Integers,
 
 
 def _waits_for(parts: Parts, end: Integers, called: Integers, had_to: Flags) -> Flags:
-    """Of which queues the parts begin no earlier than an end in front of them; a queue of which too little shows is
-    like most.
+    """Marks queues whose parts begin no earlier than an end before them. A queue with few tries is judged by others.
 
     Args:
-        parts: All.
-        end: Of each part, when it could begin; clocks may be a little off.
-        called: Of each part, when it was called.
-        had_to: Those that were called so early that they had to wait for it.
+        parts: All parts.
+        end: When each part could begin; clocks may be slightly wrong.
+        called: When each part was called.
+        had_to: True for parts that were called so early that they had to wait for `end`.
     """
     behind = np.flatnonzero(had_to & (parts.queue >= 0))
     queue = parts.queue[behind]
@@ -161,7 +162,7 @@ def _waits_for(parts: Parts, end: Integers, called: Integers, had_to: Flags) -> 
 
 
 def _bounded_by_next(parts: Parts, previous: Integers, single: Flags) -> Parts:
-    """In a queue with one lane, an op is over when the next one begins."""
+    """Limits ends to the start of the next op, in queues with one lane."""
     behind = np.flatnonzero((previous >= 0) & (parts.queue >= 0))
     behind = behind[single[parts.queue[behind]] & parts.noted_late[previous[behind]]]
     ends = parts.end_ns.copy()
@@ -170,10 +171,10 @@ def _bounded_by_next(parts: Parts, previous: Integers, single: Flags) -> Parts:
 
 
 def _ends(events: Events, parts: Parts, begun: Integers) -> Integers:
-    """Ends of parts, which may have been noted late: a thread that waited for one and went on knows better.
+    """Returns the ends of parts. If an end was recorded late, a thread that waited for the part and went on tells it.
 
-    Of a part that no thread had to wait for, it is only known to be over by then. It then took as long as on the rank
-    of its op that was fastest.
+    If no thread had to wait for a part, it is only known to have ended by then. It is assumed to have taken as long as
+    on the rank with the fastest part of this op.
     """
     waits = np.flatnonzero(events.kind == WAIT)
     part, began, at = events.part[waits], events.began_ns[waits], events.at_ns[waits]
@@ -188,7 +189,7 @@ def _ends(events: Events, parts: Parts, begun: Integers) -> Integers:
 
 
 def _own_and_wake(events: Events, ends: Integers) -> tuple[Integers, Integers]:
-    """Work in front of events, and how late waits woke up."""
+    """Returns the work before events, and the wake-up latency of waits."""
     waits = np.flatnonzero(events.kind == WAIT)
     before = np.concatenate((events.at_ns[:1], events.at_ns[:-1]))
     first = np.concatenate(([True], events.rank[1:] != events.rank[:-1])) if len(events) else np.zeros(0, bool)
@@ -198,13 +199,13 @@ def _own_and_wake(events: Events, ends: Integers) -> tuple[Integers, Integers]:
     end = ends[events.part[waits]]
     is_blocked = end > before[waits] + own[waits]
     wake[waits] = np.where(is_blocked, events.at_ns[waits] - end, 0)
-    # a wait for what is over takes some time all the same
+    # even a wait for what has ended takes some time
     own[waits] = np.where(is_blocked | first[waits], own[waits], events.at_ns[waits] - before[waits])
     return own, wake
 
 
 def _in_queues(parts: Parts, called: Integers) -> tuple[Integers, Integers]:
-    """Parts by queue in the order of their calls, and the one in front of each."""
+    """Returns the parts by queue in the order of their calls, and the part before each."""
     place = np.full(len(parts), len(called), np.int64)
     place[called] = np.arange(len(called))
     order = np.lexsort((place, parts.queue))
@@ -216,7 +217,7 @@ def _in_queues(parts: Parts, called: Integers) -> tuple[Integers, Integers]:
 
 
 def _free_lanes(parts: Parts, order: Integers, single: Flags) -> Integers:
-    """From when on each part could have had a lane: with two of them, from the second-latest end in front of it."""
+    """Returns from when on each part could have had a lane: with two lanes, from the second-latest end before it."""
     latest, free = _two_latest(parts, order, parts.end_ns)
     alone = order[single[parts.queue[order]]]
     free[alone] = latest[alone]
@@ -224,13 +225,13 @@ def _free_lanes(parts: Parts, order: Integers, single: Flags) -> Integers:
 
 
 def _two_latest(parts: Parts, order: Integers, times: Integers) -> tuple[Integers, Integers]:
-    """The latest and the second-latest of the times of all parts in front of each in its queue; 0 where none is."""
+    """Returns the latest and the second-latest time of all parts before each part in its queue; 0 if there is none."""
     found = np.zeros((2, len(parts)), np.int64)
     if len(order):
         queue = parts.queue[order]
         first = np.concatenate(([True], queue[1:] != queue[:-1]))
         low = int(times.min()) - 1
-        base = queue * (int(times.max()) - low + 1)  # a running maximum then stays within its queue
+        base = queue * (int(times.max()) - low + 1)  # keeps a running maximum within its queue
         ends = times[order] - low + base
         latest = np.maximum.accumulate(ends)
         before = np.where(first, base, np.concatenate(([0], latest[:-1])))
@@ -242,7 +243,7 @@ def _two_latest(parts: Parts, order: Integers, times: Integers) -> tuple[Integer
 
 
 def _all_begun(parts: Parts, leads: Integers) -> Integers:
-    """When the last part had begun that each needs."""
+    """Returns when the last part that each part needs had begun."""
     last = np.full(int(parts.join.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, parts.join, parts.start_ns)
     if len(leads):

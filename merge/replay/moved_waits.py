@@ -1,4 +1,4 @@
-"""Graphs in which threads wait elsewhere: later, after work that does not need what they wait for, or at once."""
+"""Graphs in which threads wait elsewhere: later, after work that does not need what they wait for, or immediately."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from distprof.merge.replay.graph import CALL, NOTHING, WAIT, Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """Waits and when threads come to them, by the times that were measured."""
+    """Waits, and the measured times to which they are moved."""
 
     event: Integers
     until_ns: Integers
 
 
 def work_between(graph: Graph, later: Later) -> Any:
-    """How much work of its thread lies between each of the waits and the time to which it moves."""
+    """Returns how much work of its thread is between each wait and the time to which it is moved."""
     done = np.cumsum(graph.own_ns)
     following, share = _places(graph, later)
     return done[following] - (1 - share) * graph.own_ns[following] - done[later.event]
@@ -29,15 +29,15 @@ def work_between(graph: Graph, later: Later) -> Any:
 def with_later_waits(graph: Graph, less_ns: Floats, later: Later) -> tuple[Graph, Integers]:
     """Moves waits, in a job with less work.
 
-    Threads do the rest in the same order; only the places of these waits in it change.
+    Threads do everything else in the same order.
 
     Args:
-        graph: Any.
-        less_ns: Of each event, how much less work is in front of it.
-        later: Each wait once, with a time behind it at which its thread works.
+        graph: Any graph.
+        less_ns: How much less work there is before each event.
+        later: The waits, each at most once, with a later time at which the thread works.
 
     Returns:
-        The graph, and the new place of each event.
+        The graph, and the new index of each event.
     """
     events, own = graph.events, graph.own_ns - less_ns
     done, at, turn = np.cumsum(own), events.at_ns.copy(), np.arange(len(own), dtype=float)
@@ -46,7 +46,7 @@ def with_later_waits(graph: Graph, less_ns: Floats, later: Later) -> tuple[Graph
     turn[later.event], at[later.event] = following - 0.5, later.until_ns
     order = np.lexsort((np.arange(len(own)), done, turn, events.rank))
     work = np.diff(done[order], prepend=0)
-    work[np.diff(events.rank, prepend=-1) != 0] = 0  # nothing is in front of the first event of a rank
+    work[np.diff(events.rank, prepend=-1) != 0] = 0  # there is no work before the first event of a rank
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     began = np.where(at > events.at_ns, at, events.began_ns)
@@ -55,7 +55,8 @@ def with_later_waits(graph: Graph, less_ns: Floats, later: Later) -> tuple[Graph
 
 
 def _places(graph: Graph, later: Later) -> tuple[Integers, Floats]:
-    """The event that follows each wait at its new place, and the share of the work in front of it that is done then."""
+    """Returns the event after each wait at its new place, and the fraction of the work before that event done by
+    then."""
     events, own = graph.events, graph.own_ns
     origin, span = int(events.at_ns.min()), int(np.ptp(events.at_ns)) + 1
     by_rank = events.rank * span + (events.at_ns - origin)
@@ -65,14 +66,14 @@ def _places(graph: Graph, later: Later) -> tuple[Integers, Floats]:
 
 
 def with_waits_at_once(graph: Graph, parts: Flags) -> tuple[Graph, Integers]:
-    """Threads wait for some parts as soon as they have called them, and not where they did.
+    """Lets threads wait for some parts as soon as they have called them, instead of where they did.
 
     Args:
-        graph: Any.
-        parts: True for these.
+        graph: Any graph.
+        parts: True for these parts.
 
     Returns:
-        The graph, and the new place of each event.
+        The graph, and the new index of each event.
     """
     events = graph.events
     chosen = (events.part >= 0) & np.append(parts, False)[events.part]

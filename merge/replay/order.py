@@ -1,4 +1,4 @@
-"""The order in which a graph is replayed: rounds of runs and joins that need nothing of the same round."""
+"""The order in which a graph is replayed: rounds of runs and joins that do not depend on each other within a round."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from distprof.merge.replay.graph import CALL, WAIT, Graph, without
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Rounds: first the runs of a round are replayed, then its joins.
+    """Rounds (topological levels): first the runs of a round are replayed, then its joins.
 
-    A run is what a thread does from one wait to the next: it needs its first wait to be over.
+    A run is what a thread does from one wait to the next; it depends on its first wait.
     """
 
     run: Integers
-    """Of each event, the run that it lies in; a wait belongs to the run that it begins."""
+    """Run of each event; a wait belongs to the run that it begins."""
     round_of_run: Integers
     round_of_join: Integers
-    """-1: it is not in the graph any more."""
+    """-1 if the join is no longer in the graph."""
     num_rounds: int
 
 
 def ordered(graph: Graph) -> tuple[Graph, Order]:
-    """Finds the rounds, each as early as it can be.
+    """Finds the rounds by Kahn's algorithm, each as early as possible.
 
     Returns:
-        The graph without joins that need themselves, because something was matched wrongly; and its order.
+        The graph without joins that depend on themselves, because something was matched wrongly; and its order.
     """
     while True:
         events = graph.events
@@ -47,7 +47,7 @@ def ordered(graph: Graph) -> tuple[Graph, Order]:
 
 
 class _Needs:
-    """Nodes are runs, then joins; edges go from what is needed to what needs it."""
+    """Dependencies: nodes are runs, then joins; edges lead from what is needed to what needs it."""
 
     def __init__(self, graph: Graph, run: Integers) -> None:
         events, parts = graph.events, graph.parts
@@ -74,11 +74,11 @@ class _Needs:
 
 
 def _rounds(needs: _Needs) -> tuple[Integers, Integers]:
-    """The round of each node, and joins that need themselves; -1 for those and what needs them."""
+    """Returns the round of each node (-1 if it is on or behind a cycle), and the joins that depend on themselves."""
     rounds, left = np.full(needs.num_nodes, -1, np.int64), needs.open.copy()
     ready, number = np.flatnonzero((left == 0) & ~needs.absent), 0
     while len(ready):
-        # runs that this round's runs set free may not be in it, but joins may
+        # runs that are freed by runs of this round must not be in it, but joins may
         runs, joins = ready[ready < needs.num_runs], ready[ready >= needs.num_runs]
         rounds[runs] = number
         freed = _freed(needs, runs, left)
@@ -90,7 +90,7 @@ def _rounds(needs: _Needs) -> tuple[Integers, Integers]:
 
 
 def _circular(needs: _Needs, stuck: Flags) -> Integers:
-    """Joins among stuck nodes that are needed by stuck ones and need such: what only comes behind them is left out."""
+    """Returns the joins on cycles (or between cycles), without what is merely behind a cycle."""
     source = np.repeat(np.arange(needs.num_nodes), np.diff(needs.first))
     while True:
         inside = stuck[source] & stuck[needs.targets]
@@ -101,7 +101,7 @@ def _circular(needs: _Needs, stuck: Flags) -> Integers:
 
 
 def _freed(needs: _Needs, nodes: Integers, left: Integers) -> Any:
-    """Nodes that needed nothing but these."""
+    """Returns the nodes that now have all they need."""
     counts = needs.first[nodes + 1] - needs.first[nodes]
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     targets = needs.targets[np.repeat(needs.first[nodes], counts) + within]

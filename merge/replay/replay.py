@@ -1,4 +1,4 @@
-"""Replays a graph as it was and with less work, all such scenarios and all ranks at once."""
+"""Replays a graph unchanged and with less work: all ranks and several scenarios at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distprof.merge.replay.order import Order
 Less = tuple[Integers, Integers, Floats]
 """Rows, scenarios, and how much earlier a thread comes to each of them."""
 AT_ONCE = 8
-"""Scenarios in one go: each takes 8 bytes a part."""
+"""Number of scenarios that are replayed at a time; each takes 8 bytes per part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class Relief:
     """Work that threads do not have to do in a scenario."""
 
     event: Integers
-    """Indices of events, each once."""
+    """Indices of events, without duplicates."""
     ns: Array
-    """How much less is done in front of each; below 0: more."""
+    """How much less work is done before each event; negative values add work."""
 
 
 class Replay:
@@ -35,16 +35,16 @@ class Replay:
         """Sorts events and parts by round.
 
         Args:
-            graph: Without joins that are stuck.
-            order: Of it.
+            graph: A graph without circular joins.
+            order: Its order.
         """
         self._graph, events = graph, graph.events
         self.marks = np.flatnonzero(events.kind == MARK)
-        """Events whose times a replay gives."""
+        """Events whose times a replay returns."""
         self._run, run_start = order.run, np.flatnonzero(np.diff(order.run, prepend=-1))
         self._origin = int(events.at_ns.min()) if len(events) else 0
         self._begins = (events.at_ns[np.flatnonzero(np.diff(events.rank, prepend=-1))] - self._origin).astype(float)
-        # work since the run began; that in front of a wait belongs to the run before
+        # work since the run began; work before a wait belongs to the previous run
         done = np.cumsum(graph.own_ns)
         self._previous_start = run_start[np.maximum(order.run - (events.kind == WAIT), 0)]
         self._offset = (done - done[self._previous_start]).astype(float)
@@ -63,10 +63,10 @@ class Replay:
         self._of_rest = events.rank[self._rest], row[self._rest], self._offset[self._rest, None]
 
     def times(self, scenarios: Sequence[Sequence[Relief]]) -> Floats:
-        """When each of `marks` would have been, ns since the first event; shape (marks, scenarios).
+        """Returns when each of `marks` would have been, ns since the first event; shape (marks, scenarios).
 
         Args:
-            scenarios: Of each, the reliefs of it; no event is in two of them.
+            scenarios: The reliefs of each scenario; within a scenario, no event has two reliefs.
         """
         found = [self._times(scenarios[start:start + AT_ONCE]) for start in range(0, len(scenarios), AT_ONCE)]
         return np.concatenate(found, axis=1) if found else np.empty((len(self.marks), 0))
@@ -86,7 +86,7 @@ class Replay:
         return state.times[len(self._graph.parts):]
 
     def _less(self, scenarios: Sequence[Sequence[Relief]]) -> tuple[dict[int, Less], dict[int, Less]]:
-        """Relief since their run began of the waits, and of the other events, of each round."""
+        """Returns by round the relief since the begin of their run, of waits and of other events."""
         waits, rest = list[Less](), list[Less]()
         for number, scenario in enumerate(scenarios):
             for relief in scenario:
@@ -97,7 +97,7 @@ class Replay:
         return (_placed(waits, self._waits, self._wait_at), _placed(rest, self._rest, self._rest_at))
 
     def _since_run(self, relief: Relief) -> tuple[Integers, Floats]:
-        """Events of the relieved ranks, and the relief of each since its run began; those without are left out."""
+        """Returns events of the relieved ranks with their relief since the run began, if that is not 0."""
         ranks = np.unique(self._graph.events.rank[relief.event])
         events = np.flatnonzero(np.isin(self._graph.events.rank, ranks))
         less = np.zeros(len(events))
@@ -109,7 +109,7 @@ class Replay:
 
 
 class _Joins:
-    """Parts in places by round and join, and what of them does not depend on a scenario."""
+    """Parts, sorted by round and join, and what does not depend on the scenario."""
 
     def __init__(self, graph: Graph, order: Order) -> None:
         parts, rounds = graph.parts, order.round_of_join
@@ -131,48 +131,49 @@ class _Joins:
         number = np.zeros(len(rounds), np.int64)
         number[join[self.first]] = np.arange(len(self.first))
         self.led, self.leading = number[graph.leads[leads, 0]], self.row[graph.leads[leads, 1]]
-        """Which join needs which part."""
+        """Joins and the places of parts that lead them."""
         self.at = [(slice(*part), *(slice(*np.searchsorted(places, part).tolist())
                                     for places in (self.first, self.lane, self.held, self.rooted)), slice(*lead))
                    for part, lead in zip(pairwise(at.tolist()), pairwise(lead_at.tolist()), strict=True)]
-        """Of each round: slices of parts, joins, `lane`, `held`, `rooted` and leads."""
+        """For each round: slices of parts, joins, `lane`, `held`, `rooted` and leads."""
 
     def __len__(self) -> int:
         return len(self.row)
 
 
 class _State:
-    """Times of a replay that is under way; a column a scenario, ns since the first event."""
+    """Times of a replay in progress, ns since the first event; one column per scenario."""
 
     def __init__(self, joins: _Joins, begins: Floats, num_marks: int, num_scenarios: int) -> None:
         self._joins = joins
         self._now = np.repeat(begins[:, None], num_scenarios, axis=1)
-        """When the run of each rank began."""
+        """When the current run of each rank began."""
         self.times = np.zeros((len(joins) + num_marks, num_scenarios))
-        """Of each part when it was called, once it is joined when it ended; then of each mark."""
+        """For each part, when it was called, and, after its join, when it ended; then for each mark."""
         self._last = np.full((joins.num_queues, num_scenarios), -np.inf)
+        """Latest end in each queue so far, and from when on a lane is free (`_free`)."""
         self._free = np.full((joins.num_queues, num_scenarios), -np.inf)
 
     def wait(self, less: Less | None, rank: Integers, offset: Array, part: Integers, wake_ns: Array) -> None:
-        """Threads come to waits, and go on when their ops have ended."""
+        """Lets threads come to waits, and go on when their ops have ended."""
         came = self._now[rank] + offset
         if less is not None:
             came[less[0], less[1]] -= less[2]
         self._now[rank] = np.maximum(came, self.times[part] + wake_ns)
 
     def pass_by(self, less: Less | None, rank: Integers, row: Integers, offset: Array) -> None:
-        """Threads come to calls and marks."""
+        """Lets threads come to calls and marks."""
         came = self._now[rank] + offset
         if less is not None:
             came[less[0], less[1]] -= less[2]
         self.times[row] = came
 
     def join(self, number: int) -> None:
-        """Parts of a round begin, and end when all have begun that they need."""
+        """Lets the parts of a round begin, and end when all that they need have begun."""
         of, (some, joins, lanes, held, rooted, leads) = self._joins, self._joins.at[number]
         if some.start == some.stop:
             return
-        began = self.times[some]  # in place: it is overwritten by the ends
+        began = self.times[some]  # in place: the ends overwrite it
         lane = of.lane[lanes]
         began[lane - some.start] = np.maximum(began[lane - some.start], self._free[of.queue[lane]])
         began += of.latency_ns[some]
@@ -181,7 +182,7 @@ class _State:
             leading = of.leading[leads]
             np.maximum.at(last, of.led[leads] - joins.start, self.times[leading] - of.transfer_ns[leading])
         begun = np.repeat(last, of.size[joins], axis=0)
-        if rooted.start < rooted.stop:  # they only need the root of their join
+        if rooted.start < rooted.stop:  # they need only the root of their join
             mine, root = of.rooted[rooted] - some.start, of.root[rooted] - some.start
             begun[mine] = np.maximum(began[mine], began[root])
         self.times[some] = begun + of.transfer_ns[some]
@@ -196,14 +197,14 @@ class _State:
 
 
 def by_round(items: Integers, rounds: Integers, num_rounds: int) -> tuple[Integers, Integers]:
-    """Items by round, in the order they have, and where each round begins; `rounds` is of all, by item."""
+    """Returns items sorted by round (stable), and where each round begins; `rounds` has the round of every item."""
     order = np.argsort(rounds[items], kind="stable")
     items = items[order]
     return items, np.searchsorted(rounds[items], np.arange(num_rounds + 1))
 
 
 def _placed(found: Sequence[Less], events: Integers, at: Integers) -> dict[int, Less]:
-    """By round: places in it, scenarios, and ns."""
+    """Returns by round the places within it, scenarios, and ns."""
     if not found:
         return {}
     event, scenario, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))

@@ -1,4 +1,4 @@
-"""Communication: collectives call by call and by kind, which ranks delay the job, where it got stuck, the clock."""
+"""Sections on communication: collectives by call and by kind, ranks that delay the job, where it hangs, the clock."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from distprof.units import counted
 NO_COLLECTIVE = "no collective was recorded"
 RECORD_THEM = "record those of a job with several ranks using --steps trace=6"
 MOST_PARTS = 20_000
-"""Parts, one for each rank in each call, of all steps together."""
+"""Limit on parts, one for each rank in each call, of all shown steps together."""
 OF_CALL = ("collective", "size_bytes", "late_rank", "unsure", "complete", "mismatch", "dtype", "phase", "busbw",
            "arrival_spread_ns", "wait_ns", "transfer_ns")
 
 
 def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Steps with their calls.
+    """Returns steps with their calls.
 
     Raises:
         AbsentError: No collective has known times.
@@ -57,14 +57,14 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 
 def _windows(sources: Sources) -> dict[int | None, tuple[int, int]]:
-    """Step -> its start on the first rank and its end on the last one."""
+    """Returns step -> its start on the first rank and its end on the last one."""
     found = sources.windows.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     return {step: (start, end) for step, start, end in found.iter_rows()}
 
 
 def _in_order(rows: pl.DataFrame, counted_steps: Sequence[int],
               windows: dict[int | None, tuple[int, int]]) -> list[int | None]:
-    """Steps in the order in which they are shown as far as there is room: the median one, the slowest, the others."""
+    """Returns steps in the order in which they are shown as space allows: the median one, the slowest, the others."""
     there = rows["step"].unique().sort().to_list()
     by_time = sorted((step for step in counted_steps or there if step in windows and step in there),
                      key=lambda step: windows[step][1] - windows[step][0])
@@ -73,7 +73,7 @@ def _in_order(rows: pl.DataFrame, counted_steps: Sequence[int],
 
 
 def _chosen(rows: pl.DataFrame, steps: Sequence[int | None], sample: Sample) -> pl.DataFrame:
-    """Steps in full as long as they fit; of the first two, the calls with the longest waits where they do not."""
+    """Takes whole steps as long as they fit; of the first two, only the calls with the longest waits if they do not."""
     left, taken = MOST_PARTS, list[pl.DataFrame]()
     for place, step in enumerate(steps):
         part = rows.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64)))
@@ -99,7 +99,7 @@ def _longest_waits(part: pl.DataFrame, most: int, step: int | None, sample: Samp
 
 
 def _groups(calls: pl.DataFrame) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """Process groups by label, and the number of that of each call."""
+    """Returns process groups by label, and the number of the group of each call."""
     keys, place = numbered(calls["group_key"])
     first = {row["group_key"]: row for row in with_lists(calls.unique("group_key", keep="first").select(
         "group_key", "group", "group_description", "group_ranks")).iter_rows(named=True)}
@@ -110,11 +110,11 @@ def _groups(calls: pl.DataFrame) -> tuple[list[dict[str, Any]], list[int | None]
 
 def _step(step: int | None, mine: pl.DataFrame, rows: pl.DataFrame,
           windows: dict[int | None, tuple[int, int]]) -> dict[str, Any]:
-    """One step of its calls and of their parts."""
+    """Returns a step with its calls and their parts."""
     start, end = windows.get(step) or rows.select(
         start=pl.col("arrival_ns").min(), end=pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
     place = dict(zip(mine["collective"].to_list(), range(len(mine)), strict=True))
-    # the device of a rank may work on the collectives of a step when its host is in the next one
+    # a rank's device may still work on the collectives of a step when its host is in the next one
     over = max(end, rows["end_ns"].max() or end)
     return {
         "step": step, "start_ns": start, "duration_ns": end - start, "shown_ns": over - start,
@@ -126,10 +126,10 @@ def _step(step: int | None, mine: pl.DataFrame, rows: pl.DataFrame,
 
 
 def collective_kinds(sources: Sources) -> list[dict[str, Any]]:
-    """A row for each op of each process group.
+    """Returns a row for each op of each process group.
 
     Raises:
-        AbsentError: There was none.
+        AbsentError: There was no collective.
     """
     if not sources.comms.kinds:
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
@@ -137,7 +137,7 @@ def collective_kinds(sources: Sources) -> list[dict[str, Any]]:
 
 
 def bandwidths(sources: Sources) -> list[dict[str, Any]]:
-    """A row for each op and size.
+    """Returns a row for each op and size.
 
     Raises:
         AbsentError: There was no collective.
@@ -148,10 +148,10 @@ def bandwidths(sources: Sources) -> list[dict[str, Any]]:
 
 
 def blame(sources: Sources) -> dict[str, Any]:
-    """Culprits with the sentence about each that is certain.
+    """Returns culprits, with a sentence about each that is certain.
 
     Raises:
-        AbsentError: Nobody looked.
+        AbsentError: Late ranks were not analysed.
     """
     found = sources.comms
     if found.analysis is None:
@@ -177,7 +177,7 @@ def blame(sources: Sources) -> dict[str, Any]:
 
 
 def hang(sources: Sources) -> dict[str, Any]:
-    """Where the job got stuck.
+    """Returns where the job got stuck.
 
     Raises:
         AbsentError: It did not, as far as is known.
@@ -193,7 +193,7 @@ def hang(sources: Sources) -> dict[str, Any]:
 
 
 def clock(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """The clock as `comms` has it, with a row for each rank that is shown."""
+    """Returns the clock as in `comms`, with a row for each shown rank."""
     known = sources.comms.clock.to_json()
     hosts = {rank.number: rank.host or None for rank in sources.run.ranks}
     rows = [{**one, "host": hosts.get(one["rank"])} for one in known["ranks"] if one["rank"] in set(sample.ranks)]

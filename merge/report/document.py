@@ -1,4 +1,4 @@
-"""The document of a report: sections with the numbers that other commands print; docs/report.md describes the keys."""
+"""Makes the document of a report: sections with numbers that other commands print; see docs/report.md for its keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from distprof.units import counted
 SIZES = ("world_size", "mp_size", "dp_size", "topology", "topology_source", "topology_certain", "ranks",
          "missing_ranks")
 FORMAT = 1
-"""Of the document."""
+"""Format version of the document."""
 SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "whole_job": whole_job, "step_parts": step_parts, "heat_map": heat_map, "collectives": collectives,
     "collective_kinds": lambda sources, _: collective_kinds(sources),
@@ -51,12 +51,12 @@ SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: pipeline(sources),
     "script_lines": lambda sources, _: script_lines(sources), "memory": memory, "modules": modules,
     "operators": operators, "waits": waits}
-"""Those that a run may lack; last those whose timelines are read beside the others."""
+"""Sections that a run may lack; last those that need timelines, which are read concurrently with the others."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def about(sources: Sources) -> dict[str, Any]:
-    """The run and its ranks."""
+    """Describes the run and its ranks."""
     run = sources.run
     launch = _launch(run)
     recorded = [rank.recorded for rank in run.ranks if rank.recorded is not None]
@@ -77,11 +77,11 @@ def _launch(run: Run) -> RunJson | None:
     try:
         return read(run.path / RUN_JSON, RunJson) if (run.path / RUN_JSON).is_file() else None
     except DataError:
-        return None  # opening the run has named it
+        return None  # opening the run has reported it
 
 
 def _script(argv: Sequence[str]) -> Sequence[str]:
-    """The script and its arguments, without what started it."""
+    """Returns the script and its arguments, without what started it."""
     begin = next((place for place, word in enumerate(argv) if word.endswith(".py")), 0)
     return argv[begin:]
 
@@ -95,16 +95,16 @@ def _hosts(run: Run) -> list[dict[str, Any]]:
 
 
 def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]:
-    """Everything that a report shows.
+    """Returns everything that a report shows.
 
     Args:
         path: A run directory or traces of other programs; the merge of one.
         *more: Further run directories of the same job.
-        given: What the user knows better.
+        given: What the user knows better than the run.
 
     Raises:
         DataError: The run cannot be read.
-        UsageError: The sizes given do not make up the world.
+        UsageError: The product of the given sizes is not the world size.
     """
     sources = Sources(path, *more, given=given)
     with thread_pool(1) as beside:
@@ -149,7 +149,7 @@ def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
 
 def _step(sources: Sources) -> dict[str, Any]:
     summary = sources.summary
-    step = {**summary["step"], **(step_time_data(sources.comms.step_time) or {})}  # traces of others have no totals
+    step = {**summary["step"], **(step_time_data(sources.comms.step_time) or {})}  # foreign traces have no totals
     return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu(
         step, at_least=bool(summary["uncounted_ops"])),
             "sentence": step_line(step["found"])}
@@ -165,7 +165,7 @@ def _communication(summary: Mapping[str, Any], absent: dict[str, str]) -> dict[s
 
 
 def _missing(sources: Sources) -> list[str]:
-    """What is incomplete or has to be kept in mind, as the other commands say it, each once."""
+    """Returns what is incomplete or has to be kept in mind, in the words of the other commands, each once."""
     found, summary = sources.comms, sources.summary
     remarks = [*found.run.remarks, *(found.analysis.remarks if found.analysis is not None else ()),
                *from_json(Remark, summary["remarks"])]
@@ -174,7 +174,7 @@ def _missing(sources: Sources) -> list[str]:
 
 
 def _clean(found: dict[str, Any]) -> dict[str, Any]:
-    """The document as any JSON reader takes it: no NaN, and no half of a pair of surrogates in a name."""
+    """Makes the document acceptable to any JSON reader: without NaN, and without unpaired surrogates in names."""
     try:
         text = json.dumps(found, allow_nan=False, ensure_ascii=False)
         text.encode()

@@ -1,4 +1,4 @@
-"""The first screen of a report: what matters about a run, in sentences, most important first."""
+"""Makes the first screen of a report: what matters about a run, in sentences, most important first."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ from distprof.units import counted, duration, percent, si
 MOST = 12
 WEIGHTS = {"bad": 0, "warn": 1, "note": 2, "good": 3}
 EXPOSED = 0.2
-"""Share of a step from which on exposed communication is a warning."""
+"""Exposed communication is a warning from this share of a step on."""
 IMBALANCE = 1.2
-"""Time in forward and backward against the median rank, from which on a rank is named."""
+"""A rank is named if its time in forward and backward is at least this many times that of the median rank."""
 SHOWN = 4
 ACTIONS = {
     "data": MORE_LOADERS,
     "host": "Move this work out of the step, or do it less often.",
     "forward": "If this rank does the same work as its peers, check its device for lower clocks or other processes.",
 }
-"""What usually helps, by the kind of the first cause."""
+"""Kind of the first cause -> what usually helps."""
 ACTIONS |= {"backward": ACTIONS["forward"], "recompute": ACTIONS["forward"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What findings are made of."""
+    """What findings are made from."""
 
     document: dict[str, Any]
     sources: Sources
@@ -78,7 +78,7 @@ class Facts:
 
 
 def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]:
-    """At most `MOST`, those that something is wrong with first.
+    """Returns at most `MOST` findings, the most severe first.
 
     Args:
         document: All other sections.
@@ -103,7 +103,7 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
 
 
 def _was_seen(facts: Facts) -> bool:
-    """Whether what usually goes wrong would have been seen."""
+    """Returns whether the usual problems would have been seen."""
     blame = facts.document["blame"]
     return blame is not None and blame["blind"] is None and not facts.sources.run.problems and len(
         facts.sources.comms.steps) >= NEEDED
@@ -154,7 +154,7 @@ def _mismatches(facts: Facts) -> Iterator[Finding]:
 
 
 def _look_at(facts: Facts, step: int) -> str:
-    """The flag that shows collectives of a step; a timeline of many ranks takes long."""
+    """Returns the flag that shows collectives of a step; a timeline of many ranks takes long."""
     return "--slowest 20" if not facts.sources.comms.has_rows else f"--timeline --step {step}"
 
 
@@ -181,19 +181,19 @@ def _late(facts: Facts) -> Iterator[Finding]:
 
 
 def _action(cause: dict[str, Any]) -> str | None:
-    """What usually helps; where the line of a module is known, that says more."""
+    """Returns what usually helps, unless the line of a module is known, which says more."""
     return None if cause["line"] is not None and cause["kind"] in OF_MODULES else ACTIONS.get(cause["kind"])
 
 
 def _change(facts: Facts) -> Iterator[Finding]:
-    """Steps that take longer or shorter from one on, later than what was recorded."""
+    """Yields changes of the step time after the recorded steps."""
     if facts.sources.is_recorded:
         for line in change_line(facts.sources.summary):
             yield Finding(severity="warn", text=line, section="step_parts")
 
 
 def _step(facts: Facts) -> Iterator[Finding]:
-    """Its time, and the communication in which nothing is computed."""
+    """Yields the step time and the share of exposed communication."""
     step, parts, split = (facts.document[name] for name in ("step", "step_parts", "communication"))
     words = []
     usual = facts.sources.comms.step_time
@@ -213,7 +213,7 @@ def _step(facts: Facts) -> Iterator[Finding]:
 
 
 def _apart(facts: Facts, split: dict[str, Any]) -> str:
-    """Waiting and moving, where they can be told apart."""
+    """Splits exposed communication into waiting and moving, if these can be distinguished."""
     if facts.document["missing_ranks"]:
         return "; how much of it is waiting for other ranks is unknown because ranks are missing"
     if not _is_matched(facts):
@@ -222,19 +222,19 @@ def _apart(facts: Facts, split: dict[str, Any]) -> str:
 
 
 def _has_steps(facts: Facts) -> bool:
-    """Traces of another program mark them only where the script called the profiler's `step()`."""
+    """Returns whether steps are known; foreign traces mark them only if the script called the profiler's `step()`."""
     comms = facts.sources.comms
     return facts.sources.is_recorded or bool(comms.steps) or comms.step_time is not None
 
 
 def _is_matched(facts: Facts) -> bool:
-    """Whether waiting can be told from moving: most collectives are known from all of their ranks."""
+    """Returns whether waiting can be distinguished from moving: most collectives are known from all of their ranks."""
     counts = facts.sources.comms.coverage
     return 2 * counts.num_complete > counts.num_collectives
 
 
 def _imbalance(facts: Facts) -> Iterator[Finding]:
-    """A rank that is slow in each timed step, where nothing else shows who is late."""
+    """Yields a rank that is slow in each timed step, if nothing else shows who is late."""
     one, blame = facts.sources.summary["slowest_rank"], facts.document["blame"]
     judged = blame is not None and blame["blind"] is None
     if one is None or judged or (one["ratio_to_median"] or 0) < IMBALANCE:
@@ -271,7 +271,7 @@ def _mfu(facts: Facts) -> Iterator[Finding]:
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:
-    """Clocks that are worse than what they are to show."""
+    """Yields doubts about clocks that are less accurate than the times they have to show."""
     counts, unsure_ns = facts.sources.comms.coverage, facts.sources.comms.clock.pair_uncertainty_ns()
     analysis = facts.sources.comms.analysis
     if analysis is not None and analysis.ends_apart_ns is not None:

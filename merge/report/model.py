@@ -1,4 +1,4 @@
-"""What the model costs: modules of the mean rank and of some ranks, operators and what bounds them, and memory."""
+"""Sections on the model's cost: modules of the mean rank and of some ranks, operators and their bounds, and memory."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ OF_TENSOR = ("bytes", "category", "module", "op", "phase", "name", "shape", "dty
 
 
 def modules(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Rows in the order of the model, means over the ranks that have the module.
+    """Returns rows in the order of the model, as means over the ranks that have the module.
 
     Raises:
-        AbsentError: None was recorded.
+        AbsentError: No module was recorded.
     """
     if not sources.is_recorded:
         raise AbsentError("foreign traces do not show what a module costs; record it with distprof run")
@@ -56,7 +56,7 @@ def modules(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 
 def _largest(table: pl.DataFrame, sample: Sample) -> pl.DataFrame:
-    """The modules with most time, else most FLOPs, and all that they lie in."""
+    """Returns the modules with the most time, or else FLOPs, and all modules around them."""
     if len(table) <= MOST_MODULES:
         return table
     cost = (pl.sum_horizontal("fwd_time_ns_mean", "bwd_time_ns_mean"), pl.col("fwd_flops_mean").fill_null(0))
@@ -77,7 +77,7 @@ def _largest(table: pl.DataFrame, sample: Sample) -> pl.DataFrame:
 
 
 def _parents(stages: Sequence[int], paths: Sequence[str]) -> list[int]:
-    """The row of the module that each one lies in; -1 for a root."""
+    """Returns the row of the parent of each module; -1 for a root."""
     place = {key: row for row, key in enumerate(zip(stages, paths, strict=True))}
     return [_parent(stage, path, place) for stage, path in zip(stages, paths, strict=True)]
 
@@ -95,7 +95,7 @@ def _parent(stage: int, path: str, place: dict[tuple[int, str], int]) -> int:
 
 
 def _with_memory(tree: pl.DataFrame, sources: Sources) -> pl.DataFrame:
-    """Bytes alive at the peak and kept for backward, of all ranks together; null where no memory was recorded."""
+    """Adds bytes alive at the peak and kept for backward, over all ranks together; null if no memory was recorded."""
     try:
         found = sources.memory
     except DataError:
@@ -106,7 +106,7 @@ def _with_memory(tree: pl.DataFrame, sources: Sources) -> pl.DataFrame:
 
 
 def _of_ranks(table: pl.DataFrame, sources: Sources, sample: Sample) -> dict[str, dict[str, list[Any]]]:
-    """Times of the same rows on some ranks; null where a rank does not have the module."""
+    """Returns times of the same rows on some ranks; null if a rank does not have the module."""
     stages = {rank.number: (rank.coordinates or {}).get("pp", 0) for rank in sources.run.ranks}
     keys = table.select("stage", "module_path")
     mine = sources.modules_of(sample.in_detail, ("module_path", *OF_RANK))
@@ -119,7 +119,7 @@ def _of_ranks(table: pl.DataFrame, sources: Sources, sample: Sample) -> dict[str
 
 
 def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Those with most self time: on devices where anything ran on one, else on hosts.
+    """Returns the operators with the most self time: on devices if anything ran on one, else on hosts.
 
     Raises:
         AbsentError: No rank has a timeline.
@@ -139,7 +139,7 @@ def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 
 def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:
-    """The peak that MFU rests on, and the bandwidth of that device."""
+    """Returns the peak that MFU is based on, and the memory bandwidth of that device."""
     step = sources.summary["step"]
     unknown: dict[str, Any] = {"peak_flops_per_second": None, "peak_bytes_per_second": None}
     if step["mfu_basis"] is None or chosen["flops"].is_null().all():
@@ -156,7 +156,7 @@ def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:
 
 
 def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Peaks, categories, curves and the largest tensors.
+    """Returns peaks, categories, curves and the largest tensors.
 
     Raises:
         AbsentError: No allocations were recorded.
@@ -179,14 +179,14 @@ def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 
 def peak_memory(sources: Sources) -> list[dict[str, Any]] | None:
-    """The most that each rank held until its last recorded step; None where no rank says."""
+    """Returns the peak memory of each rank until its last recorded step; None if no rank recorded it."""
     known = [(rank.number, rank.recorded.peak_memory) for rank in sources.run.ranks if rank.recorded is not None]
     rows = [{"rank": rank, "host_bytes": peak.host_bytes, "device_bytes": peak.device_bytes} for rank, peak in known]
     return rows if any(row["host_bytes"] or row["device_bytes"] for row in rows) else None
 
 
 def _categories(peaks: list[Peak]) -> dict[str, Any]:
-    """Bytes of each category at the peak of each rank and device, in the order of `ranks`."""
+    """Returns bytes of each category at the peak of each rank and device, in the order of `ranks`."""
     category, size = pl.col("category").fill_null("unknown"), pl.col("size_bytes").sum()
     sums = [dict(peak.alive.group_by(category).agg(size).iter_rows()) for peak in peaks]
     names = sorted({name for one in sums for name in one}, key=lambda name: -sum(one.get(name, 0) for one in sums))
@@ -194,7 +194,7 @@ def _categories(peaks: list[Peak]) -> dict[str, Any]:
 
 
 def _curves(found: RunMemory, sample: Sample) -> dict[str, Any]:
-    """What was allocated over time on the device with the highest peak of some ranks."""
+    """Returns allocated bytes over time, on the device with the highest peak, for some ranks."""
     curves = dict[str, Any]()
     for rank in sample.in_detail:
         mine = [peak for peak in found.peaks if peak.rank == rank]
@@ -217,7 +217,7 @@ def _curve(rows: pl.DataFrame, peak: Peak) -> dict[str, Any]:
 
 
 def _with_maxima(held: Integers) -> Integers:
-    """Places of at most `MOST_POINTS` values: the largest and the last of each of equal parts."""
+    """Returns the indices of at most `MOST_POINTS` values: the largest and the last one in each of equal parts."""
     if len(held) <= MOST_POINTS:
         return np.arange(len(held))
     edges = np.linspace(0, len(held), MOST_POINTS // 2 + 1).astype(int)
@@ -226,7 +226,7 @@ def _with_maxima(held: Integers) -> Integers:
 
 
 def _tensors(peaks: list[Peak]) -> Columns:
-    """The largest of all ranks at their peaks."""
+    """Returns the largest tensors of all ranks at their peaks."""
     alive = [peak.alive.head(MOST_TENSORS).with_columns(rank=pl.lit(peak.rank, pl.Int64)) for peak in peaks]
     table = pl.concat(alive).sort("size_bytes", descending=True, maintain_order=True).head(MOST_TENSORS)
     return columns_of(table.rename({"size_bytes": "bytes", "module_path": "module"}).select(

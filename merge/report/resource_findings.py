@@ -1,4 +1,4 @@
-"""What a finding is, and those about hosts, networks, compilers, memory and FLOPs, from sections of a document."""
+"""Defines findings, and makes those about hosts, networks, compilers, memory and FLOPs from sections of a document."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from distprof.units import counted, duration, percent, size
 MORE_LOADERS = "Load data in more worker processes, or ahead of the step."
 Severity = Literal["bad", "warn", "note", "good"]
 DATA = 0.2
-"""Share of a step from which on loading data is named."""
+"""Loading data is reported from this share of a step on."""
 BLOCKED = 0.02
-"""Share of the steps from which on a line that waits is named."""
+"""A line that waits is reported from this share of the steps on."""
 SLOWER = 2.0
-"""How much slower collectives between hosts have to be to be named."""
+"""Collectives between hosts are reported if they are slower than those within a host by at least this factor."""
 MEASURED = 5
-"""Collectives that a bandwidth has to rest on."""
+"""Minimum number of collectives that a bandwidth must be based on."""
 IDLE = 0.2
-"""Share of the step of a device in which it waits for its host, from which on that is a warning."""
+"""A device that waits for its host is reported from this share of its step on."""
 BUBBLE = 0.1
 UNCOUNTED = 0.01
-"""Share of the bytes moved from which on operators of unknown FLOPs are named."""
+"""Operators of unknown FLOPs are reported from this share of the bytes moved on."""
 NAMED = 4
 UNEVEN = 1.2
-"""Peak against the median rank, from which on a rank is named."""
+"""A rank is reported if its peak memory is at least this many times that of the median rank."""
 WAITS_FOR = {"device": "the device", "communication": "other ranks", "data": "data"}
 
 
@@ -43,9 +43,9 @@ class Finding:
     severity: Severity
     text: str
     section: str
-    """Key of the document."""
+    """Key in the document of what the finding is about."""
     detail: str | None = None
-    """What else is known of it."""
+    """Further sentences about it."""
     rank: int | None = None
     step: int | None = None
     module: str | None = None
@@ -54,16 +54,16 @@ class Finding:
     next: str | None = None
     """The command that shows more."""
     view: str | None = None
-    """The command that opens the trace there."""
+    """The command that opens the trace at this place."""
     id: str | None = None
-    """Of a finding of the watch."""
+    """Id of a finding of the watch."""
 
 
 def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Loading data in the thread of the steps, which no rank waits for where all are alike slow at it.
+    """Yields time spent loading data in the thread of the steps, for which no rank waits if all are equally slow at it.
 
     Args:
-        document: With `step_parts` of traces that have steps.
+        document: Has `step_parts` of traces with steps.
         where: The run as an argument of a command.
     """
     parts = document["step_parts"]
@@ -77,10 +77,10 @@ def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def device_idle(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Devices that wait for their hosts, and for what; not where they only do so because the profiler slows hosts.
+    """Yields devices that wait for their hosts, and for what; not if they only wait because the profiler slows hosts.
 
     Args:
-        document: With `step` and `step_parts`.
+        document: Has `step` and `step_parts`.
         where: The run as an argument of a command.
     """
     parts = document["step_parts"]
@@ -107,13 +107,13 @@ def device_idle(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def _idle_without_profiler(mean: Mapping[str, Any], step: Mapping[str, Any]) -> float:
-    """Share of a step without the profiler in which a device has nothing to do, if it is as busy then."""
+    """Returns the idle share of a device without the profiler, if it is equally busy then."""
     usual = step_time_of(step)
     return 1.0 if usual is None or not usual.is_light else 1 - (mean["duration_ns"] - mean["idle_ns"]) / usual.time_ns
 
 
 def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """The line of the script, or the operator, that blocks most; not what waits for other ranks, which `comms` has."""
+    """Yields the script line, or the operator, that blocks most; waits for other ranks are left to `comms`."""
     found = document["waits"]
     if found is None:
         return
@@ -130,7 +130,7 @@ def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """What torch.compile compiled again, and where graphs break."""
+    """Yields what torch.compile recompiled, and how often graphs broke."""
     found = document["waits"]
     totals = None if found is None else found["compilations"]["totals"]
     if totals is not None and (totals["recompile"] or totals["graph_break"]):
@@ -142,7 +142,7 @@ def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """An op that is much slower between hosts than within one, for like sizes."""
+    """Yields an op that is much slower between hosts than within one, at similar sizes."""
     rows = [row for row in document["bandwidths"] or () if row["num_measured"] >= MEASURED and row["busbw_median"]]
     for one in rows:
         alike = [row for row in rows if row["between_hosts"] is False and row["op"] == one["op"]
@@ -157,7 +157,7 @@ def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """A rank whose peak is well above the others'."""
+    """Yields a rank whose peak memory is well above that of the others."""
     found = document["memory"]
     of_ranks = [{"rank": row["rank"], "peak_bytes": row["device_bytes"]} for row in document["peak_memory"] or ()]
     peaks = [row for row in (of_ranks if found is None else rows_of(found["ranks"])) if row["peak_bytes"]]
@@ -173,7 +173,7 @@ def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Findin
 
 
 def pipeline_bubble(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """How long stages of a pipeline have nothing to do."""
+    """Yields how long pipeline stages are idle."""
     found = document["pipeline"]
     if found is not None:
         yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
@@ -182,7 +182,7 @@ def pipeline_bubble(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def uncounted(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """Operators of unknown FLOPs that matter."""
+    """Yields operators of unknown FLOPs that matter."""
     totals = document["totals"]
     if totals is None or totals["coverage_ratio"] is None or 1 - totals["coverage_ratio"] < UNCOUNTED:
         return

@@ -1,4 +1,4 @@
-"""What sections of a report have in common: the ranks they show, tables as columns, and why a section may be absent."""
+"""Helpers of all sections of a report: the ranks that they show, tables as columns, and why a section may be absent."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from distprof.units import counted, spans
 
 Columns = dict[str, list[Any]]
 MOST_RANKS = 64
-"""Ranks up to which each one is shown."""
+"""In runs of at most this many ranks, each one is shown."""
 IN_DETAIL = 8
-"""Ranks of which modules and memory are shown one by one."""
+"""Number of ranks whose modules and memory are shown individually."""
 
 
 class AbsentError(Exception):
     """The run lacks what a section shows; the message is a sentence that says what."""
 
     def __init__(self, what: str, *, remedy: str | None = None) -> None:
-        """Keeps the message, and which flags of `distprof run` would record it."""
+        """Keeps the message, and which flags of `distprof run` would record what is missing."""
         super().__init__(what)
         self._remedy = remedy
 
     def sentence(self, *, recorded: bool) -> str:
-        """With the remedy for a run of ours; flags do nothing for traces of other programs."""
+        """Returns the message, with the remedy for a run of ours: flags do not help with traces of other programs."""
         return f"{self}: {self._remedy}" if recorded and self._remedy is not None else str(self)
 
 
 def columns_of(frame: pl.DataFrame) -> Columns:
-    """A frame as columns."""
+    """Returns the columns of a frame."""
     return frame.to_dict(as_series=False)
 
 
 def columns_of_rows(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Columns:
-    """Rows with these keys as columns."""
+    """Returns the columns of rows that have these keys."""
     found = list(rows)
     return {name: [row[name] for row in found] for name in names}
 
 
 def numbered(values: pl.Series) -> tuple[list[Any], list[int | None]]:
-    """The different values in the order in which they come, and the number of each one; None stays so."""
+    """Returns the distinct values in order of appearance, and the index of each value among them; None stays None."""
     known = values.drop_nulls().unique(maintain_order=True)
     places = {value: place for place, value in enumerate(known.to_list())}
     return list(places), [None if value is None else places[value] for value in values.to_list()]
 
 
 def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Columns as rows."""
+    """Returns columns as rows."""
     return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
@@ -63,11 +63,11 @@ class Sample:
 
     sources: Sources
     left_out: list[str] = field(default_factory=list)
-    """What the report groups or samples, with numbers."""
+    """Sentences about what the report groups or samples, with numbers."""
 
     @cached_property
     def ranks(self) -> list[int]:
-        """All, or those that matter most."""
+        """All ranks, or those that matter most."""
         every = [rank.number for rank in self.sources.opened.ranks]
         if len(every) <= MOST_RANKS:
             return every
@@ -80,7 +80,7 @@ class Sample:
 
     @cached_property
     def in_detail(self) -> list[int]:
-        """At most `IN_DETAIL` of them."""
+        """At most `IN_DETAIL` ranks that matter most."""
         every = [rank.number for rank in self.sources.opened.ranks]
         shown = sorted(self._first(IN_DETAIL, every))
         if len(shown) < len(every):
@@ -89,7 +89,7 @@ class Sample:
         return shown
 
     def _first(self, number: int, every: Sequence[int]) -> set[int]:
-        """So many ranks, those that matter most first."""
+        """Returns this many ranks, those that matter most first."""
         found = dict.fromkeys((*self._culprits(), *self._extremes(), every[0]))
         groups = dict.fromkeys(self._of_groups())
         found |= dict.fromkeys(_evenly(list(groups), number - len(found)))
@@ -101,7 +101,7 @@ class Sample:
         return () if analysis is None else (rank for one in analysis.culprits if one.certain for rank in one.ranks)
 
     def _extremes(self) -> Iterable[int]:
-        """The slowest, the fastest and the median rank."""
+        """Returns the slowest, the fastest and the median rank."""
         by_time = self._durations().sort("duration_ns", "rank")["rank"].to_list()
         return (by_time[-1], by_time[0], by_time[len(by_time) // 2]) if by_time else ()
 
@@ -110,7 +110,7 @@ class Sample:
         return windows.filter(pl.col("pass") != "wait").group_by("rank").agg(pl.col("duration_ns").mean())
 
     def _of_groups(self) -> Iterable[int]:
-        """One rank of each process group, or of each place in the model."""
+        """Returns one rank of each process group, or of each place in the model."""
         rows = self.sources.comms.rows
         if rows.is_empty():
             return (rank.number for rank in of_places(self.sources.opened))
@@ -119,7 +119,7 @@ class Sample:
 
 
 def _evenly(values: Sequence[int], number: int) -> Sequence[int]:
-    """At most so many of the values, at even distances."""
+    """Returns at most `number` of the values, evenly spaced."""
     if len(values) <= number:
         return values
     return [values[index * len(values) // number] for index in range(max(number, 0))]

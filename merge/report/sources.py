@@ -1,4 +1,4 @@
-"""A run that is opened once, and what commands work out of it, each once, when a section first asks for it."""
+"""Opens a run once, and computes what commands derive from it, each when a section first needs it."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ class Given:
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Axis of the device mesh -> size."""
     peak: float | None = None
-    """FLOP/s of each rank's device."""
+    """Peak FLOP/s of each rank's device."""
     bandwidth: float | None = None
-    """Bytes/s of its memory."""
+    """Memory bandwidth of each rank's device in bytes/s."""
 
 
 MEASURED = Given()
 IN_DETAIL = 8
-"""Ranks of a run of many whose timelines are read."""
+"""Number of ranks whose timelines are read, in a run of many ranks."""
 OPERATORS_BY = ("op", "class")
-"""What operators are kept apart by."""
+"""Columns by which operators are grouped."""
 Found = TypeVar("Found")
 
 
 class Sources:
-    """What is known of a run."""
+    """What is known about a run."""
 
     def __init__(self, path: Path, *more: Path, given: Given = MEASURED) -> None:
-        """Opens it.
+        """Opens the run.
 
         Args:
             path: A run directory or traces of other programs; the merge of one.
             *more: Further run directories of the same job.
-            given: What the user knows better.
+            given: What the user knows better than the run.
 
         Raises:
             DataError: It cannot be read.
-            UsageError: The sizes given do not make up the world.
+            UsageError: The product of the given sizes is not the world size.
         """
         self.paths = (path, *more) if more else origin_of(path)
         if self.paths == (path,) and is_merge(path):
@@ -84,12 +84,12 @@ class Sources:
 
     @property
     def run(self) -> Run:
-        """With all that reading it has found out."""
+        """The run with all problems and remarks found while reading it."""
         return self.comms.run
 
     @property
     def is_one_graph(self) -> bool:
-        """Whether all ranks are put into one graph; of many it would be too large."""
+        """True if all ranks are put into one graph; with many ranks, it would be too large."""
         return self._many is None
 
     @property
@@ -105,7 +105,7 @@ class Sources:
 
     @cached_property
     def measured(self) -> MeasuredRun:
-        """On one clock, with its collectives."""
+        """The run on one clock, with its collectives."""
         return measured_run(self.opened)
 
     @cached_property
@@ -115,12 +115,12 @@ class Sources:
 
     @property
     def steps_in_detail(self) -> Loaded | None:
-        """The same of the ranks whose timelines are read, where these are all."""
+        """The same if the timelines of all ranks are read; else None."""
         return self.recorded_steps if self._many is None else None
 
     @cached_property
     def tables(self) -> RecordedTables:
-        """What totals are made of."""
+        """What totals are made from."""
         return read_tables(self.opened, self.recorded_steps) if self._many is None else self._many.tables
 
     @cached_property
@@ -133,7 +133,7 @@ class Sources:
 
     @cached_property
     def windows(self) -> pl.DataFrame:
-        """Start and end of the steps whose collectives are recorded, of each rank, on the common clock."""
+        """Start and end on the common clock of each rank's steps whose collectives are recorded."""
         if self._many is None:
             return self.program[0].windows
         steps = self._many.calls.steps.select("rank", "step", "pass", "start_ns", "end_ns")
@@ -141,12 +141,12 @@ class Sources:
 
     @cached_property
     def counted_steps(self) -> list[int]:
-        """Steps with collectives that means are of."""
+        """Steps with collectives over which means are taken."""
         found = self.program[0] if self._many is None else self._many.calls
         return [*found.traced, *found.arrivals]
 
     def calls_of(self, ranks: Collection[int]) -> pl.DataFrame:
-        """`OF_ROWS` of the collectives of some ranks, where it is known when they came."""
+        """Returns `OF_ROWS` of the collectives of some ranks, if their arrival is known."""
         rows = self.comms.rows.select(OF_ROWS).filter(pl.col("rank").is_in(list(ranks))) if self._many is None else (
             rows_of_ranks(self._many.calls, ranks))
         return rows.filter(pl.col("arrival_ns").is_not_null())
@@ -162,7 +162,7 @@ class Sources:
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """What `distprof stats` shows; from a merge that is up to date."""
+        """What `distprof stats` shows; from a merge if that is up to date."""
         found = None if self.given.sizes or self.given.peak is not None else summary_of_merge(self.paths)
         if found is not None:
             return found
@@ -174,14 +174,14 @@ class Sources:
 
     @cached_property
     def modules(self) -> pl.DataFrame:
-        """Modules reduced over ranks; from a merge that is up to date."""
+        """Modules reduced over ranks; from a merge if that is up to date."""
         found = None if self.given.sizes else modules_of_merge(self.paths)
         if found is not None:
             return found
         return self.tables.modules
 
     def modules_of(self, ranks: Collection[int], columns: Sequence[str]) -> pl.DataFrame:
-        """These columns of `MODULES` of some ranks, `rank` among them."""
+        """Returns `rank` and these columns of `MODULES` of some ranks."""
         return read_table(self.opened.of_ranks(ranks), MODULES.only("rank", *columns)).rows
 
     @property
@@ -213,7 +213,7 @@ class Sources:
 
     @property
     def replayable(self) -> Replayable:
-        """What `distprof critical-path` is made of.
+        """What `distprof critical-path` is computed from.
 
         Raises:
             DataError: The ranks cannot be put into one graph.
@@ -227,12 +227,12 @@ class Sources:
         return [problem for one in found if not isinstance(one, DataError) for problem in one.problems]
 
     def read_timelines(self) -> None:
-        """Makes what takes longest, which needs nothing of the rest."""
+        """Computes what takes longest and needs nothing of the rest."""
         assert self._operators and self._waits
 
     @cached_property
     def _operators(self) -> tuple[RunOperators | DataError, dict[int, TracedWaits]]:
-        """With the waits that the same timelines show."""
+        """Operators, and the waits that the same timelines show."""
         traced, rates = dict[int, TracedWaits](), (self.given.peak, self.given.bandwidth)
 
         def beside(rank: Rank) -> Callable[[RankTimeline], TracedWaits]:
@@ -275,7 +275,7 @@ class Sources:
 
     @property
     def device_paths(self) -> DevicePaths | None:
-        """The chains through devices, where no rank waits for another; None where there are none.
+        """The chains through devices, if no rank waits for another; otherwise None.
 
         Raises:
             DataError: Too many launches are missing.
@@ -285,7 +285,7 @@ class Sources:
 
 
 def _tried(work: Callable[[], Found]) -> Found | DataError:
-    """What is missing is looked for once."""
+    """Returns the result or the error, so that missing data is looked for only once."""
     try:
         return work()
     except DataError as error:

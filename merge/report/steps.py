@@ -1,4 +1,4 @@
-"""What ranks spend their steps on: parts of a step, each step of each rank, the longest chain, and where hosts wait."""
+"""Sections on steps: their parts, each step of each rank, the critical path, and where hosts wait."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ OF_TRACE = tuple(f"{part}_ns" for part in PARTS)
 MORE_OF_TRACE = ("message_waiting_ns", "overlapped_ns", "overlap_ratio")
 OF_TIME = ("before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "other_ns")
 OF_DEVICE = (*(f"{part}_ns" for part in DEVICE_PARTS if part != "idle"), *(f"{cause}_idle_ns" for cause in CAUSES))
-"""Parts of a step of a device, idle time by its cause."""
+"""Parts of a step of a device, with idle time by its cause."""
 MOST_MEANWHILE = 8
-"""Things that hosts do while devices wait for them."""
+"""Maximum number of host activities that are listed for the time in which devices wait for hosts."""
 TIMED = ("time", TRACE, ARRIVALS)
 """Passes whose steps last as long as those of the job, or nearly."""
 MOST_CELLS = 20_000
@@ -43,15 +43,15 @@ MOST_LINES = 20
 
 
 def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """The step time of each rank, divided as steps with a timeline are, else as those with timers of modules.
+    """Returns the parts of each rank's step time, from steps with a timeline, else from those with module timers.
 
     Raises:
-        AbsentError: There is neither.
+        AbsentError: There are neither.
     """
     analysis, devices = sources.comms.analysis, sources.comms.devices
     if not devices.steps.is_empty():
         return _of_devices(devices, sample)
-    # without timelines not all parts of a step are known
+    # without timelines, some parts of a step are unknown
     if analysis is not None and analysis.breakdown["compute_ns"].count():
         names, rows = ("duration_ns", *OF_TRACE, *MORE_OF_TRACE), parts_of_step(
             analysis.breakdown, sources.comms.step_time)
@@ -67,7 +67,7 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 
 def _of_devices(devices: DeviceSteps, sample: Sample) -> dict[str, Any]:
-    """Steps of devices, which host steps are not mixed with: `duration_ns` is that of the device."""
+    """Returns steps of devices, which are not mixed with steps of hosts: `duration_ns` is that of the device."""
     rows = mean_device_steps(devices).rename({"device_step_ns": "duration_ns"}).to_dicts()
     names = ("duration_ns", *OF_DEVICE, "idle_ns", "overlapped_ns")
     shown = [row for row in rows if row["rank"] in set(sample.ranks)]
@@ -89,15 +89,15 @@ def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict
 
 
 def _mean(rows: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, float | None]:
-    """Over all ranks, also those that are not shown."""
+    """Returns means over all ranks, including those that are not shown."""
     return pl.DataFrame(rows, infer_schema_length=None).select(pl.col(names).mean()).row(0, named=True)
 
 
 def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Every recorded step of the ranks that are shown.
+    """Returns every recorded step of the shown ranks.
 
     Raises:
-        AbsentError: No step is known.
+        AbsentError: No step was timed.
     """
     windows = sources.tables.steps if sources.is_recorded else sources.program[0].windows
     cells = windows.filter(pl.col("pass").is_in(TIMED), pl.col("rank").is_in(sample.ranks)).select(
@@ -127,10 +127,10 @@ def _of_some_steps(cells: pl.DataFrame, sample: Sample) -> pl.DataFrame:
 
 
 def pipeline(sources: Sources) -> dict[str, Any]:
-    """How pipeline stages spent their steps.
+    """Returns how pipeline stages spent their steps.
 
     Raises:
-        AbsentError: There are none, or nobody knows.
+        AbsentError: There are no stages, or it is unknown.
     """
     found: Mapping[str, Any] = sources.summary["communication"] or {}
     stages: dict[str, Any] | None = found.get("pipeline")
@@ -143,7 +143,7 @@ def pipeline(sources: Sources) -> dict[str, Any]:
 
 
 def critical_path(sources: Sources) -> dict[str, Any]:
-    """Times a step, mean over steps.
+    """Returns the critical path as times per step, means over steps.
 
     Raises:
         AbsentError: The ranks cannot be put into one graph.
@@ -182,7 +182,7 @@ def _longest(tables: Mapping[str, pl.DataFrame]) -> dict[str, Columns]:
 
 
 def script_lines(sources: Sources) -> Columns:
-    """Lines of the script with the most time per step.
+    """Returns the lines of the script with the most time per step.
 
     Raises:
         AbsentError: No samples were taken.
@@ -194,7 +194,7 @@ def script_lines(sources: Sources) -> Columns:
 
 
 def waits(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Rows by line and operator that blocked, most time first.
+    """Returns rows by line and operator that blocked, most time first.
 
     Raises:
         AbsentError: Nothing shows waits.

@@ -1,4 +1,4 @@
-"""The whole job: step time of all ranks at a few points in time, what the watch noticed, windows, and findings."""
+"""Section on the whole job: step time of all ranks at a few points in time, findings of the watch, later recordings."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from distprof.merge.workers.pool import Pool, ProcessPool
 from distprof.units import counted, spans
 
 IN_PROCESSES = 8 << 20
-"""Bytes of watch files from which on processes read them."""
+"""If watch files have more bytes together, several processes read them."""
 DIGITS = 1000
-"""A usual step is at least so many units: numbers of a picture need no more digits, and take less room."""
+"""A usual step is at least this many units long: a chart needs no more digits, and shorter numbers save space."""
 MOST_PAUSES = 200
 UNSEEN = "these steps have not been searched for slow ranks: `distprof watch --once` does that"
 PAUSES = ("evaluation", "checkpoint")
 SHOWN = 4
 SECTION = "whole_job"
 NOTED = ("pauses",)
-"""Every job has some."""
+"""Kinds of findings that are only notes, because every job has some."""
 ACTIONS = {"data_stall": MORE_LOADERS}
 
 
 def whole_job(sources: Sources, sample: Sample) -> dict[str, Any]:
-    """Points, ranks and findings; docs/report.md describes the keys.
+    """Returns points, ranks and findings; docs/report.md describes the keys.
 
     Raises:
-        AbsentError: No rank noted its steps after the recorded ones.
+        AbsentError: No rank logged steps after the recorded ones.
     """
     if not sources.is_recorded:
         raise AbsentError("the whole job is unknown: distprof did not run it")
@@ -56,7 +56,7 @@ def whole_job(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 
 def _chosen(ranks: Sequence[Rank], state: WatchState | None, sample: Sample) -> list[Rank]:
-    """All, or those that were noticed and some of the others at even distances."""
+    """Returns all ranks, or those with findings and an even selection of the others."""
     if len(ranks) <= MOST_RANKS:
         return list(ranks)
     noticed = {rank for one in (state.findings if state is not None else ()) for rank in one.ranks}
@@ -71,7 +71,7 @@ def _chosen(ranks: Sequence[Rank], state: WatchState | None, sample: Sample) -> 
 
 
 def _lines(ranks: Sequence[Rank], at: Points, size_bytes: int) -> Iterator[RankLine]:
-    """All ranks, read side by side where that is much."""
+    """Reads the lines of all ranks, concurrently if there is much to read."""
     size = min(len(ranks), os.cpu_count() or 1)
     pool = ProcessPool(size) if size_bytes > IN_PROCESSES and size > 1 else Pool(1)
     try:
@@ -107,24 +107,24 @@ def _document(at: Points, lines: Sequence[RankLine], state: WatchState | None) -
 
 
 def _over(reduce: Callable[..., Floats], values: Floats) -> Floats:
-    """Over ranks, also where none is known."""
+    """Reduces over ranks; NaN if no rank's value is known."""
     unknown = np.isnan(values).all(axis=0)
     return np.where(unknown, np.nan, reduce(np.where(unknown, 0.0, values), axis=0))
 
 
 def _unit(usual_ns: float) -> int:
-    """A power of ten."""
+    """Returns the unit in ns, a power of ten."""
     return int(10 ** max(0, np.floor(np.log10(max(usual_ns, 1.0) / DIGITS))))
 
 
 def _units(values: Floats, unit: int) -> list[int | None]:
-    """Whole numbers; None where nothing is known."""
+    """Returns values as whole numbers of units; None for unknown ones."""
     whole = np.rint(values / unit)
     return [None if unknown else int(value) for value, unknown in zip(whole.tolist(), np.isnan(whole), strict=True)]
 
 
 def _windows(lines: Sequence[RankLine]) -> Iterator[dict[str, Any]]:
-    """Recordings that were made later, as the first rank that took part noted them."""
+    """Yields recordings that were made later in the job, as logged by the first rank that took part."""
     seen = dict[str, dict[str, Any]]()
     for line in lines:
         for note in line.notes:
@@ -138,14 +138,14 @@ def _windows(lines: Sequence[RankLine]) -> Iterator[dict[str, Any]]:
 
 
 def _pauses(lines: Sequence[RankLine]) -> list[dict[str, Any]]:
-    """Evaluations and checkpoints, each once, at most `MOST_PAUSES`."""
+    """Returns evaluations and checkpoints, each once, evenly thinned to at most `MOST_PAUSES`."""
     found = sorted({(note.step, note.kind) for line in lines for note in line.notes if note.kind in PAUSES})
     each = -(-len(found) // MOST_PAUSES) or 1
     return [{"step": step, "kind": kind} for step, kind in found[::each]]
 
 
 def watch_findings(summary: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """What was noticed, the most expensive first; pauses last.
+    """Yields findings of the watch, the most expensive first; pauses last.
 
     Args:
         summary: `summary.json` of the run.
@@ -167,7 +167,7 @@ def watch_findings(summary: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def _severity(one: WatchFinding) -> Severity:
-    """What goes on is worse than what is over."""
+    """Returns the severity: a condition that continues is worse than one that is over."""
     if one.kind in NOTED:
         return "note"
     return "bad" if one.kind in SLOW and one.until_step is None else "warn"

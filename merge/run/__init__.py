@@ -1,1 +1,1 @@
-"""Paths become a run: which files are there, which rank each belongs to, and its tables."""
+"""Turns paths into a run: which files are there, which rank each file belongs to, and the tables of the ranks."""

@@ -1,4 +1,4 @@
-"""What the tables or summaries of a recorded run show of how its ranks divide the model."""
+"""Collects evidence of how the ranks of a recorded run divide the model, from their tables or summaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWING = ("trace", "arrivals")
 
 
 def evidence_of_run(run: Run) -> Evidence | None:
-    """What the ranks show; None where that is not enough to judge by."""
+    """Returns the evidence of all ranks, or None if there is not enough to judge by."""
     has_seen = all(any(rank.recorded.passes.get(name) for name in SHOWING) for rank in run.ranks if rank.recorded)
     if run.summaries is not None:
         return evidence_of_summaries(run.summaries, world_size=run.world_size, has_seen=has_seen)
@@ -39,14 +39,14 @@ def has_exchanged(run: Run) -> bool:
 
 
 def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:
-    """The calls of the first step that may say how ranks divide their work."""
+    """Returns the calls of the first step that may show how ranks divide their work."""
     return _read(ranks, COLLECTIVES, tuple(CALLS), TELLING & (pl.col("step") == pl.col("step").min()))
 
 
 def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: pl.Expr) -> pl.DataFrame:
-    """These columns of some rows, rank by rank.
+    """Returns these columns of the wanted rows, rank by rank.
 
-    None of a rank whose file is damaged, which reading its table will tell.
+    A rank whose file is damaged contributes nothing; whoever reads its whole table reports the damage.
     """
     some = table.only(*columns, "rank")
     frames = [empty(some)]
@@ -57,15 +57,15 @@ def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: p
 
 
 def evidence_of_summaries(summaries: Summaries, *, world_size: int, has_seen: bool) -> Evidence | None:
-    """Reads the evidence.
+    """Extracts the evidence from summaries.
 
     Args:
-        summaries: Of the run.
+        summaries: Summaries of the run.
         world_size: Number of ranks.
         has_seen: Whether steps were recorded with what ranks exchange.
 
     Returns:
-        None where ranks are missing, or values that could be compared: shards say nothing.
+        None if a rank is missing or has no values that can be compared: shards say nothing.
     """
     comparable = {rank: one for rank, one in summaries.parameters.items() if one.comparable}
     if len(comparable) < world_size:
@@ -88,12 +88,12 @@ def evidence_of_summaries(summaries: Summaries, *, world_size: int, has_seen: bo
 
 
 def _has_exchanged(summaries: Summaries, rank: int) -> bool:
-    """True where a rank made calls that may say how ranks divide their work."""
+    """Returns whether a rank made calls that may show how ranks divide their work."""
     return bool(summaries.exchanges[rank].rows) if rank in summaries.exchanges else False
 
 
 def _calls(table: PackedTable, arrivals: Arrivals) -> list[tuple[str, list[int], int, bool]]:
-    """Op, ranks of the group, other side (-1: none) and whether it is inside of a module."""
+    """Returns, per call, its op, the ranks of its group, its peer (-1: none) and whether a module makes it."""
     if not table.rows:
         return []
     columns = {name: np.frombuffer(table.columns[name], kind).tolist() for name, kind in EXCHANGE_COLUMNS.items()}

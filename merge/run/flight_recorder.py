@@ -1,7 +1,7 @@
-"""Dumps of torch's flight recorder: the files that NCCL's watchdog writes when a collective does not end.
+"""Reads dumps of torch's flight recorder, which NCCL's watchdog writes when a collective does not end.
 
-They are pickles of plain containers, or JSON. A pickle can run any code when it is loaded, so one that asks for more
-than containers, numbers and text is refused. What comes out is what `stuck.json` has, as far as a dump knows it.
+Dumps are pickles of plain containers, or JSON. Loading a pickle can run arbitrary code, so a pickle that asks for more
+than containers, numbers and text is refused. The result has the form of `stuck.json`, as far as a dump has its values.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from distprof.merge.run.traces.rank_from_name import natural
 from distprof.storage.places import walk
 
 LEVELS = 1
-"""Folders below the given one that are looked into."""
+"""How many levels of folders below the given one are searched."""
 NAME = re.compile(r"(?:trace|rank|dump|flight|fr)[A-Za-z_-]*[.]?(\d{1,7})(?:\.(?:json|pickle|pkl|bin))?$")
-"""nccl_trace_rank_3, comm_lib_trace_rank_3: torch puts the rank behind a prefix that a user may choose."""
+"""Matches nccl_trace_rank_3, comm_lib_trace_rank_3: torch appends the rank to a prefix that a user may choose."""
 HEAD_BYTES = 4096
 KEYS = (b"pg_status", b"pg_config", b"nccl_version", b"comm_lib_version", b"collective_seq_id")
-"""One of them is in the head of every dump."""
+"""The head of every dump contains at least one of these keys."""
 KEYS_OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
-"""One of them is in the head of a trace of torch, which lists its groups as well (`pg_config`)."""
+"""The head of a torch trace contains one of these keys. Such a trace also lists its groups (`pg_config`)."""
 MOST_BYTES = 1 << 30
 WORLD = "0"
-"""torch's name of the group of all ranks."""
+"""torch's name of the group that contains all ranks."""
 
 
 class _Frame(msgspec.Struct):
@@ -44,7 +44,7 @@ class _Frame(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """A collective; what versions call differently may be missing."""
+    """A collective or message. Fields that some torch versions name differently may be missing."""
 
     process_group: tuple[str, str] = ("", "")
     profiling_name: str = ""
@@ -85,7 +85,7 @@ class _Config(msgspec.Struct):
 
 
 class Dump(msgspec.Struct):
-    """One file."""
+    """The contents of one dump file."""
 
     entries: list[_Entry] = []
     pg_status: dict[str, _Status] = {}
@@ -93,7 +93,7 @@ class Dump(msgspec.Struct):
 
 
 class _Containers(pickle.Unpickler):
-    """Loads what needs no class."""
+    """Unpickles only data that needs no class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it contains {module}.{name}, but a dump holds only plain containers")
@@ -103,13 +103,13 @@ class _Containers(pickle.Unpickler):
 
 
 def read_dumps(path: Path) -> tuple[dict[int, Stuck], list[Unreadable]]:
-    """The dumps at a path, by rank.
+    """Reads the dumps at a path.
 
     Args:
-        path: A folder or a dump.
+        path: A folder of dumps, or a single dump.
 
     Returns:
-        What each rank says, and dumps that cannot be read.
+        Rank -> what its dump says, and the dumps that cannot be read.
     """
     found: dict[int, tuple[Path, Dump]] = {}
     problems: list[Unreadable] = []
@@ -128,7 +128,7 @@ def read_dumps(path: Path) -> tuple[dict[int, Stuck], list[Unreadable]]:
 
 
 def dump_files(path: Path) -> Iterator[tuple[Path, int]]:
-    """Files that are dumps by their names and heads, and the rank of each."""
+    """Yields the files whose names and heads mark them as dumps, with the rank of each."""
     for file in _files(path) if path.is_dir() else (path,):
         name = NAME.search(file.name)
         if name is not None and int(name[1]) < MOST_RANKS and _is_dump(file):
@@ -160,7 +160,7 @@ def _dump(content: bytes) -> Dump:
 
 
 def _listed(dumps: Iterable[Dump]) -> dict[str, list[int]]:
-    """Ranks of each group, as the dumps list them; those of gloo do not."""
+    """Returns the ranks of each group as the dumps list them; dumps of gloo list none."""
     found: dict[str, list[int]] = {}
     for dump in dumps:
         for key, config in dump.pg_config.items():
@@ -170,7 +170,7 @@ def _listed(dumps: Iterable[Dump]) -> dict[str, list[int]]:
 
 
 def _seen(dumps: Mapping[int, Dump]) -> dict[str, list[int]]:
-    """Ranks that say something of a group; all of them are in that of all ranks."""
+    """Returns the ranks whose dumps mention each group. The group of all ranks contains every rank with a dump."""
     seen: dict[str, set[int]] = {WORLD: {*dumps}}
     for rank, dump in dumps.items():
         for name in {*dump.pg_status, *(entry.process_group[0] for entry in dump.entries)}:

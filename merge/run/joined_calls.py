@@ -1,4 +1,4 @@
-"""Calls of all ranks as arrays: cells of a rank, a step and a meeting, and the times of calls in them."""
+"""Joins the calls of all ranks into arrays: cells, each of one rank, step and meeting, and the times of their calls."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CELLS = {name: kind for name, kind in CELL_COLUMNS.items() if not name.startswit
 SEQUENCES = SEQUENCE_COLUMNS
 CALLS = {name: CALL_COLUMNS[name] for name in (
     "op", "dtype", "size_bytes", "peer", "module_path", "phase", "asynchronous")}
-"""Columns that are joined."""
+"""Columns of calls that are joined."""
 TEXTS = ("op", "dtype", "module_path", "phase")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Ranks that meet: a process group, or the sender and the receiver of messages."""
+    """Ranks that communicate with each other: a process group, or the sender and the receiver of messages."""
 
     group: RankGroup
     sender: int | None = None
-    """None: collectives of the group."""
+    """None for collectives of the group."""
     receiver: int | None = None
 
     @property
@@ -48,7 +48,7 @@ class Meeting:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Of the group; of messages the two sides, or one that sends to itself."""
+        """Ranks of the group; for messages, the two sides, or the one rank that sends to itself."""
         if self.sender is None or self.receiver is None:
             return self.group.ranks
         return sorted({self.sender, self.receiver})
@@ -60,7 +60,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedCalls:
-    """Arrays over all ranks. `cell_rank` and the like are indices of `ranks`; texts are numbers, -1 for null."""
+    """Calls of all ranks. `cell_rank` and similar arrays hold indices into `ranks`; texts are numbers, -1 for null."""
 
     ranks: Integers
     """Numbers of the ranks that have calls, ascending."""
@@ -69,37 +69,38 @@ class JoinedCalls:
     cell_step: Array
     cell_meeting: Array
     cell_sequence: Array
-    """Index into the next three."""
+    """For each cell, the index of its sequence in the next three arrays."""
     sequence_fingerprint: Integers
     sequence_calls: Integers
     sequence_first: Integers
-    """First row of its calls in `calls`."""
+    """For each sequence, the row of its first call in `calls`."""
     base_ns: Integers
-    """Of each cell, its first call, on the rank's own clock."""
+    """For each cell, when its first call was issued, on the rank's own clock."""
     in_ns: Integers
-    """Of each cell, how long its calls were under way together."""
+    """For each cell, how long its calls were under way, summed over the calls."""
     waited_ns: Integers
-    """Of each cell, how long its rank is known to have waited for its calls."""
+    """For each cell, how long its rank is known to have waited for its calls."""
     cell_first: Integers
-    """First value of each cell in `times`, of the steps that were asked for."""
+    """For each cell of the requested steps, the index of its first value in `times`."""
     unit_ns: Integers
-    """Of each rank."""
+    """For each rank, the unit of its `times`."""
     times: Mapping[str, Array]
-    """int32; see `Arrivals`."""
+    """Times of calls as int32; see `Arrivals`."""
     calls: Mapping[str, Array]
-    """Calls of sequences; see `CALL_COLUMNS`."""
+    """Calls of the sequences; see `CALL_COLUMNS`."""
     texts: Mapping[str, Sequence[str]]
-    """op, dtype, module_path and phase: what numbers in `calls` stand for."""
+    """op, dtype, module_path and phase -> the texts that the numbers in `calls` stand for."""
     waits: Mapping[str, Array]
-    """`WAIT_COLUMNS` of all ranks, with `rank`."""
+    """`WAIT_COLUMNS` of all ranks, and `rank`."""
 
     def own_ns(self, cells: Integers, first: int, count: int) -> dict[str, Integers]:
-        """Times of some calls of some cells on the clocks of their ranks; each of `TIMES`, shape (*cells, count).
+        """Returns times of some calls of some cells on the clocks of their ranks: for each of `TIMES`, shape (*cells,
+        count).
 
         Args:
-            cells: Indices, of any shape; each has as many calls.
-            first: The first of these calls.
-            count: How many of them.
+            cells: Indices of cells, of any shape. Each cell must have at least `first + count` calls.
+            first: Index of the first wanted call within each cell.
+            count: Number of calls per cell.
         """
         at = self.cell_first[cells][..., None] + (first + np.arange(count))
         unit = self.unit_ns[self.cell_rank[cells]][..., None]
@@ -113,11 +114,11 @@ class JoinedCalls:
 
 
 def joined_calls(arrivals: Iterable[tuple[int, Arrivals]], steps: Collection[int]) -> JoinedCalls:
-    """Joins the calls of all ranks that have some.
+    """Joins the calls of all ranks that made any.
 
     Args:
-        arrivals: Ranks, and what each called, as `Run.arrivals` reads them.
-        steps: Those of which times of calls are wanted.
+        arrivals: Ranks with their calls, as `Run.arrivals` reads them.
+        steps: Steps whose times of calls are wanted.
     """
     joining = _Joining(steps)
     with uncollected():
@@ -127,7 +128,7 @@ def joined_calls(arrivals: Iterable[tuple[int, Arrivals]], steps: Collection[int
 
 
 class _Joining:
-    """Takes ranks one by one."""
+    """Joins ranks that are added one by one."""
 
     def __init__(self, steps: Collection[int]) -> None:
         self._steps = np.array(sorted(steps), np.int64)
@@ -146,7 +147,7 @@ class _Joining:
         self._num_sequences = 0
 
     def add(self, rank: int, found: Arrivals) -> None:
-        """Takes a rank whose tables agree with each other; others are damaged, and not there."""
+        """Adds a rank. A rank without channels, or with damaged tables that contradict each other, is ignored."""
         if not found.channels or not is_whole(found):
             return
         index = len(self._ranks)
@@ -176,7 +177,7 @@ class _Joining:
         return number
 
     def _template_of(self, found: Arrivals) -> int:
-        """Ranks of a stage call the same: their sequences are kept once."""
+        """Returns the number of a rank's sequences and calls, stored once for ranks that make the same calls."""
         sequences, calls = found.sequences.columns, found.calls.columns
         key = (*(sequences[name] for name in SEQUENCES), *(calls[name] for name in CALLS),
                *(tuple(found.calls.texts[name]) for name in TEXTS))
@@ -189,7 +190,7 @@ class _Joining:
         return number
 
     def joined(self) -> JoinedCalls:
-        """All of it, ranks ascending."""
+        """Returns everything that was added, with ranks in ascending order."""
         cells, sequences, calls, waits = (one.joined() for one in (
             self._cells, self._sequences, self._calls, self._waits))
         order = np.argsort(np.array(self._ranks, np.int64), kind="stable")
@@ -215,16 +216,16 @@ class _Joining:
 
 
 def _placed(place: Array, rank: Array) -> Array:
-    """`place[rank]`; no copy where ranks came in order, as they do from the file of one host."""
+    """Returns `place[rank]`, without a copy if ranks were added in order, as they are from the file of one host."""
     return rank if (place[:-1] < place[1:]).all() else place[rank]
 
 
 def _firsts(counts: Integers) -> Integers:
-    """Where each of some lists begins, one behind the other."""
+    """Returns the start of each list if lists of these lengths are concatenated."""
     return np.cumsum(counts) - counts
 
 
 def _with_sends(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Both sides of a message are called sends."""
+    """Adds "send" to the texts of ops if it is missing: both sides of a message are called sends."""
     found = {name: list(of) for name, of in texts.items()}
     return found if "send" in found["op"] else {**found, "op": [*found["op"], "send"]}

@@ -1,4 +1,4 @@
-"""What run.json tells: of one run directory, and of those that the hosts of a job wrote apart; and who failed first."""
+"""Reads run.json of one run directory or of several that the hosts of a job wrote; finds the rank that failed first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distprof.storage.places import place, real
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is known of a launch, from one run.json or from several."""
+    """What is known about a launch, from one run.json or from several."""
 
     run_id: str
     world_size: int | None = None
@@ -28,12 +28,12 @@ class Launch:
     failed_with: int | None = None
     failed_ns: int | None = None
     first_step: int = 0
-    """Step of the job that is step 0 here."""
+    """The step of the job that is step 0 of this run."""
     directories: tuple[RanksDirectory, ...] = ()
     """Where the ranks of all hosts are recorded, as far as the job knew."""
 
     def places_of(self, ranks: Sequence[int], *, apart_from: Iterable[Path]) -> tuple[str, ...]:
-        """Directories of these ranks as `host:path`, without those that were read."""
+        """Returns the directories of these ranks as `host:path`, except those in `apart_from`, which were read."""
         wanted, read_already = set(ranks), {real(path) for path in apart_from}
         here = {identity for path in read_already if (identity := _identity_in(place(path)))}
         return tuple(f"{', '.join(one.hosts)}:{one.path}" for one in self.directories
@@ -41,7 +41,7 @@ class Launch:
 
 
 def launch_in(path: Path, problems: list[Problem]) -> Launch | None:
-    """What run.json of a directory says; None where there is none, or it is damaged."""
+    """Returns what run.json of a directory says, or None if it is missing or damaged."""
     try:
         if not (path / RUN_JSON).exists():
             return None
@@ -58,7 +58,7 @@ def check_one_run(paths: Sequence[Path], launches: Sequence[Launch | None]) -> N
     """Refuses directories of different runs.
 
     Raises:
-        DataError: Two of them have different run ids.
+        DataError: Two directories have different run ids.
     """
     first: tuple[str, Path] | None = None
     for path, launch in zip(paths, launches, strict=True):
@@ -72,25 +72,25 @@ def check_one_run(paths: Sequence[Path], launches: Sequence[Launch | None]) -> N
 
 
 def _of_its_ranks(path: Path) -> str | None:
-    """The run id of most ranks in a directory without a run.json that can be read."""
+    """Returns the run id of most ranks in a directory whose run.json is missing or cannot be read."""
     found = Counter[str]()
     for file in path.glob(f"rank*/{RANK_JSON}"):
         try:
             run_id = json.loads(read_small(file))["run_id"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            continue  # who reads the ranks will say so
+            continue  # reading the ranks reports it
         if isinstance(run_id, str):
             found[run_id] += 1
     return next((run_id for run_id, _ in found.most_common(1)), None)
 
 
 def joined(launches: Iterable[Launch | None]) -> Launch | None:
-    """The same job as several hosts saw it; each launcher knows of its own ranks which failed first."""
+    """Joins what several hosts say about one job; each launcher knows which of its own ranks failed first."""
     known = [one for one in launches if one is not None]
     if len(known) < 2:
         return known[0] if known else None
     failures = [one for one in known if one.failed_rank is not None]
-    # a launcher that does not know when, is asked last
+    # a launcher that does not know when its rank failed counts last
     first = min(failures, key=lambda one: (one.failed_ns is None, one.failed_ns or 0), default=known[0])
     places = {one.identity: one for launch in known for one in launch.directories}
     return Launch(run_id=known[0].run_id, world_size=max(one.world_size or 0 for one in known) or None,
@@ -107,10 +107,11 @@ def _identity_in(path: Path) -> str:
 
 
 def failed_first(about: Launch | None, ranks: Sequence[RankJson]) -> list[RankFailed]:
-    """One problem; nothing where neither an exception nor the launcher tells.
+    """Returns the rank that failed first, as one problem; nothing if neither an exception nor the launcher names a
+    rank.
 
-    Nor is a rank named that failed in communication while others ended without a word, as on a host that died: each
-    of them is a problem of its own.
+    Also nothing if the named rank failed in communication while others ended silently, for example because their host
+    died: each of those is a problem of its own.
     """
     first = first_failure(ranks)
     seen = about.failed_rank if about is not None else None
@@ -124,7 +125,7 @@ def failed_first(about: Launch | None, ranks: Sequence[RankJson]) -> list[RankFa
 
 
 def _is_silent(rank: RankJson) -> bool:
-    """True for a rank that was killed, or whose host was."""
+    """Returns whether the rank, or its host, was killed."""
     return rank.status == "recording" and rank.failure is None
 
 

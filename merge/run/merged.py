@@ -1,4 +1,4 @@
-"""Reads what a merge wrote: alone, without the folders of its ranks, or beside the run, where it is as new as that."""
+"""Reads the output of a merge that stands alone, without folders of ranks, or is as new as the run beside it."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from distprof.storage.places import place, real
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoneMerge:
-    """What a merge holds of the communication of its run."""
+    """What a merge that is read without its run holds about communication."""
 
     run: Run
     collectives: pl.DataFrame
-    """`MERGED_COLLECTIVES`, `coded`; times are on the common clock already."""
+    """Rows of `MERGED_COLLECTIVES` with texts as categories (`coded`); times are already on the common clock."""
     summary: Mapping[str, Any]
-    """summary.json."""
+    """Contents of summary.json."""
 
 
 def is_merge(path: Path) -> bool:
-    """True where a folder is what `distprof merge` wrote."""
+    """Returns whether a folder was written by `distprof merge`."""
     return (path / SUMMARY_JSON).is_file() and not is_recorded(path)
 
 
 def origin_of(path: Path) -> tuple[Path, ...]:
-    """The run that a merge lies in, which has more, with those that it was joined with.
+    """Returns the run that a merge lies in, which has more data, and the runs that it was joined with.
 
-    The path itself where it is no merge, or where one of them is gone.
+    Returns the path itself if it is not a merge inside its run, or if one of the joined runs is gone.
     """
     parent = path.resolve().parent
     if not is_merge(path) or path.resolve().name != MERGED:
@@ -52,7 +52,7 @@ def origin_of(path: Path) -> tuple[Path, ...]:
 
 
 def joined_with(merge: Path) -> tuple[Path, ...]:
-    """Run directories beside its own that a merge was made of; none where that cannot be read."""
+    """Returns the run directories, besides its own, that a merge was made from; empty if that cannot be read."""
     try:
         found = json.loads(read_small(merge / SUMMARY_JSON, MOST_LINES_BYTES))["joined_with"]
         return tuple(place(one) for one in found)
@@ -97,18 +97,18 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Run:
 
 
 def summary_of_merge(paths: Sequence[Path]) -> dict[str, Any] | None:
-    """The summary of a merge that is as new as the ranks; None without one.
+    """Returns the summary of a merge that is at least as new as the ranks, or None if there is none.
 
     Args:
         paths: The run directories of one job, or a merge.
 
     Raises:
-        DataError: It is damaged, and there is nothing else.
+        DataError: The summary is damaged, and the merge stands alone.
     """
     written = _merge_of(paths[0]) / SUMMARY_JSON
     if _up_to_date(paths, written):
         try:
-            # msgspec takes no escape of a byte that is not UTF-8
+            # msgspec refuses escapes of bytes that are not UTF-8
             found: dict[str, Any] = json.loads(read_small(written, MOST_LINES_BYTES))
             keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
             if all(set(part) == set(known) for part, known in keys):
@@ -120,7 +120,7 @@ def summary_of_merge(paths: Sequence[Path]) -> dict[str, Any] | None:
 
 
 def modules_of_merge(paths: Sequence[Path]) -> pl.DataFrame | None:
-    """The modules of a merge that is as new as the ranks and has today's columns; see `summary_of_merge`."""
+    """Returns the modules of a merge that is as new as the ranks and has the current columns, or None."""
     written = _merge_of(paths[0]) / MERGED_MODULES.file
     if _up_to_date(paths, written):
         try:
@@ -134,12 +134,12 @@ def modules_of_merge(paths: Sequence[Path]) -> pl.DataFrame | None:
 
 
 def _merge_of(path: Path) -> Path:
-    """Where the merge of a run is; the path itself where --out has made it."""
+    """Returns where the merge of a run is: the path itself if the path is a merge that --out has put elsewhere."""
     return path if is_merge(path) else path / MERGED
 
 
 def _up_to_date(paths: Sequence[Path], written: Path) -> bool:
-    """True where a merge is of these directories, and newer than all of them; or where it stands alone."""
+    """Returns whether a merge was made from exactly these directories and is as new as all of them, or stands alone."""
     if not written.is_file() or (paths[0] == written.parent and len(paths) == 1):
         return written.is_file()
     others = {real(path) for path in paths[1:]} - {real(paths[0])}
@@ -149,17 +149,17 @@ def _up_to_date(paths: Sequence[Path], written: Path) -> bool:
 
 
 def _times(path: Path) -> Iterator[int]:
-    """When ranks were recorded or traces written, in ns since the epoch."""
+    """Yields when ranks were recorded or traces written, in ns since the epoch."""
     if not is_recorded(path):
         return trace_times(path)
     return (rank.stat().st_mtime_ns for rank in path.glob(f"rank*/{RANK_JSON}"))
 
 
 def _fail_if_alone(written: Path, path: Path, what: str, error: Exception) -> None:
-    """A damaged file of a merge is like none where the ranks are there.
+    """Refuses a damaged file of a merge that stands alone; if the ranks are there, the file is treated as missing.
 
     Raises:
-        DataError: They are not.
+        DataError: The merge stands alone.
     """
     if written.parent == path:
         raise DataError(f"cannot read {what} in {written}: {(str(error).splitlines() or ['nothing'])[0]}",

@@ -1,4 +1,4 @@
-"""Opens what a user names: a run directory of ours, or traces of other programs; and settles its topology."""
+"""Opens what a user names, a run directory of ours or traces of other programs, and settles its topology."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from distprof.process.topology import Topology, from_sizes
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 ALL_TABLES = tuple(JOINED)
-"""Those of all ranks that the files of hosts have."""
+"""Tables of all ranks that the files of hosts contain."""
 UNSETTLED = ("assumed", "wrapper")
-"""What a topology rests on that leaves room for more axes: replicas may share the work on their input."""
+"""Bases of a topology that leave room for more axes: replicas may share the work on their input."""
 EVIDENCE = {"pp": "stages that send to each other", "cp": "replicas that exchange activations",
             "ep": "different experts behind an all_to_all",
             "tp": "different parts of layers whose results are combined", "dp": "equal parameters"}
@@ -31,23 +31,24 @@ EVIDENCE = {"pp": "stages that send to each other", "cp": "replicas that exchang
 
 def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES,
              untimed: bool = False, by_host: bool = False, only: Collection[str] = ALL_TABLES) -> Run:
-    """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
+    """Opens the run directories of a job, or finds the traces of other programs at the given paths.
 
     Args:
         path: A run directory, a folder of traces, a trace or an archive of traces.
         *more: Run directories that other hosts wrote for the same job, or further traces, archives or folders of
             traces.
-        naming: Where the rank of a trace is from, if neither the trace nor its name has it.
+        naming: Where the rank of a trace is taken from, if neither the trace nor its name contains it.
         sizes: Axis of the device mesh -> size, in place of what a run says.
-        untimed: Execution traces without any timeline are a run too.
-        by_host: The files of hosts may be read in place of the folders of ranks, if there are many; who opens a run so
-            asks `Run.of_tables` for ranks whose other files it reads.
-        only: Tables of these that are wanted then.
+        untimed: Whether execution traces without any timeline count as a run.
+        by_host: Whether the files of hosts may be read in place of the folders of ranks, if there are many ranks. A
+            caller
+            that sets it uses `Run.of_tables` for the ranks whose other files it reads.
+        only: With `by_host`, the tables that are wanted.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
         FormatError: It was written by a newer distprof.
-        UsageError: `naming` makes no sense, or `sizes` do not make up the world.
+        UsageError: `naming` makes no sense, or the product of `sizes` is not the world size.
     """
     paths = (path, *more)
     recorded = [is_recorded(one) for one in paths]
@@ -62,14 +63,14 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
 
 
 def settled(run: Run, given: Mapping[str, int]) -> Run:
-    """The run with a topology that is certain, or with the problem that it is not.
+    """Returns the run with a topology that is certain, or with the problem that it is not.
 
     Args:
-        run: As its ranks describe it.
-        given: Axis -> size, as a user states them.
+        run: The run with the topology that its ranks state.
+        given: Axis -> size, as stated by the user.
 
     Raises:
-        UsageError: The sizes do not make up the world.
+        UsageError: The product of the sizes is not the world size.
     """
     if given:
         return _placed(run, {rank.number: from_sizes(given, rank=rank.number, world_size=run.world_size)
@@ -77,11 +78,12 @@ def settled(run: Run, given: Mapping[str, int]) -> Run:
     bases = {rank.recorded.topology_basis if rank.recorded is not None else None for rank in run.ranks}
     if run.missing or run.world_size == 1 or not bases <= {*UNSETTLED}:
         return run
-    # with polars, which takes longer to import than anything else in a merge of traces, and is not needed there
+    # imported here because polars takes longer to import than anything else in a merge of traces, which does not need
+    # it
     from distprof.merge.run.evidence import evidence_of_run, has_exchanged
     from distprof.merge.topology.inference import Inferred, inferred
 
-    # replicas that a wrapper keeps equal may still share work, which one of them shows
+    # replicas that a wrapper keeps equal may still share work; the calls of one of them show it
     if bases == {"wrapper"} and not has_exchanged(run):
         return run
     evidence = evidence_of_run(run)

@@ -1,6 +1,7 @@
-"""The folders of ranks in a run directory: which can be read, and which belong together.
+"""Finds the folders of ranks in a run directory: which can be read, and which belong together.
 
-Of a job that torchrun restarted, the last attempt lies there, and each earlier one in a folder of its own.
+If torchrun restarted a job, the folders of the last attempt lie in the run directory itself, and each earlier attempt
+in a folder of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from distprof.storage.places import ahead, remote
 
 SIZES = "(mp_size, dp_size)"
 NAMED = 8
-"""Folders up to which each is named."""
+"""Up to this many folders are named one by one in a message."""
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 ATTEMPT = re.compile(r"attempt(\d{4,})")
 
@@ -36,35 +37,35 @@ class RankFolder:
     path: Path
     content: RankJson
     label: str
-    """What to call it: its name, with the directory where several were given."""
+    """How messages call the folder: its name, with the directory if several were given."""
     has_summary: bool = False
-    """True where the folder was not opened, and need not be there."""
+    """True if the rank was read from a summary: the folder was not opened and need not exist."""
 
     @property
     def completeness(self) -> tuple[bool, bool, int]:
-        """Orders folders of one rank: renamed at its end, all needed passes done, steps."""
+        """Sort key for folders of one rank: has its final name, all needed passes are done, number of steps."""
         return (not self.path.name.endswith(PARTIAL_SUFFIX), self.content.status == "complete",
                 self.content.num_steps or 0)
 
     @property
     def is_called_like_its_rank(self) -> bool:
-        """True where the number in its name is that of the rank."""
+        """True if the number in the folder's name is that of the rank."""
         name = FOLDER.fullmatch(self.path.name)
         return name is not None and name[1].lstrip("0") == str(self.content.rank).lstrip("0")
 
 
 def rank_folders(paths: Sequence[Path], problems: list[Problem],
                  summaries: Summaries | None = None) -> list[RankFolder]:
-    """Every rank that can be read in some run directories; a folder that cannot is a problem, not the end.
+    """Finds every rank that can be read in some run directories; an unreadable folder is a problem, not an error.
 
     Args:
         paths: Run directories of one job.
-        problems: What cannot be read is added here.
-        summaries: Of ranks whose folders need not be opened.
+        problems: Receives what cannot be read.
+        summaries: Summaries of ranks whose folders need not be opened.
 
     Raises:
-        DataError: None can be read.
-        FormatError: None can be read, and some are of a newer distprof.
+        DataError: No rank can be read.
+        FormatError: No rank can be read, and some were written by a newer distprof.
     """
     found: dict[int, list[RankFolder]] = defaultdict(list)
     left_out, newer = list[Unreadable](), list[FormatError]()
@@ -111,7 +112,7 @@ def _read(folders: Sequence[Path], found: dict[int, list[RankFolder]], left_out:
 
 
 def _together(left_out: Sequence[Unreadable]) -> list[Unreadable]:
-    """One line for folders of which the same is said: a launch that fails may leave one of each rank."""
+    """Joins problems with the same detail into one line: a failed launch may leave such a folder for each rank."""
     alike = defaultdict[str, list[Unreadable]](list)
     for one in left_out:
         alike[one.detail].append(one)
@@ -123,7 +124,7 @@ def _named(labels: Sequence[str]) -> str:
 
 
 def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[str, RankFolder]:
-    """Ranks with a summary, by the name of their folder, in which a summary need not have been left."""
+    """Returns the ranks with a summary by the name of their folder; a summary without a name gets the usual one."""
     if summaries is None:
         return {}
     names = {rank: summaries.folders[rank] or rank_folder(rank) for rank in summaries.frames}
@@ -132,7 +133,7 @@ def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[st
 
 
 def names_in(path: Path) -> list[str]:
-    """Names of the folders of ranks in a run directory, by one listing."""
+    """Returns the names of the folders of ranks in a run directory, from a single listing."""
     if remote(path) is not None:
         return sorted(child.name for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir())
     with os.scandir(path) as entries:
@@ -140,7 +141,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolder:
-    """The folder of a rank: of several the one that is called like it, of these the most complete one."""
+    """Chooses one of several folders of a rank: preferably one named after the rank, then the most complete one."""
     chosen, *others = sorted(
         folders, key=lambda one: (one.is_called_like_its_rank, *one.completeness), reverse=True)
     problems += [FolderLeftOut(folder=one.label, why=f"{chosen.label} also belongs to rank {one.content.rank}"
@@ -150,10 +151,10 @@ def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolde
 
 
 def agreeing(folders: list[RankFolder], about: Launch | None, problems: list[Problem]) -> list[RankFolder]:
-    """Those of one run; a few that contradict the others are left out.
+    """Returns the folders of one run; the minority that contradicts the others is left out and noted.
 
     Raises:
-        DataError: As many ranks say one thing as another.
+        DataError: Two values are equally frequent, so that there is no majority; or no rank is below the world size.
     """
     folders = _of_most(folders, lambda rank: rank.run_id, "run", about.run_id if about is not None else None, problems)
     folders = _of_most(folders, lambda rank: rank.world_size, "world size",
@@ -174,7 +175,7 @@ def agreeing(folders: list[RankFolder], about: Launch | None, problems: list[Pro
 
 def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], what: str, known: object,
              problems: list[Problem]) -> list[RankFolder]:
-    """Those with the known value, or the one that most of them have."""
+    """Returns the folders with the known value, or else with the most frequent one."""
     counts = Counter(value_of(one.content) for one in folders)
     if len(counts) < 2:
         return folders
@@ -196,7 +197,7 @@ def _names(folders: Sequence[RankFolder], value_of: Callable[[RankJson], Any], v
 
 
 def of_attempt(paths: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
-    """Where an attempt lies in run directories; the directories themselves for the last one.
+    """Returns where an attempt lies in run directories: None means the directories themselves.
 
     Raises:
         UsageError: There is no such attempt.
@@ -219,7 +220,7 @@ def _place(path: Path, attempt: int) -> Path | None:
 
 
 def earlier_attempts(paths: Sequence[Path], shown: int) -> Iterator[EarlierAttempts]:
-    """A remark on each attempt before the one that is shown, with what ended it."""
+    """Yields a remark on each attempt before the shown one, with what ended it."""
     for number in sorted({number for path in paths for number in _earlier(path)}):
         folders = [path / attempt_folder(number) for path in paths if (path / attempt_folder(number)).is_dir()]
         ignored: list[Problem] = []
@@ -245,5 +246,5 @@ def _last(path: Path) -> set[int]:
         try:
             found.add(read(file, RankJson).attempt)
         except DataError:
-            continue  # who reads the ranks will say so
+            continue  # reading the ranks reports it
     return found

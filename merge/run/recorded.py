@@ -1,4 +1,4 @@
-"""Reads the run directories of one job: run.json of each, and the rank.json of every rank."""
+"""Reads the run directories of one job: run.json of each directory, and rank.json of every rank."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from distprof.storage.places import real, remote
 from distprof.summaries.host_file import files_of
 
 LEFT: dict[StepRule, Literal["late", "explicit"]] = {"forward": "late", "explicit": "explicit"}
-"""What it means that optimizers stepped otherwise than found."""
+"""Step rule -> what it means that optimizers did not step as the rule says; `left` for other rules."""
 
 
 def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tuple(JOINED)) -> Run:
-    """The run that lies in a directory, or in several that hosts of one job wrote apart.
+    """Opens the run in one directory, or in several that the hosts of one job wrote separately.
 
     Args:
         *paths: The directories.
-        by_host: The files of hosts may be read in place of the folders of ranks, if there are many.
-        only: Tables of these that are wanted then.
+        by_host: Whether the files of hosts may be read in place of the folders of ranks, if there are many ranks.
+        only: With `by_host`, the tables that are wanted.
 
     Raises:
-        DataError: No rank can be read, or the ranks are not of one run.
+        DataError: No rank can be read, or the ranks do not belong to one run.
         FormatError: It was written by a newer distprof.
     """
     paths = tuple({real(path): path for path in paths}.values())
@@ -69,7 +69,7 @@ def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tu
     summaries = _summaries(paths, only) if by_host else None
     folders = agreeing(rank_folders(paths, problems, summaries), about, problems)
     ranks = [one.content for one in folders]
-    # a rank that ran alone in a job of several never met the others
+    # a rank that ran alone in a job of several never met the others, so its world size is too small
     world_size = max(ranks[0].world_size, about.world_size or 0) if about is not None else ranks[0].world_size
     missing = sorted(set(range(world_size)) - {rank.rank for rank in ranks})
     interrupted = about is not None and about.interrupted
@@ -96,7 +96,7 @@ def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tu
 
 
 def _summaries(paths: Sequence[Path], only: Collection[str]) -> Summaries | None:
-    """Those of a run of many ranks, if most have one."""
+    """Returns the summaries of a run of more than `MANY_RANKS` ranks, if most ranks have one."""
     names = [name for path in paths for name in names_in(path)]
     if len(names) <= MANY_RANKS and not any(True for path in paths for _ in files_of(path)):
         return None
@@ -177,7 +177,7 @@ def _problems_of(folder: RankFolder) -> list[Problem]:
     content, found = folder.content, list[Problem]()
     if folder.has_summary and content.status == "complete":
         return found
-    # all that is needed was there, and then the rank died in the arrivals pass
+    # everything needed was recorded before the rank died in the arrivals pass
     cut = content.status == "complete" and folder.path.name.endswith(PARTIAL_SUFFIX)
     if content.status != "complete" or cut:
         found.append(Unfinished(rank=content.rank, status="recording" if cut else content.status,
@@ -200,7 +200,7 @@ def _steps_written(folder: RankFolder) -> int:
 
 
 def unsure(ranks: Sequence[RankJson]) -> Iterator[StepsUnsure]:
-    """Why a step may not be what the user takes it for, each reason once."""
+    """Yields each reason why a step may not be what the user takes it for, once."""
     known = [(rank.rank, rank.steps_found) for rank in ranks if rank.steps_found is not None]
     if not known:
         return
@@ -219,6 +219,6 @@ def unsure(ranks: Sequence[RankJson]) -> Iterator[StepsUnsure]:
 
 
 def _alike(found: StepsFound) -> Any:
-    """What is equal on all ranks; names are not: stages of a pipeline hold other modules."""
+    """Returns what must be equal on all ranks; not names of optimizers: pipeline stages hold different modules."""
     in_order = [] if found.rule in ("backward", "given") else [one.steps for one in found.optimizers]
     return found.rule, in_order, found.given, found.looked_at

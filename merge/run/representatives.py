@@ -1,4 +1,4 @@
-"""Ranks of a run of many whose tables are read: those that stand for others or stand out, or all of them."""
+"""Chooses ranks whose tables are read in a run of many ranks: those that represent others or stand out, or all."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from distprof.contract.tables import COLLECTIVES, EVENTS
 from distprof.merge.run.run_model import Rank, Run
 
 LOOKED_AT = 4
-"""Replicas that are looked at for one whose folder is there."""
+"""Number of replicas that are searched for one whose folder exists."""
 MOST_OF_GROUPS = 1024
-"""Ranks that stand for those of their place on all axes but the data-parallel ones."""
+"""Limit on representatives, each of which stands for all ranks with its coordinates on the non-data-parallel axes."""
 Place = tuple[tuple[str, int], ...]
-"""Axes that divide the model, and the coordinates on them."""
+"""Coordinates of a rank on the axes that divide the model, as (axis, coordinate)."""
 TOLD_BY_TABLES = ("no wait", "no clock")
-"""Why delays could not be seen, where timelines, or clocks that are estimated from all collectives, may show them."""
+"""Reasons why summaries show no delays although timelines, or clocks fitted to all collectives, may."""
 MOST_ROWS = 1_000_000
-"""Collectives of all ranks that are read without being asked for: some 3 GB."""
+"""Up to this many collectives of all ranks are read without being asked for: they take about 3 GB."""
 MOST_EVENTS_OF_RANK = 3_000_000
-"""Two ranks are in memory at once."""
+"""A rank with more events keeps tables from being read without being asked for: two ranks are in memory at once."""
 
 
 def place_of(rank: Rank) -> Place:
-    """Where a rank stands on the axes that divide the model."""
+    """Returns the coordinates of a rank on the axes that divide the model."""
     return tuple((axis, at) for axis, at in (rank.coordinates or {}).items() if axis not in DATA_PARALLEL)
 
 
 def of_places(run: Run) -> list[Rank]:
-    """One rank of each place on the axes that divide the model, whose folder is there; the lowest."""
+    """Returns, for each place on the axes that divide the model, the lowest of its first ranks whose folder exists."""
     places = defaultdict[Place, list[Rank]](list)
     for rank in run.ranks:
         places[place_of(rank)].append(rank)
@@ -41,7 +41,7 @@ def of_places(run: Run) -> list[Rank]:
 
 
 def standing_out(steps: pl.DataFrame, late: Iterable[int] = ()) -> list[int]:
-    """Late ranks, the slowest, the median and the fastest, by the mean of their steps."""
+    """Returns late ranks, then the slowest, the median and the fastest rank by mean step time."""
     means = steps.filter(pl.col("pass") != WAIT).group_by("rank").agg(pl.col("duration_ns").mean())
     ordered = means.sort("duration_ns", "rank")["rank"].to_list()
     extremes = [ordered[-1], ordered[len(ordered) // 2], ordered[0]] if ordered else []
@@ -49,11 +49,11 @@ def standing_out(steps: pl.DataFrame, late: Iterable[int] = ()) -> list[int]:
 
 
 def tables_tell(run: Run, blind: str | None) -> bool:
-    """True where all tables are read after all: they may tell more, are there, and are not too large.
+    """Returns whether all tables should be read after all: they may show more, exist, and are small enough.
 
     Args:
-        run: Opened by the files of its hosts.
-        blind: Why these do not tell who was late; None where they do.
+        run: A run that was opened by the files of its hosts.
+        blind: Why these files do not show who was late; None if they do.
     """
     if blind not in TOLD_BY_TABLES:
         return False
@@ -61,7 +61,7 @@ def tables_tell(run: Run, blind: str | None) -> bool:
 
 
 def are_few(run: Run) -> bool:
-    """True where the tables of all ranks take no more memory than can be had for sure."""
+    """Returns whether the tables of all ranks are small enough to fit into memory on any machine."""
     files = [rank.recorded.files for rank in run.ranks if rank.recorded is not None]
     return (sum(one.get(COLLECTIVES.file) or 0 for one in files) <= MOST_ROWS
             and max((one.get(EVENTS.file) or 0 for one in files), default=0) <= MOST_EVENTS_OF_RANK)

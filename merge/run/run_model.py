@@ -1,4 +1,4 @@
-"""A run and its ranks, whoever recorded them: where their files are and what is missing."""
+"""Describes a run and its ranks, whoever recorded them: where their files are and what is missing."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ class Rank:
     """What one rank left: a folder of ours, or a trace of another program."""
 
     number: int
-    """The global rank."""
+    """Its global rank."""
     folder: Path
     host: str = ""
     coordinates: Mapping[str, int] | None = None
-    """Its place on each axis of the device mesh; None where that is not known."""
+    """Its coordinate on each axis of the device mesh; None if unknown."""
     device_name: str | None = None
     trace: TraceFile | None = None
-    """Its Chrome trace; None where it has none."""
+    """Its Chrome trace; None if it has none."""
     beside: Sequence[TraceFile] = ()
-    """Traces that other programs made of it at the same time."""
+    """Traces that other programs recorded of this rank at the same time."""
     execution_trace: TraceFile | None = None
-    """Its execution trace; None where it has none."""
+    """Its execution trace; None if it has none."""
     recorded: RankJson | None = None
-    """rank.json; None for a rank of which only a trace, or only its rows in a merge, are there."""
+    """Contents of rank.json; None if only a trace of the rank, or only its rows in a merge, exist."""
 
     @property
     def place(self) -> str:
-        """Where the rank stands in the device mesh, like `tp1 dp0`."""
+        """Coordinates of the rank in the device mesh, like `tp1 dp0`."""
         coordinates = self.coordinates or {}
         return " ".join(f"{axis}{coordinates[axis]}" for axis in reversed(AXES) if axis in coordinates)
 
     @property
     def has_folder(self) -> bool:
-        """True where its own files are there: of many ranks only the files of their hosts may be."""
+        """True if its own files exist; in runs of many ranks there may be only the files of their hosts."""
         return (self.folder / RANK_JSON).is_file()
 
     def has(self, table: Table) -> bool:
-        """True where the rank wrote this table."""
+        """Returns whether the rank wrote this table."""
         return self.recorded is not None and (self.folder / table.file).is_file()
 
     def with_timeline(self, file: str) -> Rank:
-        """The same rank with the timeline of this name in its folder; with none where it is not there."""
+        """Returns the same rank with the timeline of this name in its folder; without one if the file is missing."""
         path = self.folder / file
         return replace(self, trace=TraceFile(path=path) if path.is_file() else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpaired:
-    """Files of other programs that no name gives to a rank: what is in them may tell."""
+    """Files of other programs whose names do not show their rank; their contents may."""
 
     execution_traces: Sequence[TraceFile] = ()
     timelines: Sequence[TraceFile] = ()
@@ -70,7 +70,7 @@ class Unpaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run directory, or traces of another program, as opening found it; it never changes."""
+    """A run directory, or traces of another program, as found when it was opened; it never changes."""
 
     path: Path
     run_id: str
@@ -80,66 +80,66 @@ class Run:
     topology: Mapping[str, int]
     topology_source: str
     ranks: Sequence[Rank]
-    """By number."""
+    """All ranks found, sorted by number."""
     missing: Sequence[int]
     problems: Sequence[Problem] = ()
     """What is incomplete."""
     remarks: Sequence[Remark] = ()
     """What to keep in mind although nothing is missing."""
     more: Sequence[Path] = ()
-    """Further run directories of the same job, that other hosts wrote."""
+    """Further run directories of the same job, written by other hosts."""
     kind: Literal["distprof", "traces"] = "distprof"
-    """`traces`: no module profiler ran, there are no tables."""
+    """`traces`: no module profiler ran, so there are no tables."""
     topology_certain: bool = True
-    """False where the sizes may be others, and totals of the model with them."""
+    """False if the sizes, and therefore totals of the model, may be wrong."""
     topology_known: bool = True
-    """False where mp_size 1 and dp_size = world size stand for an unknown topology."""
+    """False if the topology is unknown, and mp_size 1 and dp_size = world size are placeholders."""
 
     unpaired: Unpaired = Unpaired()
-    """What lies beside traces of other programs."""
+    """Files that lie beside traces of other programs."""
     summaries: Summaries | None = None
-    """Of a run of many ranks, what most of them say of themselves: their folders were not looked at."""
+    """Summaries that most ranks wrote, if there are many ranks, whose folders were not opened; else None."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All that was read."""
+        """All paths that were read."""
         return (self.path, *self.more)
 
     @property
     def by_host(self) -> bool:
-        """True for one of many ranks whose calls and tables are joined in the files of its hosts."""
+        """True if the run has many ranks, whose calls and tables are read from the files of their hosts."""
         return self.summaries is not None
 
     def arrivals(self) -> Iterator[tuple[int, Arrivals]]:
-        """Ranks in the files of hosts that made calls, and these."""
+        """Yields the ranks in the files of hosts that made calls, with these calls."""
         return iter(()) if self.summaries is None else self.summaries.arrivals()
 
     @property
     def digests(self) -> Mapping[int, ParametersDigest]:
-        """Rank -> what it holds, of those that are in the files of hosts."""
+        """Rank -> digest of its parameters, for ranks in the files of hosts."""
         return {} if self.summaries is None else self.summaries.parameters
 
     @property
     def in_folders_alone(self) -> list[Rank]:
-        """Ranks whose own tables are all there is of them; none where every rank is read so."""
+        """If the run was opened by the files of hosts, ranks that are not in these files; otherwise empty."""
         known = self.summaries.frames if self.summaries is not None else {}
         return [rank for rank in self.ranks if rank.number not in known] if known else []
 
     def of_tables(self, ranks: Collection[int] | None = None) -> Run:
-        """The same run with these ranks alone, or all, whose tables and traces are read."""
+        """Returns the same run with only these ranks, or all, reading their own tables and traces."""
         return replace(self, summaries=None, ranks=[rank for rank in self.ranks
                                                     if ranks is None or rank.number in ranks])
 
     def of_ranks(self, ranks: Collection[int]) -> Run:
-        """The same run with these ranks alone, from wherever they are read."""
+        """Returns the same run with only these ranks, wherever they are read from."""
         return replace(self, summaries=None if self.summaries is None else self.summaries.of(ranks),
                        ranks=[rank for rank in self.ranks if rank.number in ranks])
 
     @property
     def light_ranks(self) -> frozenset[int]:
-        """Those that were recorded without timeline and counts, because others were chosen for these."""
+        """Ranks recorded without timeline and counts, because other ranks were chosen for these."""
         return frozenset(rank.number for rank in self.ranks if rank.recorded is not None and rank.recorded.light)
 
     def noting(self, problems: Iterable[Problem] = (), remarks: Iterable[Remark] = ()) -> Run:
-        """The same run with what was found later as well."""
+        """Returns the same run with additional problems and remarks."""
         return replace(self, problems=(*self.problems, *problems), remarks=(*self.remarks, *remarks))

@@ -1,4 +1,4 @@
-"""Tables of all ranks as lazy frames: files are opened when a result is asked for, and only what it needs is read."""
+"""Returns tables of all ranks as lazy frames: only when a result is collected are files opened, and only parts read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from distprof.merge.run.rank_folders import FOLDER
 from distprof.merge.run.tables import CATEGORIES, empty
 
 BY_NAME = {table.file.removesuffix(".parquet"): table for table in (*RANK_TABLES, *ASKED_TABLES)}
-"""`steps` -> the table that ranks write as steps.parquet."""
+"""Name without suffix, like `steps`, -> the table that ranks write as steps.parquet."""
 
 
 def scan_table(places: Sequence[str | Path], name: str, ranks: Collection[int] | None = None) -> pl.LazyFrame:
-    """A table of all ranks with the columns of the contract.
+    """Returns a table of all ranks with the columns of the contract.
 
-    Folders are listed, and no file is opened: not for the schema either, which the contract has; but one of
-    communication, to see whether it is of format 1.
+    Folders are listed, but no file is opened, since the contract has the schema. Exception: one file of a table of
+    communication is opened to see whether it has format 1.
 
     Args:
         places: Run directories of one job: folders, or URLs that fsspec knows.
-        name: Like `steps`.
-        ranks: Only these; their files alone are opened. None: all.
+        name: Name of the table, like `steps`.
+        ranks: Only files of these ranks are opened. None: all.
 
     Raises:
         UsageError: There is no such table.
@@ -42,10 +42,10 @@ def scan_table(places: Sequence[str | Path], name: str, ranks: Collection[int] |
 
 
 def table_of(name: str) -> Table:
-    """The table that ranks write under a name.
+    """Returns the table that ranks write under a name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such table.
     """
     if name not in BY_NAME:
         near = difflib.get_close_matches(name, BY_NAME, n=1)
@@ -70,7 +70,7 @@ def _of_folder(folder: Path, table: Table, ranks: Collection[int] | None) -> pl.
 
 
 def _schema(table: Table, file: Path) -> pl.Schema:
-    """That of the contract; in format 1 ranks of groups were lists, which a query gets as they are."""
+    """Returns the schema of the contract, but with lists of ranks, which queries get unchanged, for format 1."""
     schema = empty(table, CATEGORIES).schema
     if COLUMN in schema and pl.read_parquet_schema(file).get(COLUMN) == pl.List:
         schema[COLUMN] = pl.List(pl.Int64)
@@ -78,7 +78,7 @@ def _schema(table: Table, file: Path) -> pl.Schema:
 
 
 def _rank_folders(names: Sequence[str], ranks: Collection[int] | None) -> Iterator[str]:
-    """One folder for each rank: that which was finished, where there are two."""
+    """Yields one folder per rank: the finished one, if there are two."""
     found: dict[int, str] = {}
     for name in sorted(names, key=lambda name: not name.endswith(PARTIAL_SUFFIX)):
         if (match := FOLDER.fullmatch(name)) is not None and (ranks is None or int(match[1]) in ranks):
@@ -87,7 +87,7 @@ def _rank_folders(names: Sequence[str], ranks: Collection[int] | None) -> Iterat
 
 
 def _of_urls(url: str, table: Table, ranks: Collection[int] | None) -> pl.LazyFrame | None:
-    """Through fsspec and pyarrow, which read what any of its file systems holds, in the same parts."""
+    """Scans the files with fsspec and pyarrow, which read any of its file systems, also only the needed parts."""
     import fsspec
     import pyarrow.dataset
 

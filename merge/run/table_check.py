@@ -1,7 +1,8 @@
-"""Whether the rows of tables are what ranks write: of the rank itself, without nulls, numbers and texts that cannot be.
+"""Checks that the rows of tables are what ranks write: of the rank itself, without forbidden nulls or impossible
+values.
 
-Tables are checked once, where they are opened. What is not as it must be costs the table, which is named; all that
-reads rows behind it may rely on them.
+Tables are checked once, where they are opened. A table that fails is dropped and named; code that reads rows after that
+may rely on them.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from distprof.units import counted
 from distprof.units import size as size_text
 
 FEW_BYTES = 64 << 20
-"""That a table may have however small its file is; of rows, `LARGE`."""
+"""Bytes that a table may expand to however small its file is; the corresponding number of rows is `LARGE`."""
 ROWS_OF_BYTE, BYTES_OF_BYTE = 1, 100
-"""More than a byte of a file holds: a row takes 10 bytes or more in tables of real jobs, which become 3 times as large
-when they are unpacked."""
+"""Rows and unpacked bytes allowed per byte of a file, more than any real table has: there, a row takes 10 bytes or
+more, and unpacking makes tables 3 times as large."""
 LONGEST_NS = 400 * 86_400 * 10**9
-"""Times of a rank are not further apart, nor from those in its rank.json."""
+"""No two times of a rank, nor a time and those in its rank.json, are further apart than this."""
 SIZES = ("mp_size", "dp_size")
 SHOWN = 40
-"""Characters of a text that is told."""
+"""Longest text, in characters, that a message quotes in full."""
 
 
 def check_size(file: BinaryIO) -> None:
-    """Looks at the footer of a table.
+    """Checks the footer of a table.
 
     Args:
-        file: Open for reading; is at its start afterwards.
+        file: A file opened for reading; it is at its start afterwards.
 
     Raises:
-        DamagedTableError: It has more rows or bytes than its size allows: reading it would take all memory.
+        DamagedTableError: It claims more rows or bytes than its size allows: reading it would exhaust memory.
     """
     footer = read_footer(file, if_large=True)
     if footer is None:
@@ -60,13 +61,13 @@ def check_rows(rows: pl.DataFrame, table: Table, owners: Sequence[Rank]) -> None
     """Compares rows with what ranks write.
 
     Args:
-        rows: Columns of the table, or some of them.
-        table: What each may be.
-        owners: The ranks whose rows these are, in this order. Of several, what is unusual is refused as well, like a
-            rank without rows: who wants to know looks at each.
+        rows: All or some columns of the table.
+        table: What each column may contain.
+        owners: The ranks whose rows these are, in this order. If there are several, merely unusual rows are refused as
+            well, such as a rank without rows; the caller then reads the ranks one by one.
 
     Raises:
-        DamagedTableError: What is not as it must be, of the first column that has such.
+        DamagedTableError: A value is not as it must be; names the first such column.
     """
     for column in table.columns:
         if column.name in rows.columns:
@@ -94,7 +95,7 @@ def _check_column(values: pl.Series, column: Column) -> None:
 
 
 def _check_numbers(values: pl.Series, column: Column) -> None:
-    # a sum takes little time, and is no number where a value is none, or some are infinite
+    # a sum is fast, and it is NaN if a value is NaN or infinities of both signs occur
     if column.type == "float64" and math.isnan(values.sum()) and (nans := values.is_nan().sum()):
         raise DamagedTableError(f"{column.name} is not a number in {nans} of {counted(len(values), 'row')}")
     for found in _edges(values):
@@ -103,7 +104,7 @@ def _check_numbers(values: pl.Series, column: Column) -> None:
 
 
 def _edges(values: pl.Series) -> tuple[int, ...]:
-    """The least and the most of numbers; none where all are null."""
+    """Returns the least and the greatest number; an empty tuple if all are null."""
     least: Any = values.min()
     most: Any = values.max()
     return () if least is None else (least, most)
@@ -116,7 +117,7 @@ def _check_texts(values: pl.Series, column: Column) -> None:
 
 
 def _check_owners(rows: pl.DataFrame, numbers: Sequence[int], known: Sequence[RankJson]) -> None:
-    """A table of another rank has its number in each row."""
+    """Checks the columns that are constant in a table: `rank`, which shows the table of another rank, and sizes."""
     if "rank" in rows.columns and len(rows):
         found = rows["rank"].to_numpy()
         in_order = [*found[:-1][found[1:] != found[:-1]].tolist(), int(found[-1])]

@@ -1,4 +1,4 @@
-"""Reads the tables that ranks recorded into polars frames with the columns of the contract, and writes merged ones."""
+"""Reads tables of ranks into polars frames with the columns of the contract, and writes merged tables."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ TYPES: dict[str, pl.DataType] = {
     "list<int64>": pl.List(pl.Int64()),
 }
 CATEGORIES: Types = TYPES | {"category": pl.Categorical()}
-"""Of tables whose texts stay as they are written: once each."""
+"""Types for tables whose category columns stay categories, which store each text once."""
 NAMES: Types = {**CATEGORIES, "string": pl.Categorical()}
-"""Of tables whose names are those of other ranks, too: all texts once each."""
+"""Types for tables whose names also occur on other ranks: all texts are categories."""
 DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
-"""What reading a damaged table raises; polars panics at some."""
+"""What reading a damaged table raises; for some damage polars panics."""
 FILES_AT_ONCE = 16
-"""More take less time and more memory."""
+"""Files read together. More would take less time and more memory."""
 WRITTEN_AT_ONCE, OF_ROW = 1 << 19, pl.lit(8)
-"""Values that are written at once; so many of a row, and the sizes of its splits, of which there may be thousands."""
+"""Values written at once; values per row, to which the sizes of its splits, possibly thousands, are added."""
 ROWS_AT_ONCE = 1 << 17
-"""Of summaries that become frames at once."""
+"""Rows of summaries that become a frame at once."""
 AT_ONCE = 2
-"""While some are prepared, others are read."""
+"""Threads: while one piece is prepared, another is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +61,17 @@ class Loaded:
     """A table of all ranks that have it."""
 
     rows: pl.DataFrame
-    """Rank by rank."""
+    """Rows, rank by rank."""
     ranks: Sequence[int]
-    """Those whose file was read; it may have no rows."""
+    """Ranks whose file was read, even if it has no rows."""
     problems: Sequence[Unreadable]
-    """Files that are damaged; the others are read."""
+    """Files that are damaged; all others were read."""
 
 
 def read_table(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types: Types = TYPES) -> Loaded:
-    """The rows of every rank that has the table; `prepared` makes them smaller before all are there.
+    """Reads the rows of every rank that has the table; `prepared` reduces each piece before all are in memory.
 
-    Of a run that was opened by the files of its hosts, the tables that these have are theirs.
+    If the run was opened by the files of its hosts, tables that these contain are taken from there.
     """
     parts = list(pieces(run, table, prepared, types))
     return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
@@ -80,9 +80,10 @@ def read_table(run: Run, table: Table, prepared: Prepared = lambda rows: rows, t
 
 
 def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types: Types = TYPES) -> Iterator[Loaded]:
-    """The same in pieces of some ranks each, in the order of ranks: few of them are held while they are added up.
+    """Yields the same in pieces of some ranks each, in the order of ranks, so that few are in memory while they are
+    summed.
 
-    The rows of summaries come first, then those of ranks that have none.
+    Rows of summaries come first, then those of ranks that have no summary.
     """
     if run.summaries is not None and table.file == COLLECTIVES.file:
         for ranks, found in rows_of_ranks(run.summaries, mp_size=run.mp_size, dp_size=run.dp_size):
@@ -95,23 +96,23 @@ def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types
 
     def load(first: int) -> Loaded:
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
-        return replace(some, rows=prepared(some.rows).rechunk())  # a chunk a file takes more than its few rows
+        return replace(some, rows=prepared(some.rows).rechunk())  # a chunk per file would outweigh its few rows
 
-    if len(run.ranks) <= FILES_AT_ONCE:  # one piece, which is not worth a thread
+    if len(run.ranks) <= FILES_AT_ONCE:  # a single piece is not worth a thread
         yield from (load(0),) if run.ranks else ()
         return
     with thread_pool(AT_ONCE) as executor:
         coming = deque[Future[Loaded]]()
         for first in range(0, len(run.ranks), FILES_AT_ONCE):
             coming.append(executor.submit(load, first))
-            if len(coming) > AT_ONCE:  # who adds pieces up may be slower than the reading of them
+            if len(coming) > AT_ONCE:  # the consumer of pieces may be slower than reading
                 yield coming.popleft().result()
         while coming:
             yield coming.popleft().result()
 
 
 def _of_summaries(run: Run, summaries: Summaries, table: Table, prepared: Prepared, types: Types) -> Iterator[Loaded]:
-    """Rows of summaries, which lie in memory and become frames in pieces; each rank is in one of them."""
+    """Yields rows of summaries, which are in memory and become frames piece by piece; each rank is in one piece."""
     joined, ranks = summaries.tables[table.file], list(summaries.frames)
     for some in joined.pieces(ROWS_AT_ONCE):
         rows = frame_of(some, table, mp_size=run.mp_size, dp_size=run.dp_size)
@@ -124,7 +125,7 @@ def _typed(rows: pl.DataFrame, table: Table, types: Types) -> pl.DataFrame:
 
 
 def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
-    """All these ranks together, or one at a time where a file is missing or damaged."""
+    """Reads these ranks together, or one at a time if a file is missing or damaged."""
     if all(rank.has(table) for rank in ranks):
         try:
             with ahead(rank.folder / table.file for rank in ranks):
@@ -139,18 +140,18 @@ def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
 
 
 def empty(table: Table, types: Types = TYPES) -> pl.DataFrame:
-    """The table without rows."""
+    """Returns the table without rows."""
     return _without_rows(tuple((column.name, types[column.type]) for column in table.columns)).clone()
 
 
 @cache
 def _without_rows(columns: tuple[tuple[str, Any], ...]) -> pl.DataFrame:
-    """Made once: a command reads the same tables many times."""
+    """Makes an empty frame once: a command reads the same tables many times."""
     return pl.DataFrame(schema=dict(columns))
 
 
 def rank_table(rank: Rank, table: Table) -> pl.DataFrame | None:
-    """The table of one rank; None where it has none that can be read."""
+    """Returns the table of one rank, or None if it has none that can be read."""
     return _frame(rank, table, TYPES, [])
 
 
@@ -165,15 +166,15 @@ def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -
 
 
 def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
-    """What is said of a file of a rank that could not be read."""
+    """Describes a file of a rank that could not be read."""
     return Unreadable(rank=rank.number, file=file, detail=(str(error).splitlines() or [type(error).__name__])[0])
 
 
 def _columns(ranks: Sequence[Rank], table: Table, types: Types, wanted: pl.Expr | None = None) -> pl.DataFrame:
-    """Columns that an older version did not write yet are null, where they may be.
+    """Reads the columns of the table; a nullable column that an older version did not write is null.
 
     Raises:
-        OSError: A file cannot be read, or is not what the rank wrote; and the others of `DAMAGE`.
+        OSError: A file cannot be read, or is not what the rank wrote; also the other exceptions in `DAMAGE`.
     """
     found = pl.scan_parquet([readable(rank.folder / table.file, check_size) for rank in ranks], glob=False)
     there = found.collect_schema()
@@ -188,25 +189,24 @@ def _columns(ranks: Sequence[Rank], table: Table, types: Types, wanted: pl.Expr 
 
 
 def wanted_rows(rank: Rank, table: Table, wanted: pl.Expr) -> pl.DataFrame:
-    """Some rows of the table of one rank, which has it; more than these do not come into memory.
+    """Returns some rows of the table of one rank, which must have it; only these are loaded into memory.
 
     Raises:
-        OSError: The file cannot be read, or these rows are not what the rank wrote; and the others of `DAMAGE`.
+        OSError: The file cannot be read, or these rows are not what the rank wrote; also the others in `DAMAGE`.
     """
     return _columns([rank], table, TYPES, wanted)
 
 
 def readable(path: Path, look: Callable[[BinaryIO], object] = lambda _: None) -> Any:
-    """What polars is given for a table: its path, or its content where polars cannot open the path: it is not UTF-8, or
-    lies elsewhere.
+    """Returns what polars is given for a table: its path, or its content if polars cannot open the path because it is
+    not UTF-8 or is remote.
 
     Args:
         path: The table.
-        look: Looks at it, too, before polars does.
+        look: Called with the opened table before polars reads it.
 
     Raises:
-        OSError: It cannot be read, or its checksum tells that it is damaged: polars may end the process for what it
-            finds there.
+        OSError: It cannot be read, or its checksum shows that it is damaged: polars may end the process on some damage.
     """
     if (elsewhere := remote(path)) is not None:
         from distprof.storage.fetching import fetched
@@ -226,7 +226,7 @@ def readable(path: Path, look: Callable[[BinaryIO], object] = lambda _: None) ->
 
 
 def _steps_of_the_dead(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame | None:
-    """Steps that a killed rank had written down line by line; the last line may be cut."""
+    """Returns the steps that a killed rank had written line by line; the last line may be cut off."""
     if rank.recorded is None or not (rank.folder / STEP_LINES).exists():
         return None
     tags = {"rank": rank.number, "mp_size": rank.recorded.mp_size or 1, "dp_size": rank.recorded.dp_size or 1}
@@ -256,16 +256,16 @@ def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFra
           metadata: dict[str, str]) -> None:
     """Writes a merged table with the columns of the contract, in their order.
 
-    What is written takes much more memory than what it is made of. So some rows are written at a time; which of them
-    together, does not depend on the frames in which they come.
+    Converting rows for writing takes much more memory than the rows themselves, so it is done piece by piece. Which
+    rows form a piece does not depend on the frames in which they come.
 
     Args:
         folder: Where the file goes.
         table: Which file, with which columns.
         frames: Its rows, in one frame or in several.
-        metadata: Goes into the file's schema.
+        metadata: Written into the file's schema.
     """
-    from distprof.contract.parquet import write_pieces  # pyarrow takes a while, and most commands only read
+    from distprof.contract.parquet import write_pieces  # pyarrow takes a while to import, and most commands only read
 
     columns = [pl.col(column.name).cast(CATEGORIES[column.type]) for column in table.columns]
     given = (frames,) if isinstance(frames, pl.DataFrame) else frames
@@ -276,7 +276,7 @@ def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFra
 
 
 def _written_together(frames: Iterable[pl.DataFrame], values: pl.Expr) -> Iterator[pl.DataFrame]:
-    """The same rows, as many at a time as have `WRITTEN_AT_ONCE` values."""
+    """Yields the same rows in pieces of about `WRITTEN_AT_ONCE` values."""
     held, piece, seen = list[pl.DataFrame](), 0, 0
     for frame in frames:
         until = seen + np.cumsum(frame.select(values.cast(pl.Int64).alias("n"))["n"].to_numpy())

@@ -1,4 +1,4 @@
-"""The timelines of ranks: that of the trace pass, else that of the memory pass; read one by one; and what is lost."""
+"""Chooses and reads the timelines of ranks, from the trace pass or else the memory pass, and reports what is lost."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _GIVEN: list[Workers | Pool] = [BUILT_IN]
-"""The last one counts. A command reads traces in many places, some of them in threads of their own."""
+"""Workers given by `reading_in`; the last entry counts. Global, as commands read traces in many places and threads."""
 
 
 def with_timelines(run: Run) -> Run:
-    """The run, where ranks that have no other timeline have the one with allocations."""
+    """Returns the run in which ranks without another timeline have the one with allocations."""
     return replace(run, ranks=[rank if timeline_pass(rank) == TRACE else _of_memory(rank) for rank in run.ranks])
 
 
 def timeline_pass(rank: Rank) -> str:
-    """The pass that recorded the timeline of a rank of `with_timelines`."""
+    """Returns the pass that recorded the timeline of a rank of `with_timelines`."""
     is_memory = rank.recorded is not None and (rank.trace is None or rank.trace.path.name == MEMORY_JSON)
     return MEMORY if is_memory else TRACE
 
 
 def steps_of_timeline(steps: pl.DataFrame, rank: Rank) -> pl.DataFrame:
-    """Rows of `STEPS` that the timeline of a rank covers."""
+    """Returns the rows of `STEPS` that the timeline of a rank covers."""
     return steps.filter((steps["pass"] == timeline_pass(rank)) & (steps["rank"] == rank.number))
 
 
@@ -48,8 +48,8 @@ def _of_memory(rank: Rank) -> Rank:
 
 def damages_of(rank: int, trace: TraceFile, damage: Damage | None, losses: Losses, num_events: int,
                num_overlong: int = 0, num_untimed: int = 0) -> Iterator[TraceDamaged]:
-    """What is lost of the file and of its text, once it was read to its end; how many durations were cut, and how many
-    slices of devices have no times."""
+    """Yields what is lost of a trace's file and text, once it was read to its end; also, how many durations were cut,
+    and how many device slices have no times."""
     if num_untimed:
         yield TraceDamaged(rank=rank, file=trace.name, what="times", num_events=num_untimed)
     if num_overlong:
@@ -60,7 +60,7 @@ def damages_of(rank: int, trace: TraceFile, damage: Damage | None, losses: Losse
 
 
 def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[TraceDamaged]:
-    """What is lost of the text of a trace."""
+    """Yields what is lost of the text of a trace."""
     if losses.is_cut:
         yield TraceDamaged(rank=rank, file=trace.name, what="end", lost_bytes=losses.lost_bytes + losses.lost_key_bytes,
                            num_events=num_events)
@@ -77,7 +77,7 @@ def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> I
 
 @contextmanager
 def reading_in(workers: Workers | Pool) -> Iterator[None]:
-    """What is read in here is read by these workers, or by those that a pool has already; of the whole process."""
+    """Reads traces within the context with these workers, or those of a given pool; for the whole process."""
     _GIVEN.append(workers)
     try:
         yield
@@ -88,14 +88,14 @@ def reading_in(workers: Workers | Pool) -> Iterator[None]:
 def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
                   arguments: Callable[[Rank], Sequence[Any]] = lambda _: (), *, threads: int | None = None) -> (
         Iterator[Result]):
-    """What work returns for each rank, as soon as it has and those before have.
+    """Yields the result of `work` for each rank, in order, each as soon as it and all before it are done.
 
     Args:
-        what: What is done with a rank, a word.
-        work: Gets a rank with a trace, and its arguments; all of it can be pickled.
-        ranks: In this order.
-        arguments: Those of a rank.
-        threads: How many ranks are read at once where no workers were given.
+        what: What is done with a rank, in a word.
+        work: Called with a rank that has a trace, and its arguments; must be picklable with all of them.
+        ranks: The ranks, in the order of the results.
+        arguments: Returns the arguments of a rank.
+        threads: How many ranks are read at once if no workers were given.
 
     Raises:
         DataError: There are no such workers.
@@ -114,6 +114,6 @@ def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
 
 
 def _anywhere(rank: Rank) -> Rank:
-    """With paths that mean the same in another folder."""
+    """Returns the rank with absolute paths, which are valid in any working directory."""
     trace = None if rank.trace is None else replace(rank.trace, path=rank.trace.path.absolute())
     return replace(rank, folder=rank.folder.absolute(), trace=trace)

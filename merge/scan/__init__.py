@@ -1,1 +1,1 @@
-"""Reads trace files: archives, gzip, and Chrome events as columns, damaged ones too."""
+"""Reads trace files, also damaged ones: archives, gzip, and Chrome events as columns."""

@@ -1,4 +1,4 @@
-"""Traces in tar and zip archives, read where they lie or unpacked beside the archive."""
+"""Reads traces in tar and zip archives in place, or unpacks them into a folder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip, is_zip
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
 MEMBER_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.bz2", ".json.xz")
 DAMAGE = (tarfile.TarError, ValueError, IndexError, KeyError, OverflowError, EOFError, MemoryError, RecursionError)
-"""What `tarfile` raises at headers that are damaged."""
+"""What `tarfile` raises for damaged headers."""
 DAMAGED_HEADERS = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]  # of typeshed
-"""What it takes for the end of the archive."""
+"""What `tarfile` takes for the end of the archive."""
 
 
 class Archive:
-    """The traces of an archive in their order, each with a reader; `damage` is known once all have been taken.
+    """Yields a reader for each trace in an archive, in order; `damage` is set once all have been taken.
 
-    A compressed archive can only be read through: a reader is of use until the next one is asked for.
+    A compressed archive can only be read sequentially: a reader is usable until the next one is requested.
 
     Raises:
-        DataError: While iterating: it is no archive.
+        DataError: While iterating: it is not an archive.
     """
 
     def __init__(self, path: Path, *, label: str = "") -> None:
@@ -43,7 +43,7 @@ class Archive:
         self._label = label or path.name
         self.damage: str | None = None
         self.links: list[str] = []
-        """Links with names of traces to what is not in the archive, or stands before them in a compressed one."""
+        """Links named like traces whose target is not in the archive or, if it is compressed, precedes them."""
 
     def __iter__(self) -> Iterator[ChunkReader]:
         if is_zip(self._path):
@@ -97,7 +97,7 @@ class Archive:
 
 
 def _members(path: Path, packed: Gunzip | None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Seeks where it can; what is compressed is read through."""
+    """Yields members, seeking if the archive is uncompressed, else reading sequentially."""
     with path.open("rb") as file:
         source: Any = file if packed is None else Pieces(packed)
         with tarfile.open(fileobj=source, mode="r:" if packed is None else "r|", bufsize=READ_BYTES,
@@ -109,7 +109,7 @@ def _members(path: Path, packed: Gunzip | None) -> Iterator[tuple[tarfile.TarFil
 
 
 class _Member(tarfile.TarInfo):
-    """One whose header is damaged, or cut, is an error; tarfile would take it for the end of the archive."""
+    """A member whose damaged or truncated header is an error; tarfile would take it for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -124,7 +124,7 @@ def _gunzip(path: Path) -> Gunzip:
 
 
 class _Content:
-    """The bytes of a member; they end where a cut archive ends."""
+    """The bytes of a member; they end where a truncated archive ends."""
 
     def __init__(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self._file: Any = tar.extractfile(member)
@@ -143,20 +143,20 @@ def _may_be_trace(member: tarfile.TarInfo) -> bool:
 
 
 def _target(member: tarfile.TarInfo) -> str:
-    """The name of the member that a link leads to; hard links have it from the top of the archive on."""
+    """Returns the name of the member that a link points to; hard links have it relative to the top of the archive."""
     return member.linkname if member.islnk() else posixpath.normpath(
         posixpath.join(posixpath.dirname(member.name), member.linkname))
 
 
 def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFile]:
-    """Writes members of compressed archives into files of their own: each can then be read without those before it.
+    """Writes members of compressed archives into separate files: each can then be read without those before it.
 
     Args:
         traces: Those that are needed.
         folder: Where the files go.
 
     Returns:
-        A member of a compressed archive -> its file, compressed. What can be read where it lies is not in it.
+        Member of a compressed archive -> its file, compressed. Traces that can be read in place are not included.
     """
     wanted: dict[Path, dict[int, TraceFile]] = defaultdict(dict)
     for trace in traces:
@@ -166,7 +166,7 @@ def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFi
     for path, members in wanted.items():
         for trace, content in _taken(path, members):
             output = folder / f"{len(files)}.json.gz"
-            if _write(content, output) == trace.size:  # else it is cut: its reader counts what is missing
+            if _write(content, output) == trace.size:  # otherwise truncated: its reader counts what is missing
                 files[trace] = replace(trace, path=output, member=None, offset=0, size=None, label=trace.name)
     return files
 
@@ -181,7 +181,7 @@ def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFil
 
 
 def _write(content: Readable, output: Path) -> int:
-    """As it is where it is compressed, else gzipped fast; returns the bytes that were there."""
+    """Writes compressed content unchanged, other content with fast gzip; returns the number of bytes read."""
     first = content.read(READ_BYTES)
     count = len(first)
     is_compressed = first.startswith(MAGIC) or format_of(first) is not None

@@ -1,6 +1,6 @@
-"""Reads a Chrome trace file: scans its events chunk after chunk, and keeps the keys beside them.
+"""Reads a Chrome trace file: scans its events chunk by chunk, and keeps the keys beside them.
 
-Memory is that of a few chunks, however long the file is. Damage is counted and passed over; it raises no exception.
+Memory is that of a few chunks, however long the file is. Damage is counted and skipped; it raises no exception.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from distprof.merge.scan.text_window import TextFeed, TextWindow
 from distprof.merge.scan.top_level_keys import EVENTS, SECOND, TopLevelKeys, end_of_events, ends_keys
 
 MOST_EVENT_BYTES = 64 << 20
-"""A longer event is damage: a bracket that is never closed takes in all that follows."""
+"""A longer event counts as damage: an unclosed bracket would include all that follows."""
 MOST_RECOVERED_BYTES = 1 << 20
-"""Longer damage is passed over as it comes."""
+"""Longer damage is skipped without recovering events from it."""
 SHOWN_KEYS = 4
 
 
 KEYS_BYTES = 1 << 16
-"""Behind the events, in which the end of the trace is looked for."""
+"""Bytes after the events in which the end of the trace is searched."""
 
 
 @dataclass(slots=True)
 class Losses:
-    """What of a file could not be read as it is."""
+    """What could not be read from a file as it is."""
 
     damaged_events: int = 0
-    """Places at which something stood that is no event; reading went on behind it."""
+    """Places at which something else than an event was found; reading continued after it."""
     lost_bytes: int = 0
-    """Bytes in such places, and behind the last whole event of a file that was cut."""
+    """Bytes in such places, and after the last whole event of a truncated file."""
     repaired_events: int = 0
-    """Events that were no strict JSON and were made so: NaN, control characters, integers above 64 bits, half
-    surrogates, bytes that are no UTF-8, quotes within strings, words and hexadecimal numbers, values left out."""
+    """Events that were not strict JSON and were repaired: NaN, control characters, integers above 64 bits, unpaired
+    surrogates, bytes that are not UTF-8, quotes within strings, words and hexadecimal numbers, missing values."""
     is_cut: bool = False
-    """True where the file ends inside of the events."""
+    """True if the file ends inside the events."""
     damaged_keys: tuple[str, ...] = ()
-    """Keys beside the events whose values cannot be read, or not whole."""
+    """Keys beside the events whose values cannot be read, or only in part."""
     lost_key_bytes: int = 0
     """Bytes between such keys that could not be read."""
     has_second: bool = False
-    """True where another trace stands behind the end of this one, which is not read."""
+    """True if another trace, which is not read, follows the end of this one."""
 
 
 @dataclass(slots=True)
@@ -54,11 +54,11 @@ class ChromeFile:
     """One pass over a file."""
 
     name: str
-    """For messages."""
+    """The file's name in messages."""
     chunks: Iterable[bytes]
     scanner: Scanner
     list_key: str = EVENTS
-    """Key of the list that is scanned."""
+    """Key of the list whose elements are scanned."""
     losses: Losses = field(default_factory=Losses)
     _feed: TextFeed = field(init=False)
     _keys: TopLevelKeys = field(init=False)
@@ -70,19 +70,19 @@ class ChromeFile:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Top-level keys except the events; whole only after the last chunk."""
+        """Top-level keys except the events; complete only after the last chunk."""
         return self._keys.values
 
     @property
     def num_bytes(self) -> int:
-        """Text that was read."""
+        """Bytes of text read so far."""
         return self._feed.num_bytes
 
     def scanned(self) -> Iterator[Text]:
-        """Scans chunk after chunk and yields its text while the scanner holds its rows.
+        """Scans chunk by chunk, and yields the text of each chunk while the scanner holds its rows.
 
         Raises:
-            DataError: It is no Chrome trace at all.
+            DataError: It is not a Chrome trace at all.
         """
         source = self._feed
         window, at = TextWindow(self._first_event()), 0
@@ -96,7 +96,7 @@ class ChromeFile:
             if status is Status.FULL:
                 continue
             if status is Status.ENDED:
-                at = window.look_ahead(at - 1, source)  # the bracket, behind which an event may follow
+                at = window.look_ahead(at - 1, source)  # the bracket, after which an event may follow
                 if self._is_end(window, at):
                     further = self._keys.read_after_events(window.cut(at + 1, window.end))
                     self._note_keys()
@@ -135,7 +135,7 @@ class ChromeFile:
         losses.has_second |= keys.has_second
 
     def _strict(self, text: Text, at: int, behind: int) -> Iterator[Text]:
-        """The text that was scanned, as strict JSON in UTF-8; scanned again where it was not."""
+        """Yields the scanned text as strict JSON in UTF-8; if it was not, its repaired events are scanned again."""
         scanner = self.scanner
         odd, num_damaged, lost_bytes = scanner.column("flags"), scanner.num_damaged, scanner.lost_bytes
         odd = odd & (REPAIR | NON_ASCII)
@@ -155,23 +155,26 @@ class ChromeFile:
         yield from self._scanned_again(strict)
 
     def _recovered(self, texts: Sequence[bytes], num_damaged: int, lost_bytes: int) -> list[list[bytes]]:
-        """Events in each text between others, which were counted as damage: they are none where they are all of it.
+        """Recovers events from the text between other events that was counted as damage, and corrects the counts.
 
         Args:
-            texts: What stands there; blanks and commas where nothing is damaged.
-            num_damaged: Places in all of them.
-            lost_bytes: Of these.
+            texts: The text between events; only blanks and commas where nothing is damaged.
+            num_damaged: Places in all of it that were counted as damage.
+            lost_bytes: Bytes that were counted as lost in these places.
+
+        Returns:
+            The recovered events in each text.
         """
         each = [recovered(text) for text in texts]
         num_recovered = sum(len(found) for found, *_ in each)
-        if num_recovered:  # else the scanner has counted
+        if num_recovered:  # otherwise the counts of the scanner are right
             self.losses.repaired_events += num_recovered
             self.losses.damaged_events += sum(places for _, places, _ in each) - num_damaged
             self.losses.lost_bytes += sum(size for *_, size in each) - lost_bytes
         return [list(map(repaired, found)) for found, *_ in each]
 
     def _scanned_again(self, events: Sequence[bytes]) -> Iterator[Text]:
-        """Their text, while the scanner holds its rows; there may be more than it has room for."""
+        """Scans these events, in several scans if they are many, and yields their text while the scanner holds rows."""
         text, at, status = b",".join(events) + b"]", 0, Status.FULL
         while events and status is Status.FULL:
             status, at = self.scanner.scan(text, at, len(text))
@@ -179,13 +182,13 @@ class ChromeFile:
                 yield text
 
     def _is_end(self, window: TextWindow, at: int) -> bool:
-        """False where more events come: for a bracket that damage made, or that reading fell into behind it."""
+        """Returns False if more events follow, because damage produced the bracket or made reading resume before it."""
         follows = window.cut(at + 1, at + AHEAD_BYTES)
         is_last = SECOND.search(window.cut(at + 1, at + KEYS_BYTES)) is not None
         return is_last or ends_keys(follows) or self.scanner.next_event(window.text, at, window.end) is None
 
     def _behind_damage(self, window: TextWindow, at: int, source: TextFeed) -> tuple[int, bytes]:
-        """Where the next event begins behind what is none, or the text ends; and the text up to there, if short."""
+        """Returns where the next event begins after the damage, or the text ends; and the skipped text, if short."""
         self.losses.damaged_events += 1
         at = window.look_ahead(at, source)
         num_bytes = element_bytes(window.cut(at, at + AHEAD_BYTES))
@@ -196,7 +199,7 @@ class ChromeFile:
         while True:
             found = self.scanner.next_event(window.text, at, window.end)
             if found is None and is_short and window.end - at < MOST_RECOVERED_BYTES:
-                has_more, at = window.slide(at, source), 0  # all of what is damaged may show what was meant
+                has_more, at = window.slide(at, source), 0  # all of the damaged text may show what was meant
                 if has_more:
                     continue
             if found is None:
@@ -215,7 +218,7 @@ class ChromeFile:
 
 
 def base_ns_of(metadata: Mapping[str, Any]) -> int:
-    """What is added to every time of a file that has these keys."""
+    """Returns the offset, in ns, that is added to every time of a file with these keys."""
     try:
         number = int(metadata.get("baseTimeNanoseconds") or 0)
     except (TypeError, ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""Reads the text of a trace as chunks of UTF-8, and keeps in mind what could not be read.
+"""Reads the text of a trace as chunks of UTF-8, and remembers what could not be read.
 
-Memory is a few chunks, whatever the file holds.
+Memory is that of a few chunks, whatever the file contains.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )
-"""First bytes -> how the text is encoded; the mark of UTF-32 begins with that of UTF-16."""
+"""First bytes -> encoding of the text; the mark of UTF-16 is a prefix of that of UTF-32."""
 
 LINES = re.compile(rb'\s*+\{(?![^\n]*"traceEvents")[^\n]*?"ph"\s*+:[^\n]*\}[ \t\r]*\n\s*+\{[^\n]*?"ph"\s*+:')
-"""How a file begins that has an event a line and nothing around them."""
+"""Matches the beginning of a file with one event per line and nothing around them."""
 BETWEEN_LINES = re.compile(rb"\}\s*\n\s*\{")
 HEAD_BYTES = 1 << 16
 UNMARKED: dict[tuple[bool, ...], str] = {
     (False, True, True, True): "utf-32-le", (True, True, True, False): "utf-32-be",
     (False, True, False, True): "utf-16-le", (True, False, True, False): "utf-16-be",
 }
-"""Which of the first four bytes are zero -> how a text without a mark is encoded."""
+"""Which of the first four bytes are zero -> encoding of a text without a byte order mark."""
 
 
 class ChunkReader:
-    """Iterates over the text of a trace. What cannot be read raises no exception: `damage` has it afterwards.
+    """Iterates over the text of a trace. Text that cannot be read raises no exception: it is in `damage` afterwards.
 
     Args:
-        trace: Where it lies.
+        trace: Where the trace is.
         chunk_bytes: Length of every chunk but the last.
-        max_bytes: More decompressed bytes than these are not read: a file of 1 MB can hold 1 GB of zeros.
-        source: Opens the bytes of the trace instead of `trace.open`, once: a member of an archive that is being read
-            through. What a damaged gzip member still holds is read by `trace.open` all the same.
+        max_bytes: Decompressed bytes beyond this number are not read: a file of 1 MB can contain 1 GB of zeros.
+        source: Opens the bytes of the trace, once, in place of `trace.open`: for a member of an archive that is being
+            read
+            sequentially. What a damaged gzip member still holds is read by `trace.open` nevertheless.
 
     Raises:
-        DataError: While iterating: it is empty, is no JSON, or cannot be opened.
+        DataError: While iterating: it is empty, is not JSON, or cannot be opened.
     """
 
     def __init__(self, trace: TraceFile, *, chunk_bytes: int = CHUNK_BYTES, max_bytes: int | None = None,
@@ -56,18 +57,19 @@ class ChunkReader:
         self.trace = trace
         self.damage: Damage | None = None
         self.num_bytes = 0
-        """Bytes of text given so far."""
+        """Bytes of text yielded so far."""
         self.encoding: str | None = None
-        """Of a text that is not compressed; None for UTF-8 without a mark. Known with the first chunk."""
+        """Encoding of an uncompressed text; None for UTF-8 without a byte order mark. Known with the first chunk."""
         self.is_compressed = False
         """Known with the first chunk."""
         self.is_made = False
-        """True where the text is made of what another tool exports: nothing comes behind its events. Known likewise."""
+        """True if the text is made from another tool's export: nothing follows its events. Known with the first chunk.
+        """
         self._chunk_bytes = chunk_bytes
         self._max_bytes = max_bytes
         self._source = source
         self._plain: FileIO | None = None
-        """The file, where the text is what lies there."""
+        """The file, if its bytes are the text."""
 
     def __iter__(self) -> Iterator[bytes]:
         with self._readable(), ExitStack() as stack:
@@ -80,10 +82,10 @@ class ChunkReader:
             self._plain = None
 
     def fill(self, room: memoryview) -> int:
-        """Reads what follows the last chunk straight into memory, where that can be done.
+        """Reads what follows the last chunk directly into memory, if possible.
 
         Returns:
-            Bytes that were read; 0 at the end, and where only iterating goes on.
+            Number of bytes read; 0 at the end, and if the text can only be read by iterating.
         """
         if self._plain is None:
             return 0
@@ -105,7 +107,7 @@ class ChunkReader:
                             hint=getattr(error, "hint", "") or "check the path and its permissions") from error
 
     def _pieces(self, stack: ExitStack) -> Iterator[bytes]:
-        """Decompressed bytes."""
+        """Yields decompressed bytes."""
         raw = self._source() if self._source is not None else self.trace.open(stack)
         first = raw.read(READ_BYTES)
         name = format_of(first)
@@ -134,7 +136,7 @@ class ChunkReader:
                                  lost="the rest cannot be read")
 
     def _converted(self, text: Iterator[bytes]) -> Iterator[bytes]:
-        """Makes a trace of what rocprofv3 writes, and of events that are a line each."""
+        """Makes a trace from the output of rocprofv3, or from events with one line each."""
         first = next(text, b"")
         text = chain([first], text)
         if LINES.match(first[:HEAD_BYTES]) is not None:
@@ -146,7 +148,7 @@ class ChunkReader:
         return rocprof.chrome_text(text, self.trace.name)
 
     def _exported(self) -> Iterator[bytes]:
-        """Of a database that is damaged, what comes before."""
+        """Yields the trace made from a database; from a damaged one, what comes before the damage."""
         num_bytes = 0
         try:
             for piece in nsys.chrome_text(self.trace.path):
@@ -165,11 +167,11 @@ class ChunkReader:
         self.damage = file.damage
 
     def _checked(self, text: Iterator[bytes]) -> Iterator[bytes]:
-        """Refuses what does not begin like JSON."""
+        """Refuses text that does not begin like JSON."""
         first = b""
         for piece in text:
             if not first and not piece.strip():
-                yield piece  # flat memory for a file of blanks too
+                yield piece  # keeps memory flat for a file of blanks too
                 continue
             first += piece
             if first.lstrip().startswith((b"{", b"[")):
@@ -201,12 +203,12 @@ class ChunkReader:
 
 
 def _whole(raw: Readable, first: bytes) -> Readable:
-    """A file of which the first bytes were read."""
+    """Returns a file whose first bytes were already read as a whole again."""
     return Pieces(chain([first], iter(lambda: raw.read(READ_BYTES), b"")))
 
 
 def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Takes a byte order mark away; UTF-16 and UTF-32 become UTF-8."""
+    """Removes a byte order mark; converts UTF-16 and UTF-32 to UTF-8."""
     first = b""
     for piece in pieces:  # some are empty, as gzip members may be
         first += piece
@@ -226,11 +228,11 @@ def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _as_list(text: Iterator[bytes]) -> Iterator[bytes]:
-    """Events of a line each as a list."""
+    """Turns events with one line each into a JSON list."""
     held = b"["
     for piece in text:
         whole = BETWEEN_LINES.sub(b"},\n{", held + piece)
-        cut = whole.rfind(b"}")  # what is behind it may go on in the next piece
+        cut = whole.rfind(b"}")  # what follows it may continue in the next piece
         yield whole[:max(cut, 0)]
         held = whole[max(cut, 0):]
     yield held + b"]"
@@ -238,17 +240,17 @@ def _as_list(text: Iterator[bytes]) -> Iterator[bytes]:
 
 def _encoding(first: bytes) -> str | None:
     marked = next((name for mark, name in BYTE_ORDER_MARKS if first.startswith(mark)), None)
-    # JSON begins with two ASCII characters: zeros beside the first one are parts of it
+    # JSON begins with two ASCII characters, so zero bytes beside the first one belong to its encoding
     return marked or UNMARKED.get(tuple(byte == 0 for byte in first[:4]))
 
 
 def _chunked(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in chunks of `size`."""
+    """Yields the same bytes in chunks of `size`."""
     held: list[bytes] = []
     length = 0
     for piece in pieces:
         if not length and len(piece) == size:
-            yield piece  # as most are: no copy
+            yield piece  # the usual case: no copy
             continue
         held.append(piece)
         length += len(piece)

@@ -1,4 +1,4 @@
-"""The merge engine in C: reads and writes events without the interpreter's lock. What it has is in `scan/engine.py`."""
+"""The merge engine in C: reads and writes events without the interpreter's lock, as `scan/engine.py` specifies."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from distprof.compiled.library import INT32, INT64, POINTER, address, library
 from distprof.merge.scan.scanned_columns import LATE, LaidSlices, ScannedColumns, Status, Text, lanes_of, part_of
 
 NO_MEMORY = 4
-"""How a scan ended, beside `Status`."""
+"""How a scan may end besides `Status`: memory was exhausted."""
 NUM_SPANS = 9
-"""Fields whose place in the text is kept; columns.h has their order."""
+"""Number of fields whose places in the text are kept; columns.h has their order."""
 ROOM_PER_ROW = 192
-"""Bytes that a rewritten event may be longer than the original, at most."""
+"""A rewritten event is at most this many bytes longer than the original."""
 
 
 class CompiledInterner:
-    """Equal bytes get equal numbers, counted from 0 in the order in which they first appear."""
+    """Gives equal bytes equal numbers, counted from 0 in the order of first appearance."""
 
     def __init__(self) -> None:
         self.handle: Any = library().interner_new()
@@ -38,7 +38,7 @@ class CompiledInterner:
         return int(library().interner_count(self.handle))
 
     def texts(self, first: int = 0) -> list[bytes]:
-        """Those from number `first` on."""
+        """Returns the texts from number `first` on."""
         count = len(self)
         if first >= count:
             return []
@@ -68,7 +68,7 @@ class _Columns(ctypes.Structure):
 
 
 class CompiledScanner(ScannedColumns):
-    """Reads events of one file; see `Scanner` for what its methods do."""
+    """Reads events of one file; `Scanner` describes its methods."""
 
     def __init__(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15,
                  skims: bool = False) -> None:
@@ -76,7 +76,7 @@ class CompiledScanner(ScannedColumns):
         self.names, self.categories, self.threads = CompiledInterner(), CompiledInterner(), CompiledInterner()
         self.texts, self.ids = CompiledInterner(), CompiledInterner()
         self.spans = np.zeros((max_rows, NUM_SPANS, 2), np.int32)
-        """Place and length of fields in the text; a length of 0 is none."""
+        """Place and length of fields in the text; length 0 means that there is none."""
         self._keys = [key.encode() for key in (*integers, *texts)]
         columns = [*self.integers.values(), *self.interned.values()]
         self._wanted = (_Wanted * max(len(columns), 1))(*(

@@ -1,7 +1,7 @@
-"""Damage in the array of events: where reading goes on behind it, and the events that it was meant to be.
+"""Finds where reading resumes after damage in the array of events, and recovers the events that it was meant to be.
 
-Kineto writes names as they are, with quotes in them (pytorch/kineto issue 1459), and profilers that print events by
-hand leave out quotes and values: `"Datatype": ncclFloat32, "id": 0x26, "rank": ,`. damage.c goes on like this as well.
+Kineto writes names unescaped, with quotes in them (pytorch/kineto issue 1459), and profilers that print events by hand
+leave out quotes and values: `"Datatype": ncclFloat32, "id": 0x26, "rank": ,`. damage.c resumes in the same way.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from distprof.merge.scan.json_values import skip, value_end
 from distprof.merge.scan.scanned_columns import Text
 
 AHEAD_BYTES = 1 << 12
-"""So much text shows what stands behind damage."""
+"""Number of bytes of text that suffices to see what follows damage."""
 _BEGIN = re.compile(rb'\{[ \t\r\n]*+"(ph"[ \t\r\n]*+:)?')
-"""An object, and whether it begins as most writers begin events."""
+"""Matches the start of an object, and whether it begins as most writers begin events."""
 _BRACE = re.compile(rb'("ph"[ \t\r\n]*+:)|"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)|[{}]', re.DOTALL)
 DEEPEST = 64
 MOST_BYTES = 1 << 16
-"""Of a string: a longer one lost its end."""
+"""Limit on the length of a string: a longer one has lost its end."""
 _BLANK = rb"[ \t\r\n]*+"
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 _NEXT = re.compile(rb"\}" + _BLANK + rb",?" + _BLANK + rb'(?=\{' + _BLANK + rb'")')
-"""Behind it an object follows another one."""
+"""Matches the end of an object that is followed by another one."""
 _QUOTED = re.compile(rb"(" + _STRING + rb")" + _BLANK + rb":" + _BLANK, re.DOTALL)
 _BARE = re.compile(rb"([A-Za-z_][\w.]*+)" + _BLANK + rb":" + _BLANK)
 BLANKS = b" \t\r\n"
@@ -33,16 +33,16 @@ _NOTHING = re.compile(rb"(?=[,}])")
 _ENDS_BEFORE = {
     key: re.compile(rb'"(?=' + _BLANK + rb"(?:\}|," + _BLANK + rb"(?:\}|" + key.pattern + rb")))", re.DOTALL)
     for key in (_QUOTED, _BARE)}
-"""How keys of an object are written -> where a string ends in it."""
+"""How the keys of an object are written -> where a string in it ends."""
 _ENDS_IN_ARRAY = re.compile(rb'"(?=' + _BLANK + rb"[,\]])")
 _STRUCTURE = re.compile(rb'"' + _BLANK + rb':|[{,]' + _BLANK + rb'"ph"')
-"""What no string holds, unless damage swallowed the end of one event and the beginning of another."""
+"""Matches what no string contains unless damage swallowed the end of one event and the beginning of another."""
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _VALUES = frozenset((b"true", b"false", b"null"))
 
 
 def behind_damage(text: bytes, at: int) -> int | None:
-    """Where reading goes on behind the damage at `at`; None where the text does not show it."""
+    """Returns where reading resumes after the damage at `at`; None if the text does not show it."""
     if len(text) - at < AHEAD_BYTES:
         return None
     num_bytes = element_bytes(text[at:at + AHEAD_BYTES])
@@ -53,9 +53,9 @@ def behind_damage(text: bytes, at: int) -> int | None:
 
 
 def next_event(text: Text, at: int, end: int) -> int | None:
-    """Where an event seems to begin behind the damage at `at`.
+    """Returns where an event seems to begin after the damage at `at`.
 
-    Such a one begins with its phase and is not the value of a key; or it stands behind another one and a comma, and has
+    Such an event begins with its phase and is not the value of a key; or it follows another object and a comma, and has
     a phase.
     """
     for found in _BEGIN.finditer(text, at + 1, end):
@@ -76,7 +76,7 @@ def next_event(text: Text, at: int, end: int) -> int | None:
 
 
 def _last_of(text: Text, at: int, end: int) -> int | None:
-    """The last place from `at` on and before `end` that is not blank; None where there is none."""
+    """Returns the last place from `at` on and before `end` that is not blank; None if there is none."""
     while end > at:
         end -= 1
         if text[end] not in b" \t\r\n":
@@ -85,7 +85,7 @@ def _last_of(text: Text, at: int, end: int) -> int | None:
 
 
 def _has_phase(text: bytes) -> bool:
-    """Whether the object that the text begins with is an event, and not a part of one."""
+    """Returns whether the object at the beginning of the text is an event, not a part of one."""
     depth = 0
     for found in _BRACE.finditer(text):
         if found[1] and depth == 1:
@@ -97,7 +97,7 @@ def _has_phase(text: bytes) -> bool:
 
 
 def element_bytes(text: bytes) -> int:
-    """Bytes of a whole value that is no object, at the beginning of the text, with the blanks behind it; else 0."""
+    """Returns the length of a whole value other than an object that begins the text, with following blanks; or 0."""
     try:
         if text[0] == ord("{"):
             return 0
@@ -108,13 +108,14 @@ def element_bytes(text: bytes) -> int:
 
 
 def recovered(text: bytes) -> tuple[list[bytes], int, int]:
-    """The events that damaged text was meant to be.
+    """Recovers the events that damaged text was meant to be.
 
     Args:
-        text: What stands between two events that can be read.
+        text: The text between two readable events.
 
     Returns:
-        Objects that have a phase, their numbers as they were; at how many places something else stands, and its bytes.
+        Objects that have a phase, with their numbers unchanged; the number of places with something else, and its
+        bytes.
     """
     found, reader, places, lost_bytes = list[bytes](), _Reader(text), 0, 0
     while not reader.is_at_end():
@@ -133,23 +134,23 @@ def recovered(text: bytes) -> tuple[list[bytes], int, int]:
 
 
 class _Reader:
-    """Reads one value after the other from `at` on; ValueError or IndexError where even structure does not help."""
+    """Reads one value after another from `at` on; raises ValueError or IndexError if the structure does not help."""
 
     def __init__(self, text: bytes) -> None:
         self._text, self.at = text, 0
 
     def is_at_end(self) -> bool:
-        """Whether nothing but blanks and commas is left."""
+        """Returns whether only blanks and commas are left."""
         self._skip(BLANKS + b",")
         return self.at == len(self._text)
 
     def is_between(self) -> bool:
-        """Whether the text ends here, or a comma or another object follows: else more belongs to what was read."""
+        """Returns whether the text ends, or a comma or another object follows; else what was read is incomplete."""
         self._skip(BLANKS)
         return self._text[self.at:self.at + 1] in (b"", b",", b"{")
 
     def fields(self, depth: int) -> dict[bytes, bytes]:
-        """Those of the object that begins here: text of a key -> text of its value. All keys have quotes, or none."""
+        """Reads the object that begins here: text of a key -> text of its value. All keys have quotes, or none has."""
         self._expect(b"{", depth)
         found: dict[bytes, bytes] = {}
         self._skip(BLANKS)
@@ -191,7 +192,7 @@ class _Reader:
         raise ValueError("no value")
 
     def _string(self, end: re.Pattern[bytes]) -> bytes:
-        """Up to the first quote behind which the structure goes on; quotes before it belong to the text."""
+        """Reads a string up to the first quote after which the structure continues; earlier ones belong to the text."""
         first, most = self.at + 1, self.at + 1 + MOST_BYTES
         closing = end.search(self._text, first, most)
         while closing is not None and self._is_escaped(closing.start()):
@@ -213,13 +214,13 @@ class _Reader:
         self.at += 1
 
     def _expect_comma(self, bracket: bytes) -> None:
-        """A value is followed by a comma, or by the end of what it is in."""
+        """Requires a comma, or the end of the enclosing object or list, after a value."""
         self._skip(BLANKS)
         if self._text[self.at:self.at + 1] not in (b",", bracket):
             raise ValueError("no comma")
 
     def _ends(self, bracket: bytes) -> bool:
-        """Whether the bracket is next, behind blanks and commas, and has been read."""
+        """Returns whether the bracket comes next, after blanks and commas; if so, consumes it."""
         self._skip(BLANKS + b",")
         if self._text[self.at] != bracket[0]:
             return False

@@ -1,6 +1,6 @@
-"""Files by how they begin: those of zstd, bzip2 and xz are decompressed, those that are no JSON have a name.
+"""Recognises files by their first bytes: decompresses zstd, bzip2 and xz, and names files that are not JSON.
 
-gzip, in which most traces come, has a room of its own (`gunzip.py`).
+gzip, which most traces are compressed with, is in `gunzip.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from distprof.merge.scan.gunzip import READ_BYTES, STEP_BYTES, Damage, Readable
 
 STARTS = {"zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
-"""How files of each format begin."""
+"""Format -> first bytes of its files."""
 ERRORS = (OSError, EOFError, lzma.LZMAError)
 SNIFFED_BYTES = 1 << 12
-"""So much of a file shows what it is."""
+"""Number of bytes that suffices to recognise a file."""
 FOREIGN = (
     (b"<!doctype", "an HTML page", "was it saved from a login page? download the file itself"),
     (b"<html", "an HTML page", "was it saved from a login page? download the file itself"),
@@ -31,20 +31,20 @@ FOREIGN = (
       for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
     (b"\n", "binary data, perhaps a Perfetto protobuf trace", "only Chrome traces (JSON) can be merged"),
 )
-"""First bytes in small letters -> what begins so, and a hint."""
+"""First bytes in lower case, the kind of file that begins so, and a hint."""
 
 
 def format_of(first: bytes) -> str | None:
-    """`zstd`, `bzip2` or `xz`, by the first bytes of a file; None where it is none of them."""
+    """Returns `zstd`, `bzip2` or `xz` according to the first bytes of a file; None if it is none of them."""
     return next((name for name, start in STARTS.items() if first.startswith(start)), None)
 
 
 class Decompressed:
-    """Decompressed pieces of at most `STEP_BYTES`; `damage` is known once all of them have been taken.
+    """Yields decompressed pieces of at most `STEP_BYTES`; `damage` is set once all of them have been taken.
 
     Args:
         raw: The compressed bytes, from the start.
-        name: Their format, as `format_of` says.
+        name: Their format, as returned by `format_of`.
     """
 
     def __init__(self, raw: Readable, name: str) -> None:
@@ -63,12 +63,12 @@ class Decompressed:
 
 
 class _Counted(io.RawIOBase):
-    """A file for libraries that take no less; nothing is put back."""
+    """A file object for libraries that require one; counts the bytes read, and cannot seek."""
 
     def __init__(self, raw: Readable) -> None:
         self._from = raw
         self.num_bytes = 0
-        """That were read."""
+        """Bytes read so far."""
 
     def readable(self) -> bool:
         return True
@@ -95,7 +95,7 @@ OPENED: dict[str, Callable[[io.RawIOBase], Any]] = {
 
 
 def looks_like(first: bytes) -> tuple[str, str | None]:
-    """What a file that begins with `first` is, and a hint; for what is no JSON."""
+    """Returns what a file is that begins with `first` and is not JSON, and a hint."""
     for prefix, what, hint in FOREIGN:
         if first[:SNIFFED_BYTES].lower().lstrip(b"" if prefix == b"\n" else b" \t\r\n").startswith(prefix):
             return what, hint

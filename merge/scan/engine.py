@@ -1,6 +1,6 @@
-"""The engine that reads and rewrites Chrome events: compiled from C where that was possible, else plain Python.
+"""The engine that reads and rewrites Chrome events: compiled from C where that was possible, otherwise plain Python.
 
-Both give the same events and the same columns. DISTPROF_PLAIN_ENGINE=1 takes the plain one.
+Both give the same events and the same columns. DISTPROF_PLAIN_ENGINE=1 selects the plain one.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from distprof.arrays import Array, Integers
 
 PLAIN = "DISTPROF_PLAIN_ENGINE"
-"""Environment variable."""
+"""Environment variable that selects the plain engine."""
 
 
 class Interner(Protocol):
-    """Gives numbers to texts, counted from 0 in the order in which they first appear; equal texts get equal numbers."""
+    """Gives texts numbers, counted from 0 in the order of first appearance; equal texts get equal numbers."""
 
     def __len__(self) -> int: ...
 
     def texts(self, first: int = 0) -> list[bytes]:
-        """Those from number `first` on."""
+        """Returns the texts from number `first` on."""
 
 
 class Scanner(Protocol):
-    """Reads events of one file, part after part of its text. Its columns are those of the last scan."""
+    """Reads events of one file, part by part of its text. Its columns are those of the last scan."""
 
     num_rows: int
     max_rows: int
-    """Room for events of one scan."""
+    """Maximum number of events per scan."""
     recovers: bool
-    """True to go on behind damage within a scan, where the text shows what follows; False at first."""
+    """Whether a scan continues after damage if the text shows what follows; False initially."""
     num_damaged: int
-    """Places of damage that the last scan passed over."""
+    """Number of damaged places that the last scan skipped."""
     lost_bytes: int
     """Bytes in these places."""
     arrays: dict[str, Any]
-    """The columns of `ARRAYS`, with room for `max_rows`."""
+    """The columns of `ARRAYS`, each with room for `max_rows`."""
     integers: dict[str, Any]
-    """Columns of integers out of `args`, likewise."""
+    """Key in `args` -> column of integers, with room for `max_rows`."""
     interned: dict[str, Any]
-    """Columns of texts out of `args`, as numbers of `texts`."""
+    """Key in `args` -> column of texts, as their numbers in `texts`."""
 
     @property
     def names(self) -> Interner:
-        """Names of events: what stands between the quotes, or the literal where there are none; so all texts."""
+        """Names of events: the bytes between the quotes, or the literal if there are none; as in all texts."""
 
     @property
     def categories(self) -> Interner:
@@ -67,55 +67,57 @@ class Scanner(Protocol):
         """Texts of `args`."""
 
     def column(self, name: str) -> Any:
-        """The rows of one of `ARRAYS`, a view that is valid until the next scan."""
+        """Returns the rows of one of `ARRAYS`, a view that is valid until the next scan."""
 
     def scan(self, text: Text, at: int, end: int) -> tuple[Status, int]:
-        """Reads events of the array that stands in `text`, from byte `at` on; returns how it ended and where to go on.
+        """Reads events of the array in `text` from byte `at` on; returns how it ended and where to continue.
 
         Raises:
             ValueError: There is no such part of the text, or it is 2 GB or more.
         """
 
     def next_event(self, text: Text, at: int, end: int) -> int | None:
-        """Where an event seems to begin behind the damage at `at`; None where none does before `end`.
+        """Returns where an event seems to begin after the damage at `at`; None if none does before `end`.
 
         Raises:
             ValueError: There is no such part of the text, or it is 2 GB or more.
         """
 
     def links(self, text: Text) -> Any:
-        """int64 a row: a number for what links it with others, an arrow's id or a slice's `bind_id`, else `NONE`.
+        """Returns per row (int64) a number for what links it to others, an arrow's id or a slice's `bind_id`, else
+        `NONE`.
 
-        Ids that are small numbers keep their value; all others of the file are counted.
+        Ids that are small numbers keep their value; all others in the file are numbered.
         """
 
     def rewrite(self, text: Text, *, keep: Array, pid: Integers, tid: Integers, ts_ns: Integers, dur_ns: Integers,
                 links: Integers, first_id: int) -> memoryview:
-        """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
+        """Returns the events of the last scan with new numbers, joined by a comma and a newline; valid until the next
+        call.
 
         Args:
-            text: What was scanned.
-            keep: uint8 a row; 0 leaves it out, `NO_ARROW` takes its arrow away.
-            pid: int64 a row.
-            tid: int64 a row.
-            ts_ns: int64 a row, `NONE` leaves it as it is.
-            dur_ns: int64 a row, likewise.
-            links: int64 a row, an id instead of the one it has; `NONE` gives that a new number.
+            text: The text that was scanned.
+            keep: uint8 per row; 0 drops the row, `NO_ARROW` removes its arrow.
+            pid: int64 per row.
+            tid: int64 per row.
+            ts_ns: int64 per row, `NONE` leaves the time unchanged.
+            dur_ns: int64 per row, `NONE` leaves the duration unchanged.
+            links: int64 per row, an id in place of the event's own; `NONE` gives its own id a new number.
             first_id: Added to every id.
         """
 
 
 class Lanes(Protocol):
-    """Gives lanes to slices: none of a lane overlaps another there in part."""
+    """Assigns slices to lanes, in which no slice partly overlaps another."""
 
     def add(self, row: npt.ArrayLike, thread: npt.ArrayLike, start: npt.ArrayLike,
             duration: npt.ArrayLike) -> LaidSlices:
-        """Takes in the next part of all slices; they come by thread, start, and longest first.
+        """Takes the next part of all slices, which must be sorted by thread, start, and longest first.
 
         Args:
-            row: A number by which later parts can tell about it, int64.
-            thread: int32, never one that came before another.
-            start: In ns; rows that ask for a slice come behind all that start by then.
+            row: A number by which later parts can refer to the row, int64.
+            thread: int32, ascending.
+            start: In ns; a row that asks for a slice comes after all slices that have started by then.
             duration: In ns; `AROUND` or `FOLLOWING` for rows that ask for the lane of a slice.
 
         Raises:
@@ -124,27 +126,29 @@ class Lanes(Protocol):
 
 
 class Engine(Protocol):
-    """What the modules `compiled` and `plain` have."""
+    """The interface of the modules `compiled` and `plain`."""
 
     def new_scanner(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15,
                     skims: bool = False) -> Scanner:
-        """A scanner that has read nothing yet.
+        """Returns a scanner that has read nothing yet.
 
         Args:
             integers: Keys of `args` that become columns of integers.
             texts: Keys of `args` that become columns of interned texts.
-            max_rows: Room for events of one scan.
-            skims: Allows to pass over `args` that hold no object and end with a brace on a line of its own, without a
-                look inside: twice as fast, and damage in there goes unseen. Only where nothing of `args` is asked for.
+            max_rows: Maximum number of events per scan.
+            skims: Allows skipping, unread, `args` that contain no object and end with a brace on a line of its own:
+                twice as
+                fast, but damage in them goes unnoticed. Only for callers that need nothing from `args`.
         """
 
     def new_lanes(self, *, tolerance: int, max_lanes: int) -> Lanes:
-        """Lanes that hold no slice yet.
+        """Returns lanes that hold no slice yet.
 
         Args:
-            tolerance: So much, in ns, may be cut of a slice's end or of those it sticks out of, whichever is less;
-                else it goes to a lane of its own.
-            max_lanes: Lanes of a thread, the thread itself included.
+            tolerance: In ns: if a slice sticks out of others, its end or theirs, whichever is less, may be cut by this
+                much;
+                otherwise it goes to a lane of its own.
+            max_lanes: Number of lanes per thread, including the thread itself.
 
         Raises:
             ValueError: They leave no lane.
@@ -152,12 +156,12 @@ class Engine(Protocol):
 
 
 def is_compiled() -> bool:
-    """True where the compiled engine is in use."""
+    """Returns whether the compiled engine is in use."""
     return PLAIN not in os.environ and is_built()
 
 
 def described() -> str:
-    """The engine in use, for a person, with a hint where it is the slow one."""
+    """Describes the engine in use, with a hint if it is the slow one."""
     if is_compiled():
         return f"merge engine: compiled ({how_built()})"
     slow = "merge engine: plain Python, many times slower"

@@ -1,4 +1,4 @@
-"""Decompresses gzip files, damaged ones too: every byte that can be had, and what is wrong with the file."""
+"""Decompresses gzip files, also damaged ones: every byte that can be recovered, and what is wrong with the file."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from isal import igzip_lib
 
 MAGIC = b"\x1f\x8b"
 READ_BYTES = 1 << 16
-"""Compressed bytes read at a time; pieces of that size stay in the caches until they are copied."""
+"""Compressed bytes read at a time; pieces of this size stay in the CPU caches until they are copied."""
 STEP_BYTES = 1 << 18
-"""Decompressed bytes made at a time, at most."""
+"""Maximum number of bytes decompressed at a time."""
 CHECKS = {"incorrect data check": "fails its checksum", "incorrect length check": "fails its length check"}
-"""What zlib reports of a member that it could decompress -> what a user reads."""
+"""What zlib reports about a member that it could decompress -> what a user reads."""
 
 
 class Readable(Protocol):
-    """What is read from: an open file, a part of one, a member of an archive."""
+    """A source of bytes: an open file, a part of one, a member of an archive."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Returns at most `size` bytes; none at the end."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Why a file gives less than it should. As text it follows the name of the file."""
+    """Why a file yields less than it should. As text it follows the name of the file."""
 
     reason: str
-    """`is cut`, `fails its checksum`."""
+    """Like `is cut`, `fails its checksum`."""
     at_byte: int
-    """Where reading ended, in bytes of the file as it lies there (compressed, where it is)."""
+    """Where reading ended, in bytes of the stored file, which may be compressed."""
     lost: str
-    """What is not there, in words."""
+    """What is missing, in words."""
 
     def __str__(self) -> str:
         return f"{self.reason} at byte {self.at_byte}: {self.lost}"
 
 
 class _CompressedBytes:
-    """Compressed bytes with a place to put some back, and their count."""
+    """Compressed bytes that can be put back, and their count."""
 
     def __init__(self, raw: Readable) -> None:
         self._raw = raw
         self._back = b""
         self.offset = 0
-        """Bytes given out and not put back."""
+        """Bytes read and not put back."""
 
     def read(self) -> bytes:
         data, self._back = self._back or self._raw.read(READ_BYTES), b""
@@ -67,14 +67,14 @@ class _CompressedBytes:
 
 
 class Gunzip:
-    """Decompressed pieces of at most `STEP_BYTES`; `damage` is known once all of them have been taken.
+    """Yields decompressed pieces of at most `STEP_BYTES`; `damage` is set once all of them have been taken.
 
-    isal decompresses. It drops what it holds when it meets an error, so a damaged member is read once more with zlib,
-    which can be asked for single bytes: nothing before the damage is lost.
+    isal decompresses. It drops its buffered output on an error, so a damaged member is read again with zlib, which can
+    decompress single bytes: nothing before the damage is lost.
 
     Args:
         source: Opens the compressed file, at its start; what has to be closed goes on the stack.
-        size: Its length in bytes, None where it is unknown.
+        size: Its length in bytes, None if unknown.
     """
 
     def __init__(self, source: Callable[[ExitStack], Readable], *, size: int | None = None) -> None:
@@ -84,7 +84,7 @@ class Gunzip:
 
     @property
     def damage(self) -> Damage | None:
-        """What is wrong with the file; None where nothing is."""
+        """What is wrong with the file; None if nothing is."""
         return self._found[-1] if self._found else None
 
     def __iter__(self) -> Iterator[bytes]:
@@ -99,7 +99,7 @@ class Gunzip:
                     yield from self._rest_of_member(start, given)
 
     def _begins_member(self, feed: _CompressedBytes) -> bool:
-        """Goes past zeros, which tapes and block devices leave after a file."""
+        """Skips zeros, which tapes and block devices leave after a file; returns whether a member begins."""
         first = feed.offset == 0
         while data := feed.read():
             rest = data.lstrip(b"\0")
@@ -129,7 +129,7 @@ class Gunzip:
         feed.put_back(decompressor.unused_data)
 
     def _rest_of_member(self, start: int, given: int) -> Iterator[bytes]:
-        """What the member at `start` holds after its first `given` decompressed bytes."""
+        """Yields what the member at `start` contains after its first `given` decompressed bytes."""
         with ExitStack() as stack:
             feed = _CompressedBytes(self._source(stack))
             feed.skip(start)
@@ -139,12 +139,12 @@ class Gunzip:
                 given = max(given - len(piece), 0)
 
     def _careful(self, feed: _CompressedBytes) -> Iterator[bytes]:
-        """Where zlib raises it is asked again for less, in the end for one byte out of one byte."""
+        """Decompresses with zlib; when it raises, retries with ever smaller limits, finally one byte from one byte."""
         decompressor, data, step, take = zlib.decompressobj(wbits=31), b"", STEP_BYTES, READ_BYTES
         while not decompressor.eof:
             data = data or feed.read()
             if not data:
-                return  # cut: the damage is known
+                return  # truncated: the damage is already noted
             before = decompressor.copy()
             try:
                 piece = decompressor.decompress(data[:take], step)

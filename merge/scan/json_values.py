@@ -1,4 +1,4 @@
-"""JSON values in the text of a trace: where one ends, and what it stands for, also where it is no strict JSON."""
+"""Finds where a JSON value in the text of a trace ends, and decodes values, even if they are not strict JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR = re.compile(rb'[^\x00- "{}\[\],:]++')
 TURNS = 1000
 _TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,%d}' % TURNS, re.DOTALL)
-"""Text without brackets, except in strings; a part of it, for `bracket_at`."""
+"""Matches text without brackets, except in strings; only a part of it at a time, for `bracket_at`."""
 _MEMBER = re.compile(rb'"(\w{1,64})"[ \t\r\n]*+:[ \t\r\n]*+("[^"\\]*+"|-?[0-9]{1,18}(?![0-9.eE]))')
 ROOM = 100
-"""Levels by which a value may still be nested deeper: where it is written later, it stands within other objects."""
+"""Levels by which a value must be nestable further, because it is later written inside other objects."""
 
 
 def skip(text: bytes, at: int, what: bytes = BLANK) -> int:
-    """The next place that holds another byte.
+    """Returns the next place that holds another byte.
 
     Raises:
         IndexError: There is none.
@@ -34,11 +34,11 @@ def skip(text: bytes, at: int, what: bytes = BLANK) -> int:
 
 
 def value_end(text: bytes, at: int) -> int:
-    """The place behind the value that begins at `at`, by its brackets and quotes alone.
+    """Returns the place after the value that begins at `at`, judging only by its brackets and quotes.
 
     Raises:
-        IndexError: The text ends inside of the value, or could.
-        ValueError: No value begins there, or its brackets do not fit together.
+        IndexError: The text ends inside the value, or might.
+        ValueError: No value begins there, or its brackets do not match.
     """
     first = text[at:at + 1]
     if first in _CLOSING:
@@ -58,7 +58,7 @@ def _brackets_end(text: bytes, at: int) -> int:
         bracket = text[at:at + 1]
         if bracket in _CLOSING:
             closing.append(_CLOSING[bracket])
-        elif bracket in (b"", b'"'):  # a quote that is not closed
+        elif bracket in (b"", b'"'):  # an unclosed quote
             raise IndexError
         elif bracket != closing.pop():
             raise ValueError
@@ -68,10 +68,10 @@ def _brackets_end(text: bytes, at: int) -> int:
 
 
 def bracket_at(text: bytes, at: int, to_bracket: re.Pattern[bytes]) -> int:
-    """Where text ends that a pattern matches in parts of at most `TURNS` turns.
+    """Returns where the text ends that a pattern matches in parts of at most `TURNS` repetitions.
 
-    A pattern `(...)*+` would do without parts, but in Python 3.11.2, which is Debian 12's, it ends elsewhere when a
-    turn fails within a string. `(...)*` remembers each turn, 60 bytes for a byte of text.
+    A pattern `(...)*+` would need no parts, but in Python 3.11.2, which Debian 12 has, it ends elsewhere when a
+    repetition fails within a string. `(...)*` remembers each repetition, at 60 bytes per byte of text.
     """
     while True:
         begin, at = at, to_bracket.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
@@ -80,7 +80,7 @@ def bracket_at(text: bytes, at: int, to_bracket: re.Pattern[bytes]) -> int:
 
 
 def key_at(text: bytes, at: int) -> tuple[bytes, int]:
-    """The key at a place, with its quotes, and where its value begins.
+    """Returns the key at a place, with its quotes, and where its value begins.
 
     Raises:
         IndexError: The text ends before.
@@ -96,10 +96,10 @@ def key_at(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 def value_of(text: bytes) -> Any:
-    """What a value stands for, or the nearest there is where it holds NaN, huge numbers or bytes that are no UTF-8.
+    """Decodes a value, or the nearest valid one if it contains NaN, huge numbers or bytes that are not UTF-8.
 
     Raises:
-        ValueError: It is no JSON, or nested so deep that it could not be written again.
+        ValueError: It is not JSON, or nested so deeply that it could not be written again.
     """
     deep = b"[" * ROOM + text + b"]" * ROOM
     try:
@@ -121,7 +121,7 @@ def _inside(value: Any) -> Any:
 
 
 def object_of(text: bytes) -> dict[str, bytes] | None:
-    """The members of an object as they are written; None where it is no strict JSON."""
+    """Returns the members of an object as they are written; None if it is not strict JSON."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -130,7 +130,7 @@ def object_of(text: bytes) -> dict[str, bytes] | None:
 
 
 def short_members(text: bytes) -> dict[str, Any]:
-    """Integers and strings of a damaged object or of those within it, by key; of equal keys the first one."""
+    """Returns integers and strings in a damaged object, at any depth, by key; of equal keys the first one."""
     found: dict[str, Any] = {}
     for member in _MEMBER.finditer(text):
         try:
@@ -141,7 +141,7 @@ def short_members(text: bytes) -> dict[str, Any]:
 
 
 def string_of(text: bytes) -> str:
-    """What a string stands for that is these bytes in a file, without quotation marks. Half a character is U+FFFD."""
+    """Decodes the bytes of a JSON string without its quotation marks. An unpaired surrogate becomes U+FFFD."""
     if b"\\" in text:
         try:
             found = json.loads(b'"%s"' % text)

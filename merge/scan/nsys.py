@@ -1,7 +1,7 @@
-"""Reads the SQLite export of a report of Nsight Systems as text of a Chrome trace, with Kineto's categories and keys.
+"""Reads the SQLite export of an Nsight Systems report as text of a Chrome trace, with Kineto's categories and keys.
 
-Tables and columns: "SQLite Schema Reference" in the documentation of Nsight Systems. Tables without rows are not in an
-export, and older versions lack columns.
+Tables and columns: "SQLite Schema Reference" in the documentation of Nsight Systems. An export omits tables without
+rows, and older versions lack columns.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ KERNELS, GRAPHS, COPIES, FILLS, CALLS, NVTX = (
 ON_DEVICE = (KERNELS, GRAPHS, COPIES, FILLS)
 OF_NSYS = frozenset((*ON_DEVICE, CALLS, NVTX))
 MOST_CALLS, BOTH = 1 << 26, 3
-"""Larger correlation ids have no arrows; the byte of one that is of a call and of something on a device."""
+"""Larger correlation ids get no arrows; the value of an id that belongs to both a call and something on a device."""
 TEXTS = ("value", "name", "text", "label")
-"""Columns of texts; all others are of integers."""
+"""Columns of texts; all others contain integers."""
 COPY_KINDS = dict(enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
                             "HtoD (unified memory)", "DtoH (unified memory)", "DtoD (unified memory)"), 1))
 
 
 def may_be_export(path: Path) -> bool:
-    """False for the database of another program, and for what is none; True for one that is damaged."""
+    """Returns False for a database of another program and for other files; True also for a damaged database."""
     tables = _tables_at(path)
     return tables is None or not OF_NSYS.isdisjoint(tables)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """True for a database that rocprofv3 wrote."""
+    """Returns whether a database was written by rocprofv3."""
     return any(name.startswith("rocpd_") for name in _tables_at(path) or ())
 
 
 def _tables_at(path: Path) -> Collection[str] | None:
-    """Of a database; none of what is no database, and None of one that is damaged."""
+    """Returns the tables of a database; empty for a file that is no database, None for a damaged one."""
     import sqlite3
 
     try:
@@ -65,20 +65,20 @@ def _tables_at(path: Path) -> Collection[str] | None:
                 return ()
         with closing(_opened(path)) as base:
             return _tables(base)
-    except OSError:  # who reads it says so
+    except OSError:  # reading it reports the error
         return ()
     except sqlite3.Error:
         return None
 
 
 def chrome_text(path: Path) -> Iterator[bytes]:
-    """The text of a Chrome trace, in pieces.
+    """Yields the text of a Chrome trace, in pieces.
 
-    If several processes have used devices, their numbers say which rank they are: `[rank 1] 2848`, in the order of
+    If several processes used devices, their numbers are prefixed with a rank, like `[rank 1] 2848`, in the order of
     their devices.
 
     Raises:
-        DataError: It is damaged, or no export of Nsight Systems.
+        DataError: It is damaged, or not an export of Nsight Systems.
     """
     import sqlite3
 
@@ -118,9 +118,8 @@ class _Export:
         self._num_ranges = 0
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table; None for columns that it lacks, and for values that are of another type than the schema has;
-        none of a table that is not there.
-        """
+        """Yields rows of a table, with None for columns that it lacks and for values whose type differs from the
+        schema; nothing if the table does not exist."""
         known = self._columns.get(table)
         if known is None:
             return iter(())
@@ -133,13 +132,13 @@ class _Export:
         return ((row[0], row[1] or "") for row in self._rows(table, key, value) if row[0] is not None)
 
     def _ranks(self) -> dict[int, str]:
-        """The prefix of the numbers of each process, where several have used devices."""
+        """Returns the prefix for the numbers of each process, if several have used devices."""
         used: dict[int, dict[int, int]] = {}
         for process, device, ns in self._places():
             if process is not None:
                 of_process = used.setdefault(process, {})
                 of_process[device] = of_process.get(device, 0) + ns
-        # each process may call its only device 0
+        # each process may number its only device 0
         gpus = {(pid, number): gpu for gpu, number, pid in self._rows(
             "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid") if gpu is not None}
         most = {process: max(devices, key=lambda device: (devices[device], -device))
@@ -149,7 +148,7 @@ class _Export:
         return {_pid(process): f"[rank {rank}] " for rank, process in enumerate(order)} if len(order) > 1 else {}
 
     def _places(self) -> Iterator[tuple[int | None, int, int]]:
-        """Each process with each device that it has used, and for how many ns."""
+        """Yields each process with each device that it used, and for how many ns."""
         for table in ON_DEVICE:
             if "deviceId" in self._columns.get(table, ()):
                 owner = "globalPid" if "globalPid" in self._columns[table] else "NULL"
@@ -159,7 +158,7 @@ class _Export:
                         yield process if isinstance(process, int) else None, device, int(ns or 0)
 
     def _correlated(self) -> dict[int, bytearray]:
-        """By process, which calls have started something on a device: a byte for each correlation id."""
+        """Returns, per process, which calls started something on a device: one byte per correlation id."""
         found: dict[int, bytearray] = {}
         sides = [(1, [(CALLS, "globalTid")]), (2, [(table, "globalPid") for table in ON_DEVICE])]
         for bit, tables in sides:
@@ -200,7 +199,7 @@ class _Export:
             yield from self._nvtx(*row)
 
     def _names(self) -> Iterator[Event]:
-        """Of processes and threads."""
+        """Yields the names of processes and threads."""
         devices = dict[Pid, int]()
         for process, device, _ in self._places():
             devices[self._process(process, device)] = device
@@ -217,7 +216,7 @@ class _Export:
             yield meta(self._process(thread), "thread_name", {"name": self._strings.get(name, "")}, _tid(thread))
 
     def _process(self, number: int | None, device: int | None = None) -> Pid:
-        """A process, or its device, as the trace has them."""
+        """Returns the number in the trace of a process, or of its device."""
         pid = 0 if number is None else _pid(number)
         shown = pid if device is None else f"GPU {device}"
         prefix = self._prefixes.get(pid, "")
@@ -273,7 +272,7 @@ class _Export:
 
     def _nvtx(self, kind: int, start: int, end: int | None, thread: int | None, text: str | None,
               text_id: int | None, number: int | None) -> Iterator[Event]:
-        """Ranges of a thread are slices, ranges of a process asynchronous ones, marks instants."""
+        """Yields ranges of a thread as slices, ranges of a process as asynchronous events, and marks as instants."""
         if kind not in (MARK, PUSH_POP, START_END) or thread is None or start is None:
             return
         name = text if text is not None else self._strings.get(text_id, "")  # type: ignore[arg-type]
@@ -292,7 +291,7 @@ class _Export:
 
 
 def _pid(number: int) -> int:
-    """Of a process or thread as the export numbers it."""
+    """Returns the process id in the export's number of a process or thread."""
     return number >> 24 & 0xFFFFFF
 
 

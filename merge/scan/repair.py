@@ -1,6 +1,6 @@
-"""Repairs events: makes strict JSON, the nearest there is, of one that is none, and microseconds of nanoseconds.
+"""Repairs events: turns invalid JSON into the nearest strict JSON, and nanoseconds into microseconds.
 
-Of what a device did it finds the times that cannot be.
+It also finds impossible times of what ran on a device.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ _WORDS = frozenset((b"true", b"false", b"null"))
 _HEX = rb"[0-9a-fA-F]"
 _ODD = re.compile(
     rb"\\u([dD][89abAB]" + _HEX + rb"{2})\\u([dD][c-fC-F]" + _HEX + rb"{2})"  # a pair of surrogates
-    rb"|(\\u[dD][89a-fA-F]" + _HEX + rb"{2})"                                 # half a pair
-    rb'|(\\["\\/bfnrt]|\\u' + _HEX + rb"{4})"                                 # nothing odd
+    rb"|(\\u[dD][89a-fA-F]" + _HEX + rb"{2})"                                 # an unpaired surrogate
+    rb'|(\\["\\/bfnrt]|\\u' + _HEX + rb"{4})"                                 # valid escapes
     rb"|[\\\x00-\x1f]")
 BACKSLASH_LAST = b'\\\\"'
-"""A backslash at the end of a string; or one before an escaped quote."""
+"""A backslash at the end of a string, or one before an escaped quote."""
 LATEST_US = (1 << 63) // 1000
-"""From here on a time in microseconds does not fit into 64 bits of nanoseconds: it would be behind the year 2262."""
+"""A time in microseconds from here on, after the year 2262, does not fit into 64 bits when converted to nanoseconds."""
 _TIME = re.compile(rb'("(?:ts|dur)"\s*:\s*)(\d+)(?:\.\d*)?(?=\s*[,}])')
 _FIRST = re.compile(rb'"ts"\s*:\s*(\d+)(?:\.\d*)?\s*[,}]')
 LONGEST_TIME = 64
-"""Bytes of a key with its time."""
+"""Maximum bytes of a key with its time."""
 _SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}
 _OF_HIP = re.compile(r"hip[A-Z]")
 ON_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"memcpy", b"memset")
-"""Categories of what a stream does, in lower case."""
+"""Categories of what runs on a stream, in lower case."""
 DAY_NS = 86_400_000_000_000
-"""So much earlier than most others, nothing runs in one recording."""
+"""Slices that begin this much earlier than the median cannot belong to the same recording."""
 
 
 def repaired(event: bytes) -> bytes:
-    """The event itself where it is strict JSON in UTF-8 that every viewer reads, else a copy that is.
+    """Returns the event itself if it is strict JSON in UTF-8 that every viewer reads, otherwise a repaired copy.
 
-    NaN, infinities and integers beyond 64 bits become strings, which Perfetto reads as numbers where it wants numbers.
-    Control characters are escaped, unknown escapes become the characters they are written with, surrogates the one they
-    stand for (a half one U+FFFD). Numbers like 01, +1, .5 and 5. get their usual form, a comma too many goes, and bytes
-    that are no UTF-8 become U+FFFD. A backslash at the end of a string is written by its code: Perfetto takes the
-    usual two, with the quote behind them, for an escaped quote, and then refuses the whole file.
+    NaN, infinities and integers beyond 64 bits become strings, which Perfetto reads as numbers where it expects
+    numbers. Control characters are escaped, unknown escapes become the characters they are written with, pairs of
+    surrogates the character they encode, an unpaired one U+FFFD. Numbers like 01, +1, .5 and 5. get their usual form, a
+    superfluous comma is removed, and bytes that are not UTF-8 become U+FFFD. A backslash at the end of a string is
+    written by its code: Perfetto takes the usual two, with the quote after them, for an escaped quote, and then refuses
+    the whole file.
     """
     fixed = event if valid_utf8(event) else event.decode("utf-8", "replace").encode()
     fixed = _TOKEN.sub(_token, fixed)
@@ -54,7 +55,7 @@ def repaired(event: bytes) -> bytes:
 
 
 def valid_utf8(text: bytes) -> bool:
-    """True where the text is UTF-8."""
+    """Returns whether the text is UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -76,7 +77,7 @@ def _number(token: bytes) -> bytes:
     match = _NUMBER.fullmatch(token)
     if match is None or not (match[2] or match[3].strip(b".")):
         lower = token.lower().removeprefix(b"+")
-        # other words are damage, which stays: no reader takes them for values
+        # other words are damage and stay as they are: no reader takes them for values
         return b'"%s"' % _NOT_FINITE.get(lower, b"NaN") if lower.removeprefix(b"-") in _NAMES else token
     sign, whole, fraction, exponent = match.groups()
     whole = whole.lstrip(b"0") or b"0"
@@ -100,13 +101,13 @@ def _character(match: re.Match[bytes]) -> bytes:
 
 
 def is_in_ns(text: bytes) -> bool:
-    """Whether the first events of a trace have times that can only be nanoseconds."""
+    """Returns whether the first events of a trace have times that can only be nanoseconds."""
     times = [int(match) for match in _FIRST.findall(text) if len(match) < LONGEST_TIME]
     return bool(times) and any(times) and all(time >= LATEST_US for time in times if time)
 
 
 def in_microseconds(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same text with times a thousandth as large; a key and its time may be in two pieces."""
+    """Divides the times in a text by 1000; a key and its time may be in two pieces."""
     held = b""
     for piece in pieces:
         held += piece
@@ -122,40 +123,42 @@ def _thousandth(found: re.Match[bytes]) -> bytes:
 
 
 def untimed(start: Integers, duration: Integers) -> Flags:
-    """Which slices of devices have no times: they end before they begin, or begin in another age.
+    """Returns which slices of devices have invalid times: they end before they begin, or begin over a day before the
+    median.
 
-    CUPTI may note 0 as the start and the end of a kernel (pytorch/kineto issue 109), or an end before the start.
+    CUPTI may record 0 as the start and the end of a kernel (pytorch/kineto issue 109), or an end before the start.
 
     Args:
         start: When each began, int64 ns.
-        duration: How long it took, in ns.
+        duration: How long each took, in ns.
     """
     return (duration < 0) | (start < (np.median(start) if len(start) else 0) - DAY_NS)
 
 
 def has_overlong(calls: Iterable[str]) -> bool:
-    """Whether a trace may have such kernels, by the names of calls of a runtime: those of CUDA overlap on purpose."""
+    """Returns whether a trace may have overlong kernels, which only HIP's calls mean: CUDA's overlap on purpose."""
     return any(map(_OF_HIP.match, calls))
 
 
 def cut_overlong(stream: Array, start: Integers, duration: Integers) -> tuple[Integers, Integers]:
-    """Cuts what is still there when a second one behind it begins, or has ended where there is no second one.
+    """Cuts a slice at the start of the next one if it is still running when the second next begins, or when the next
+    ends and there is no second.
 
-    ROCm records kernels as lasting far into those behind them, which one stream runs one after the other:
+    ROCm records kernels as lasting far into later ones, although a stream runs them one after the other:
     AMD-AGI/TraceLens issue 669 has one of 1.6 s on a stream of 2 ms.
 
     Args:
         stream: Number of the stream of each slice.
-        start: When it began, int64; any order.
-        duration: How long it took, in the same unit.
+        start: When each began, int64; any order.
+        duration: How long each took, in the same unit.
 
     Returns:
-        Durations of which those are up to the start of the next one on the stream; and the places of these.
+        Durations, of which the cut ones reach to the start of the next slice on the stream; and the indices of these.
     """
     order = np.lexsort((start, stream))
     stream, begin, end = stream[order], start[order], (start + duration)[order]
     follows = stream[1:] == stream[:-1]
-    # what begins with another one at the same time shows nothing
+    # slices that begin at the same time as another one prove nothing
     limit = np.full(len(order), np.iinfo(np.int64).max)
     limit[:-1][follows] = end[1:][follows]
     limit[:-2][stream[2:] == stream[:-2]] = begin[2:][stream[2:] == stream[:-2]]

@@ -1,6 +1,6 @@
-"""Reads what `rocprofv3 --output-format json` writes as the text of a Chrome trace, with Kineto's categories and keys.
+"""Reads the output of `rocprofv3 --output-format json` as text of a Chrome trace, with Kineto's categories and keys.
 
-Names of fields: the JSON schema in the documentation of ROCprofiler-SDK. The file is read into memory as a whole.
+Names of fields: the JSON schema in the documentation of ROCprofiler-SDK. The whole file is read into memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BEGIN = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
 GPU = 2
 """Type of an agent."""
 CALLS = {"hip_api": "cuda_runtime", "hsa_api": "hsa_api", "rccl_api": "rccl_api"}
-"""Records of calls -> category: Kineto has those of HIP under `cuda_runtime`."""
+"""Kind of records of calls -> category; Kineto uses `cuda_runtime` for those of HIP."""
 ON_DEVICE = ("kernel_dispatch", "memory_copy")
 COPIES = {"HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH"}
 
@@ -118,11 +118,11 @@ class _Whole(msgspec.Struct, rename={"processes": "rocprofiler-sdk-tool"}):
 
 
 def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The text of a Chrome trace, in pieces.
+    """Yields the text of a Chrome trace, in pieces.
 
     Args:
-        pieces: The file.
-        name: What to call it.
+        pieces: Contents of the file.
+        name: Its name in messages.
 
     Raises:
         DataError: It is damaged.
@@ -149,12 +149,12 @@ def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 class _Process:
-    """Events of one process."""
+    """Makes the events of one process."""
 
     def __init__(self, process: _Recorded) -> None:
         self._process, self.pid = process, process.metadata.pid
         self.prefix = ""
-        """In front of the numbers of processes, where there are several ranks in the file."""
+        """Prefix of the numbers of processes and devices, if the file contains several ranks."""
         self._devices = {agent.id.handle: agent.logical_node_type_id for agent in process.agents if agent.type == GPU}
         self._kernels = {one.kernel_id: one.demangled_kernel_name or one.formatted_kernel_name
                          for one in process.kernel_symbols}
@@ -164,7 +164,7 @@ class _Process:
 
     @property
     def main_device(self) -> int | None:
-        """The one that it has used for the longest time."""
+        """The device on which the kernels of the process took the most time."""
         used: dict[int, int] = {}
         for record in self._records("kernel_dispatch"):
             if record.dispatch_info is not None and record.start_timestamp > 0:
@@ -177,7 +177,7 @@ class _Process:
         return f"{self.prefix}{shown}" if self.prefix else shown
 
     def names(self) -> Iterator[Event]:
-        """Of the process and its devices."""
+        """Yields the names of the process and its devices."""
         program = self._process.metadata.command[:1] or ["rocprofv3"]
         yield meta(self._place(), "process_name", {"name": program[0].rpartition("/")[2]})
         yield meta(self._place(), "process_labels", {"labels": "CPU"})
@@ -185,7 +185,7 @@ class _Process:
             yield meta(self._place(device), "process_labels", {"labels": f"GPU {device}"})
 
     def events(self) -> Iterator[Event]:
-        """All others."""
+        """Yields all other events."""
         for record in self._records("kernel_dispatch"):
             yield from self._kernel(record)
         for record in self._records("memory_copy"):
@@ -245,5 +245,5 @@ class _Process:
 
 
 def _start(record: _Record) -> int | None:
-    """None for what was never noted."""
+    """Returns when a record began; None if that was never recorded."""
     return record.start_timestamp if record.start_timestamp > 0 else None

@@ -1,4 +1,4 @@
-"""Keys beside the events of a trace file: `"schemaVersion": 1`, `"distributedInfo": {...}`."""
+"""Reads the keys beside the events of a trace file: `"schemaVersion": 1`, `"distributedInfo": {...}`."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from distprof.merge.scan.json_values import key_at, object_of, short_members, sk
 from distprof.merge.scan.text_window import TextFeed
 
 MOST_METADATA_BYTES = 64 << 20
-"""Keys beside the events may take so much text: more is no trace."""
+"""Maximum bytes of the keys beside the events: a file with more is not a trace."""
 EVENTS = "traceEvents"
 SECOND = re.compile(rb'\}\s*+(?=\{\s*+"(?:schemaVersion|traceEvents|displayTimeUnit|deviceProperties)"\s*+:)')
-"""The end of a trace behind which another begins, as `cat` joins files, and gzip members do."""
+"""Matches the end of a trace that is followed by another one, as `cat` or gzip members join files."""
 OVERLAP = 64
-"""Bytes that are searched again: a key may lie across two chunks."""
+"""Bytes that are searched again, because a key may span two chunks."""
 _OF_TRACES = ("traceEvents", "distributedInfo", "deviceProperties", "schemaVersion", "baseTimeNanoseconds", "traceName",
               "displayTimeUnit")
-"""Keys that say that it is a trace."""
+"""Keys that show that a file is a trace."""
 _SIGN = re.compile(rf'"(?:{"|".join(_OF_TRACES)})"[ \t\r\n]*+:'.encode())
 _AHEAD = re.compile(
     _SIGN.pattern + rb'|"(?:host_name|metadata|distprof)"[ \t\r\n]*+:'
     rb'|\{[ \t\r\n]*+"(?:ph|name|cat|pid|tid|ts|dur)"[ \t\r\n]*+:')
-"""Where reading goes on behind damage: at a key that traces have, or at the first event."""
+"""Matches where reading resumes after damage: a key that traces have, or the first event."""
 _PHASE = re.compile(rb'[{,][ \t\r\n]*+"ph"[ \t\r\n]*+:')
 EVENT_BYTES = 1 << 12
-"""The phase of an event is within so many bytes."""
+"""The phase of an event is within its first bytes of this number."""
 _GAP = re.compile(rb"[ \t\r\n,]*+")
 _END = re.compile(rb"\][ \t\r\n]*+(?:[,}]|\Z)")
 MOST_BRACKETS = 1000
-"""Of a text without events, so many may be its end: each takes a look at what follows."""
+"""Limit on brackets tried as the end of a text without events: each requires a look at what follows it."""
 _REST = re.compile(rb"\s*+\Z")
 _SALVAGED = ("distributedInfo",)
-"""Objects of which single members are of use."""
+"""Objects of which single members are useful."""
 MOST_UNCLOSED = 64
-"""Values that are not closed up to the end of the text: to find that out takes a look at all of it."""
+"""Limit on values that are not closed before the end of the text: detecting one requires reading all of it."""
 
 
 class TopLevelKeys:
-    """Reads the keys before and behind the events. What is damaged is left out, and reading goes on behind it."""
+    """Reads the keys before and after the events. Damaged text is skipped, and reading resumes after it."""
 
     def __init__(self, feed: TextFeed) -> None:
         self.values: dict[str, Any] = {}
         self.is_array = False
-        """True for a trace without keys beside the events; such may lack the bracket at the end."""
+        """True for a trace without keys beside the events, which may lack the closing bracket."""
         self.is_cut = False
-        """True where the file ends inside of the keys."""
+        """True if the file ends inside the keys."""
         self.stopped_at = ""
-        """The key whose list was met last."""
+        """The key of the list at which reading stopped last."""
         self.damaged: list[str] = []
         """Keys whose values cannot be kept."""
         self.lost_bytes = 0
-        """Text that was passed over because of damage."""
+        """Bytes of text skipped because of damage."""
         self.has_second = False
-        """True where another trace stands behind the end of this one: it is not read."""
+        """True if another trace, which is not read, follows the end of this one."""
         self.is_of_trace = False
-        """True where a key was met that traces have."""
+        """True if a key that traces have was found."""
         self._feed = feed
 
     def read_until(self, *lists: str) -> bytes | None:
@@ -66,7 +66,7 @@ class TopLevelKeys:
             *lists: Keys whose lists end the reading.
 
         Returns:
-            The text from the first element of such a list on; None where there is none.
+            The text from the first element of such a list on; None if there is none.
         """
         text = self._feed.next()
         while text and not text.strip():
@@ -82,10 +82,10 @@ class TopLevelKeys:
         return self._read(text, lists)
 
     def read_after_events(self, text: bytes) -> bytes | None:
-        """Reads what stands behind the bracket that ends the events, of which `text` is the first part.
+        """Reads what follows the bracket that ends the events; `text` is its first part.
 
         Returns:
-            The text from the first event of another list of events on; None where there is none.
+            The text from the first event of another list of events on; None if there is none.
         """
         if self.is_array:
             return None
@@ -100,7 +100,7 @@ class TopLevelKeys:
         return self._walk(text, (EVENTS,))
 
     def _read(self, text: bytes, lists: Sequence[str]) -> bytes | None:
-        """As a whole where the text up to the list is strict JSON, as nearly always, else key by key."""
+        """Reads the text up to the list as a whole if it is strict JSON, as it nearly always is, else key by key."""
         begins = re.compile(rb'"(?:' + "|".join(lists).encode() + rb')"\s*:\s*\[')
         held, searched = bytearray(text), 0
         while (found := begins.search(held, max(searched - OVERLAP, 0))) is None:
@@ -131,7 +131,7 @@ class TopLevelKeys:
                 self.values[key] = short_members(value)
 
     def _walk(self, text: bytes, lists: Sequence[str]) -> bytes | None:
-        """Key by key."""
+        """Reads key by key."""
         at, unclosed = 0, 0
         while True:
             place = _GAP.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
@@ -156,14 +156,14 @@ class TopLevelKeys:
                 text, at = self._behind_damage(text, place)
 
     def _member(self, text: bytes, at: int, lists: Sequence[str]) -> tuple[int, bool]:
-        """Reads one key and its value; returns the place behind it, or in it where it is a list that ends the reading.
+        """Reads one key and its value; returns the place after it, or inside it if it is a list that ends the reading.
 
         Raises:
             IndexError: The text ends inside.
             ValueError: It is damaged.
         """
         if self.lost_bytes and EVENTS in lists and _is_event(text, at):
-            self.stopped_at = EVENTS  # what stood before the first event was lost
+            self.stopped_at = EVENTS  # what preceded the first event was lost
             return at, True
         key, begin = key_at(text, at)
         name = str(value_of(key))
@@ -181,7 +181,7 @@ class TopLevelKeys:
         return end, False
 
     def _behind_damage(self, text: bytes, at: int) -> tuple[bytes, int]:
-        """The text, of which there may be more then, and the place in it where reading goes on."""
+        """Returns the text, to which more may have been added, and the place in it where reading resumes."""
         while (found := _AHEAD.search(text, at + 1)) is None:
             more = self._more(len(text)) if len(text) - at <= MOST_METADATA_BYTES else b""
             if not more:
@@ -200,7 +200,7 @@ class TopLevelKeys:
                 self.values[key] = short_members(text[len(key) + 2:])
 
     def _more(self, num_bytes: int) -> bytes:
-        """So much text or more, if there is any: a long value is read again from its start, which has to pay."""
+        """Reads at least this much text, if there is any: reading a long value again from its start must pay off."""
         chunks, left = [], num_bytes
         while left > 0 and (chunk := self._feed.next()):
             chunks.append(chunk)
@@ -220,14 +220,14 @@ def _is_event(text: bytes, at: int) -> bool:
 
 
 def ends_keys(text: bytes, at: int = 0, *, unclear: bool = True) -> bool:
-    """True where keys, a brace and blanks are all that follows the events.
+    """Returns whether only keys, a brace and blanks follow the events.
 
-    A second list of events follows as a key does.
+    A second list of events counts as a key.
 
     Args:
-        text: What stands behind the bracket that ends the events, from `at` on.
+        text: Contains, from `at` on, what follows the bracket that ends the events.
         at: A place in it.
-        unclear: What is returned where the text ends before that is clear.
+        unclear: The result if the text ends before that is clear.
     """
     place = at
     try:
@@ -240,13 +240,13 @@ def ends_keys(text: bytes, at: int = 0, *, unclear: bool = True) -> bool:
             place = value_end(text, begin)
     except IndexError:
         return unclear
-    except ValueError:  # no keys
+    except ValueError:  # not keys
         return False
     return _REST.match(text, place + 1) is not None
 
 
 def end_of_events(text: bytes, *, is_array: bool) -> int | None:
-    """The bracket that ends the events, in a text in which no event begins any more; None where it is not there."""
+    """Returns the place of the bracket that ends the events, in a text without further events; None without one."""
     for number, bracket in enumerate(_END.finditer(text)):
         behind = bracket.start() + 1
         if _REST.match(text, behind) if is_array else ends_keys(text, behind, unclear=False):

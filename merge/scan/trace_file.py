@@ -1,4 +1,4 @@
-"""Where a trace lies, and its bytes as they lie there."""
+"""Locates a trace, and opens its stored bytes."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from distprof.merge.scan.anonymous import Anonymiser
 from distprof.merge.scan.gunzip import MAGIC, Gunzip, Readable
 
 ZIP = b"PK\x03\x04"
-"""How an archive begins."""
+"""First bytes of a zip archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """Where a trace lies: a file, or a member of a zip archive, or of a tar archive, which may be gzipped."""
+    """Location of a trace: a file, or a member of a zip archive, or of a tar archive, which may be gzipped."""
 
     path: Path
     member: str | None = None
-    """Name in the archive at `path`."""
+    """Name in the archive at `path`; None if the trace is not in an archive."""
     offset: int = 0
-    """Where the member begins in the archive, decompressed."""
+    """Where the member begins in the decompressed archive, in bytes."""
     size: int | None = None
-    """Bytes of the member as it lies in the archive."""
+    """Bytes of the member as stored in the archive."""
     label: str = ""
-    """What to call it, if not by its file name."""
+    """Its name in messages, if not its file name."""
     in_ns: bool = False
-    """Its times are nanoseconds, though the format asks for microseconds."""
+    """True if its times are nanoseconds, although the format requires microseconds."""
     anonymiser: Anonymiser | None = None
-    """What its text goes through."""
+    """Replaces names in its text; None to leave it as it is."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether its text is not read as it lies there."""
+        """True if its text is not read as it is stored."""
         return self.in_ns or self.anonymiser is not None
 
     @property
     def name(self) -> str:
-        """What to call it in a line of text."""
+        """Its name in messages."""
         own = self.path.name if self.member is None else f"{self.path.name}: {self.member}"
         return printable(self.label or own)
 
     @property
     def num_bytes(self) -> int:
-        """Its length as it lies there, compressed or not."""
+        """Its length in bytes as it is stored, compressed or not."""
         return self.path.stat().st_size if self.size is None else self.size
 
     def open(self, stack: ExitStack) -> Readable:
-        """Its bytes as they lie there; what has to be closed goes on the stack."""
+        """Opens its stored bytes; what has to be closed goes on the stack."""
         if self.member is None or self.size is None:
             return stack.enter_context(self.path.open("rb", buffering=0))
         if is_zip(self.path):
@@ -66,7 +66,7 @@ class TraceFile:
 
 
 def printable(name: str) -> str:
-    """The name of a file or of a member as text that can be written as UTF-8; other bytes become U+FFFD."""
+    """Returns the name of a file or of a member as text that can be written as UTF-8; other bytes become U+FFFD."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -78,7 +78,7 @@ class Pieces:
         self._held = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, what is at hand; none at the end."""
+        """Returns at most `size` bytes, as many as the current piece has; none at the end."""
         while not self._held:
             piece = next(self._pieces, None)
             if piece is None:
@@ -88,13 +88,13 @@ class Pieces:
         return bytes(out)
 
     def skip(self, count: int) -> None:
-        """Goes on by `count` bytes, or to the end."""
+        """Skips `count` bytes, or to the end."""
         while count > 0 and (out := self.read(count)):
             count -= len(out)
 
 
 class Part:
-    """The next `size` bytes of a file; fewer where it ends before."""
+    """The next `size` bytes of a file; fewer if it ends before."""
 
     def __init__(self, raw: Readable, size: int) -> None:
         self._raw = raw
@@ -104,11 +104,11 @@ class Part:
 
     @property
     def missing(self) -> int:
-        """Bytes that turned out not to be there."""
+        """Number of bytes that turned out to be missing."""
         return self._size - self.given if self._ended else 0
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Returns at most `size` bytes; none at the end."""
         out = self._raw.read(min(size, self._size - self.given))
         self.given += len(out)
         self._ended |= not out
@@ -116,17 +116,17 @@ class Part:
 
 
 class Unzipped:
-    """A member of a zip archive; it ends where it is damaged, encrypted, or compressed as Python cannot read it."""
+    """A member of a zip archive; it ends where it is damaged, or at once if Python cannot decrypt or decompress it."""
 
     def __init__(self, archive: zipfile.ZipFile, member: str) -> None:
         self._archive, self._member = archive, member
         self._opened: Readable | None = None
         self.given = 0
         self.failure: str | None = None
-        """Why it ended before its end."""
+        """Why it ended early; None if it did not."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Returns at most `size` bytes; none at the end."""
         try:
             if self._opened is None:
                 self._opened = self._archive.open(self._member)
@@ -139,12 +139,12 @@ class Unzipped:
 
 
 def is_zip(path: Path) -> bool:
-    """True where a file begins like a zip archive."""
+    """Returns whether a file begins like a zip archive."""
     with path.open("rb") as file:
         return file.read(len(ZIP)) == ZIP
 
 
 def is_gzip(path: Path) -> bool:
-    """True where a file begins like gzip."""
+    """Returns whether a file begins like gzip."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC

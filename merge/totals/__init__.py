@@ -1,1 +1,1 @@
-"""Numbers of all ranks reduced to per-GPU and model totals."""
+"""Reduces the numbers of all ranks to totals per GPU and of the model."""

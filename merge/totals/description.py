@@ -1,4 +1,4 @@
-"""The parts of `summary.json` that need no tables: identity, topology, problems, clock."""
+"""Makes the parts of `summary.json` that need no tables: identity, topology, problems, clock."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from distprof.merge.run.run_model import Run
 from distprof.storage.places import real
 
 SPREAD = ("mean", "min", "max", "min_rank", "max_rank")
-"""Of a quantity over ranks."""
+"""Statistics of a quantity over ranks."""
 
 
 def described(run: Run, clock: Clock) -> dict[str, Any]:
-    """The keys of `summary.json` that need no table."""
+    """Returns the keys of `summary.json` that need no table."""
     return {
         "format": FORMAT,
         "kind": run.kind,
@@ -47,14 +47,14 @@ def described(run: Run, clock: Clock) -> dict[str, Any]:
 
 
 def table_metadata(run: Run) -> dict[str, str]:
-    """What the schema of every merged table carries."""
+    """Returns the metadata that the schema of every merged table carries."""
     return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id, "distprof.world_size": str(run.world_size),
             "distprof.mp_size": str(run.mp_size), "distprof.dp_size": str(run.dp_size),
             "distprof.topology": json.dumps(run.topology)}
 
 
 def without_tables(run: Run, clock: Clock) -> dict[str, Any]:
-    """The summary of traces of other programs, which have no tables: what needs them is null."""
+    """Returns the summary of traces of other programs, which have no tables: values that need tables are null."""
     return {
         **dict.fromkeys(SUMMARY_KEYS),
         **described(run, clock),
@@ -67,11 +67,11 @@ def without_tables(run: Run, clock: Clock) -> dict[str, Any]:
 
 
 def problems_of(run: Run, clock: Clock) -> list[Problem]:
-    """Everything that is incomplete or cannot be relied on, each once."""
+    """Returns everything that is incomplete or unreliable, each problem once."""
     found = list(run.problems)
     notes = [NoteOfRank(rank=rank.number, detail=note) for rank in run.ranks if rank.recorded is not None
              for note in rank.recorded.notes]
-    # a merge that stands alone holds those of its clock already
+    # a merge that stands alone already has the problems of its clock
     return found + [one for one in (*_clock_problems(run, clock), *notes) if one not in found]
 
 

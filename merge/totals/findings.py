@@ -1,4 +1,4 @@
-"""Findings: all that `distprof comms` shows, as data, of whatever a path leads to: a run, traces, a merge."""
+"""Collects all that `distprof comms` shows, as data, from whatever a path leads to: a run, traces, a merge."""
 
 from __future__ import annotations
 
@@ -46,45 +46,44 @@ class Findings:
     run: Run
     clock: Clock
     rows: pl.DataFrame
-    """`MERGED_COLLECTIVES`; none of many ranks, whose calls are summed up over ranks as they are read."""
+    """`MERGED_COLLECTIVES`; empty for many ranks, whose calls are summed over ranks as they are read."""
     collectives: pl.DataFrame
     """See `per_collective`."""
     steps: list[int]
-    """Steps that means are of, without the first, in which the profiler warms up; empty where the collectives have no
-    steps."""
+    """Steps that means cover, without the first, in which the profiler warms up; empty if collectives have no steps."""
     kinds: list[CollectiveKind]
     coverage: Coverage
     hangs: Hangs | None
     """What the job got stuck in, if it did."""
     analysis: Analysis | None
-    """Of all communication; None where only some ops or groups were chosen, and for a merge alone."""
+    """Analysis of all communication; None if only some ops or groups were chosen, and for a merge alone."""
     communication: dict[str, Any] | None
-    """`communication` of the summary of a merge that was read alone."""
+    """`communication` of the summary, if a merge was read alone."""
     step_time: StepTime | None
-    """Of the job; None where no step was timed."""
+    """Step time of the job; None if no step was timed."""
     devices: DeviceSteps = NO_DEVICES
-    """What devices did in the steps that count, also where nothing communicates."""
+    """What devices did in the counted steps, even if nothing communicated."""
 
     @property
     def has_rows(self) -> bool:
-        """Whether each call is there rank by rank."""
+        """True if there is a row for each rank of each call."""
         return self.collectives.is_empty() or not self.rows.is_empty()
 
     @property
     def counted_rows(self) -> pl.DataFrame:
-        """`rows` of the steps that count."""
+        """`rows` of the counted steps."""
         return self.rows.filter(pl.col("step").is_in(self.steps)) if self.steps else self.rows
 
 
 def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EVERYTHING,
              program: tuple[RunProgram, Job] | None = None) -> Findings:
-    """Matches, measures and explains the collectives of a run that is open.
+    """Matches, measures and explains the collectives of an open run.
 
     Args:
-        measured: With its collectives.
+        measured: The run with its collectives.
         recorded: `STEPS`; None for traces of other programs.
         choice: Which collectives.
-        program: What its ranks did, and the graph of it, where these were made already.
+        program: What its ranks did, and the graph of it, if they were already made.
 
     Raises:
         UsageError: There is no such op, group or step.
@@ -92,17 +91,17 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
     run, clock, every = measured.run, measured.clock, measured.collectives
     assert every is not None
     rows = every if recorded is None else _traced(every, recorded.rows)
-    rows = chosen(rows, choice if len(rows) else replace(choice, step=None))  # without them, devices may have the step
+    rows = chosen(rows, choice if len(rows) else replace(choice, step=None))  # a device may have the step
     analysis, timed, devices = None, None if recorded is None else recorded.rows, NO_DEVICES
     if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
         did, job = program or _program(run, clock, every, timed)
         analysis = analysis_of(run, clock, did, job, timed)
         run = run.noting(analysis.problems)
-        if timed is None and rows["step"].count():  # else traces mark no steps
+        if timed is None and rows["step"].count():  # otherwise traces mark no steps
             timed = did.windows
         devices = _devices(did, choice)
-    elif not choice.is_of_some:  # a device may work though nothing communicates
+    elif not choice.is_of_some:  # a device may work although nothing communicates
         did = run_program(run, clock, every, timed)
         devices = _devices(did, choice)
         _check_step(choice, did.devices)
@@ -113,7 +112,7 @@ def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EV
 
 
 def _check_step(choice: Choice, devices: DeviceSteps) -> None:
-    """Refuses a step in which devices did nothing, where nothing communicates either."""
+    """Refuses a step in which neither devices nor communication were active."""
     known = devices.steps["step"].unique().sort().to_list()
     if choice.step is not None and choice.step not in known:
         raise UsageError(f"step {choice.step} has no communication, and no device works in it",
@@ -121,7 +120,7 @@ def _check_step(choice: Choice, devices: DeviceSteps) -> None:
 
 
 def _devices(did: RunProgram, choice: Choice) -> DeviceSteps:
-    """Of the step that was chosen, also of one that does not count otherwise."""
+    """Returns device activity in the chosen step, even one that is not counted otherwise."""
     return did.devices.of_steps(did.traced if choice.step is None else [choice.step])
 
 
@@ -132,15 +131,15 @@ def _program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | N
 
 def findings_about(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis: Analysis | None,
                    usual: StepTime | None) -> Findings:
-    """Findings about collectives that were chosen, and the step time of the job.
+    """Makes the findings about chosen collectives.
 
     Args:
-        run: What they are of.
+        run: The run of the collectives.
         clock: Its clock.
         rows: `MERGED_COLLECTIVES`.
         choice: How they were chosen.
-        analysis: Of all communication; None where that is not known.
-        usual: None where no step was timed.
+        analysis: Analysis of all communication; None if unknown.
+        usual: The step time of the job; None if no step was timed.
     """
     stuck, problems = hangs_of(run)
     return found_about(run.noting(problems), clock, rows, per_collective(rows), choice, analysis, usual, stuck)
@@ -148,11 +147,11 @@ def findings_about(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, a
 
 def found_about(run: Run, clock: Clock, rows: pl.DataFrame, collectives: pl.DataFrame, choice: Choice,
                 analysis: Analysis | None, usual: StepTime | None, stuck: Hangs | None) -> Findings:
-    """The same of what is summed up over ranks already; `rows` may be empty."""
+    """Does the same with `collectives` that are already summed over ranks; `rows` may be empty."""
     steps = collectives["step"].unique().drop_nulls().sort().to_list()
     if analysis is not None and choice.step is None:
         steps = [step for step in steps if step in analysis.steps]
-    counted = collectives.select(NEEDED)  # of a million calls, a copy of the rest takes much
+    counted = collectives.select(NEEDED)  # with a million calls, copying the other columns takes much memory
     counted = counted[collectives["step"].is_in(steps).arg_true()] if steps else counted  # copied once, in one piece
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)
@@ -162,29 +161,29 @@ def found_about(run: Run, clock: Clock, rows: pl.DataFrame, collectives: pl.Data
 
 
 def _traced(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Collectives of steps with a timeline, where there are any: those of others are not timed as well. What ranks
-    disagree about is wrong in every step."""
+    """Returns the collectives of steps with a timeline, if there are any: other steps are timed less well. Mismatches
+    are kept, because what ranks disagree about is wrong in every step."""
     traced = steps.filter(pl.col("pass") != ARRIVALS)["step"].unique()
     is_traced = pl.col("step").is_in(traced.implode())
     return rows.filter(is_traced | pl.col("mismatch").is_not_null()) if rows.select(is_traced.any()).item() else rows
 
 
 def _of_step(analysis: Analysis, step: int) -> Analysis:
-    """The split of that step; culprits stay those of all steps, because one step proves no habit."""
+    """Restricts the breakdown to a step; culprits remain those of all steps: one step does not prove a pattern."""
     return replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == step),
                    devices=analysis.devices.of_steps([step]),
                    remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
 
 
 def findings_of_many(many: ManyRanks, choice: Choice) -> Findings:
-    """What `distprof comms` shows; there are no `rows`.
+    """Makes the findings of a run of many ranks, without `rows`.
 
     Raises:
         UsageError: There is no such op, group or step.
     """
     analysis = None if choice.is_of_some else many.analysis  # needs more memory than what follows
     usual, unlike, rows = step_time(many.calls.steps), unlike_calls(many.calls), meeting_rows(many.calls)
-    if len(unlike):  # else columns would come in different pieces, and later be copied
+    if len(unlike):  # otherwise columns would consist of different chunks and be copied later
         rows = pl.concat([rows, unlike.with_columns(
             pl.col("collective") + len(rows), _texts(unlike["ranks"]))], how="diagonal_relaxed", rechunk=True)
     disagreeing = unlike.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
@@ -197,7 +196,7 @@ def findings_of_many(many: ManyRanks, choice: Choice) -> Findings:
 
 
 def _that_may_hang(run: Run) -> Run:
-    """All ranks, which may have got stuck behind their last pass; but of a job that ended well."""
+    """Returns all ranks, which may hang after their last pass; if the job ended well, only those without summary."""
     try:
         ended_well = all(read(path / RUN_JSON, RunJson).exit_code == 0 for path in run.paths)
     except DataError:
@@ -218,7 +217,7 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
         *more: Further run directories of the same job.
         choice: Which collectives.
         sizes: Axis of the device mesh -> size, in place of what the run says.
-        of_rows: False where what calls cost together is enough, and not each rank of each call is asked for.
+        of_rows: Whether a row for each rank of each call is needed; False if the cost per call is enough.
 
     Raises:
         DataError: It cannot be read.

@@ -1,4 +1,4 @@
-"""Numbers things by their keys in the order in which they were first seen, while ranks are read one after the other."""
+"""Numbers items by their keys in the order in which they are first seen, while ranks are read one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class FirstSeen:
-    """Things that several ranks have; what is added up of them lies in arrays, at their numbers."""
+    """Items that several ranks have; sums over ranks are kept in arrays, indexed by the items' numbers."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = list(keys)
@@ -19,15 +19,15 @@ class FirstSeen:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """One of each, with the other columns as they were first seen."""
+        """One row per item, with the other columns as they were first seen."""
         return self._rows
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of items."""
         return len(self._rows)
 
     def numbers(self, frame: pl.DataFrame) -> NDArray[np.int64]:
-        """The number of each row; those that are new get the next ones."""
+        """Returns the number of each row's item; new items get the next numbers."""
         if not self._rows.width:
             self._rows = frame.clear()
         found = self._found(frame)
@@ -43,6 +43,6 @@ class FirstSeen:
             known, on=self._keys, how="left", nulls_equal=True, maintain_order="left").collect()["number"]
 
     def grown(self, values: NDArray[Any], fill: float = 0) -> NDArray[Any]:
-        """An array with a row for each, those that it lacks filled."""
+        """Returns an array extended to one row per item, with new rows filled."""
         more = len(self) - len(values)
         return np.concatenate([values, np.full((more, *values.shape[1:]), fill, values.dtype)]) if more else values

@@ -1,4 +1,4 @@
-"""Steps of the job outside of the passes: how many there were, and whether the step time changed."""
+"""Finds how many steps the job ran outside of the passes, and whether the step time changed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from distprof.merge.watch.job_watch import known_state
 from distprof.merge.watch.pieces import Columns, RankReader, old_columns
 
 LOOKED_AT = 16
-"""Ranks whose steps are read, spread evenly: ranks of a job step together."""
+"""Number of ranks whose steps are read, spread evenly: ranks of a job step together."""
 FEWEST = 10
-"""Steps, or rows of short ones, before and behind a change."""
+"""Minimum number of steps, or rows of short steps, before and after a change point."""
 SURE = 1e-4
-"""Largest probability of chance of a change."""
+"""A change point is reported only if its p-value is at most this."""
 MATERIAL = 1.2
-"""Smallest ratio of the medians before and behind it."""
+"""A change point is reported only if the medians before and after it differ by at least this ratio."""
 BESIDE = 3
-"""Steps by which a change may be found beside the end of the last pass that is due to it."""
+"""A change at most this many steps from the end of the last pass may be due to that end."""
 LOOKED_NS = 20e9
-"""A watch that is shorter may see too little to say that nothing has changed."""
+"""In ns: a shorter watch may see too little to say that nothing has changed."""
 AHEAD = 0.1
-"""Part of a device's step by which that of the host differs where the host runs ahead."""
+"""The host counts as running ahead if its step time differs by more than this share of the device's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
-    """From a step on, steps take longer or shorter than before."""
+    """A change point from which on steps take longer or shorter."""
 
     step: int
     before_ns: float
-    """Median of the steps before."""
+    """Median of the steps before; `after_ns` of those after."""
     after_ns: float
 
 
@@ -46,17 +46,17 @@ class JobSteps:
 
     num_recorded: int
     num_run: int | None
-    """None where nothing tells how many there were."""
+    """Number of steps that the job ran; None if unknown."""
     later_ns: float | None
-    """Median of the steps that were not recorded; None where none are known."""
+    """Median of the steps that were not recorded; None if none are known."""
     change: StepChange | None
 
 
 def job_steps(run: Run, steps: pl.DataFrame) -> JobSteps:
-    """What is known of all steps of a job.
+    """Returns what is known about all steps of a job.
 
     Args:
-        run: What was recorded.
+        run: The recorded run.
         steps: Its `STEPS`.
     """
     later = [found for rank in _some(run) if (found := _later(run, rank)) is not None]
@@ -72,10 +72,10 @@ def job_steps(run: Run, steps: pl.DataFrame) -> JobSteps:
 
 
 def steps_data(run: Run, steps: pl.DataFrame) -> dict[str, Any]:
-    """`steps` of `summary.json`: `JobSteps`, and what the watch of the whole job noticed.
+    """Returns `steps` of `summary.json`: `JobSteps`, and what the watch of the whole job noticed.
 
     Args:
-        run: What was recorded.
+        run: The recorded run.
         steps: Its `STEPS`.
     """
     found, state = job_steps(run, steps), known_state(run)
@@ -84,7 +84,7 @@ def steps_data(run: Run, steps: pl.DataFrame) -> dict[str, Any]:
 
 
 def _replaces(state: WatchState | None, change: StepChange | None) -> bool:
-    """Whether the watch, which looks closer, would have seen the change: it began in a watched step."""
+    """Returns whether the more precise watch would have seen the change, because it began in a watched step."""
     if state is None or state.first_watched is None or change is None:
         return False
     if any(one.kind != "pauses" for one in state.findings):
@@ -93,12 +93,12 @@ def _replaces(state: WatchState | None, change: StepChange | None) -> bool:
 
 
 def _ends(columns: Columns) -> np.ndarray:
-    """The step behind each row."""
+    """Returns the step after each row."""
     return columns["first_step"] + columns["num_steps"]
 
 
 def _each(later: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, how many, and how long each took as the mean over ranks: by the rows of the rank with the fewest."""
+    """Returns first steps, numbers of steps and mean step times over ranks, by the rows of the coarsest rank."""
     first = max(int(columns["first_step"][0]) for columns in later)
     last = min(int(_ends(columns)[-1]) for columns in later)
     coarse = min(later, key=lambda columns: len(columns["first_step"]))
@@ -109,7 +109,7 @@ def _each(later: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _elapsed(columns: Columns, steps: np.ndarray) -> np.ndarray:
-    """Time that steps of a rank took in all until these begin; those of a gap, which nobody noted, took none."""
+    """Returns the total time of a rank's steps before each of the given steps; unrecorded gaps take no time."""
     spent = np.cumsum(columns["span_ns"])
     edges = np.stack((columns["first_step"], _ends(columns)), 1).ravel()
     elapsed: np.ndarray = np.interp(steps, edges, np.stack((spent - columns["span_ns"], spent), 1).ravel())
@@ -124,12 +124,12 @@ def _median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _on_host(light: pl.DataFrame) -> pl.DataFrame:
-    """Durations of steps on the host, over ranks, as those of the later steps are measured."""
+    """Returns mean step times over ranks on the host, as those of later steps are measured."""
     return light.group_by("step").agg(duration_ns=(pl.col("end_ns") - pl.col("start_ns")).mean()).sort("step")
 
 
 def _runs_ahead(light: pl.DataFrame) -> bool:
-    """True where steps of the host do not show how long steps take: its device works through them later."""
+    """Returns whether host step times do not show how long steps take, because the device runs behind."""
     device = light["device_ns"].drop_nulls() if "device_ns" in light.columns else light.head(0).to_series()
     if not len(device):
         return False
@@ -138,7 +138,7 @@ def _runs_ahead(light: pl.DataFrame) -> bool:
 
 
 def _change(light: pl.DataFrame, later: np.ndarray, each: np.ndarray) -> StepChange | None:
-    """The change over light steps and later ones; steps that are shorter once nothing is recorded are none."""
+    """Finds a change in light and later steps, unless steps merely got shorter when recording ended."""
     known, first = _on_host(light), int(later[0])
     found = step_change(np.concatenate((known["step"].to_numpy(), later)),
                         np.concatenate((known["duration_ns"].to_numpy(), each)))
@@ -148,27 +148,27 @@ def _change(light: pl.DataFrame, later: np.ndarray, each: np.ndarray) -> StepCha
 
 
 def _some(run: Run) -> list[int]:
-    """Indices of ranks that are looked at."""
+    """Returns the indices of the ranks whose steps are read."""
     number = len(run.ranks)
     return sorted({index * number // min(number, LOOKED_AT) for index in range(min(number, LOOKED_AT))})
 
 
 def _later(run: Run, index: int) -> Columns | None:
-    """What a rank noted of its steps outside of the passes."""
+    """Returns what a rank logged about its steps outside of the passes."""
     folder = run.ranks[index].folder
     columns = RankReader(folder).new().columns
     return columns if len(columns["first_step"]) else old_columns(folder)
 
 
 def step_change(steps: np.ndarray, durations: np.ndarray) -> StepChange | None:
-    """The step from which on steps take longer or shorter, by Pettitt's test (1979) for a single change of the median.
+    """Finds the step from which on steps take longer or shorter, by Pettitt's test (1979) for a single change point.
 
     Args:
-        steps: Their numbers, ascending.
-        durations: ns.
+        steps: Step numbers, ascending.
+        durations: Step times in ns.
 
     Returns:
-        None where there is none, or it is small.
+        None if there is no change, or it is small.
     """
     number = len(durations)
     if number < 2 * FEWEST:

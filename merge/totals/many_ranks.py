@@ -1,4 +1,4 @@
-"""A run of many ranks, opened by the files of its hosts: its calls, its totals, and who delays it."""
+"""A run of many ranks, opened by the files of its hosts: its calls, its totals, and the ranks that delay it."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 
 OF_CALLS = (STEPS.file, MODULES.file)
-"""Tables that are read with calls to tell who delays a job."""
+"""Tables that are read with calls to find who delays a job."""
 OF_STEPS = ("rank", "step", "pass", "start_ns", "end_ns", "duration_ns", "device_ns", "before_forward_ns", "fwd_ns",
             "bwd_ns", "optimizer_ns", "samples", "elements", "forward_calls", "cpu_ns", "run_queue_ns")
-"""Columns that are looked at then."""
+"""Columns of `STEPS` that are needed for that."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManyRanks:
-    """A run of many ranks; each part of it is read when it is first asked for."""
+    """A run of many ranks; each part of it is read when it is first requested."""
 
     run: Run
     has_totals: bool = True
-    """False where it was opened without the tables that totals are made of."""
+    """False if it was opened without the tables that totals are made from."""
 
     @cached_property
     def tables(self) -> RecordedTables:
-        """What totals are made of; parameters of one rank of each place in the model."""
+        """What totals are made from; parameters come from one rank for each place in the model."""
         return read_tables(self.run, holders=self.run.of_tables({rank.number for rank in of_places(self.run)}))
 
     @cached_property
     def calls(self) -> JoinedRun:
-        """Its calls. Tables are read before, as that takes more memory for a while."""
+        """Calls of the run. Tables are read before them, as that takes more memory temporarily."""
         steps = self.tables.steps if self.has_totals else read_table(self.run, STEPS.only(*OF_STEPS)).rows
         return joined_run(self.run, steps)
 
     @cached_property
     def analysis(self) -> Analysis:
-        """Of all communication."""
+        """Analysis of all communication."""
         return analysis_of_many(self.calls)
 
     def summary(self, peak: float | None = None) -> dict[str, Any]:
-        """The content of `summary.json`."""
+        """Returns the content of `summary.json`."""
         run, clock = self.run.noting(self.tables.problems), self.calls.checked_clock
         found = MeasuredRun(run=run, clock=clock, collectives=None)
         return reduce(found, self.tables, peak=peak, analysis=self.analysis)[0]
@@ -60,20 +60,20 @@ class ManyRanks:
 
 def opened(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZES, *, only: Collection[str] = ALL_TABLES,
            is_judged: bool = True) -> tuple[Run, ManyRanks | None]:
-    """Opens a run by the files of its hosts, where there are many ranks and these tell what waiting cost.
+    """Opens a run by the files of its hosts, if there are many ranks and these files show what waiting cost.
 
     Args:
         paths: The run directories of one job, or traces of other programs.
         sizes: Axis of the device mesh -> size, in place of what the run says.
         only: Tables of all ranks that are wanted.
-        is_judged: Whether is asked who delays the job.
+        is_judged: Whether the caller wants to know who delays the job.
 
     Returns:
-        The run; and what is read of many ranks together, None where each is read by itself.
+        The run; and what is read of many ranks together, None if each rank is read separately.
 
     Raises:
         DataError: It cannot be read.
-        UsageError: The sizes do not make up the world.
+        UsageError: The product of the sizes is not the world size.
     """
     run = open_run(*paths, sizes=sizes, by_host=True, only=only)
     if not run.by_host:
@@ -85,10 +85,10 @@ def opened(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZES, *, only: 
 
 
 def analysis_of_merge(found: MeasuredRun) -> Analysis | None:
-    """Who delays a run of many ranks; None where the tables of all ranks tell more and are looked at.
+    """Finds who delays a run of many ranks; None if the tables of all ranks show more and will be analysed.
 
     Args:
-        found: Opened by its folders.
+        found: The run, opened by its folders.
     """
     run = found.run
     by_host = open_run(*run.paths, by_host=True, only=OF_CALLS)

@@ -1,4 +1,4 @@
-"""Modules of all ranks, added up while their tables are read, and as rows of a tree."""
+"""Sums modules of all ranks while their tables are read, and arranges them as rows of a tree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEANS = {"macs": "fwd_macs_mean", **{name: f"{name}_mean" for name in (
 
 
 def read_modules(run: Run) -> Loaded:
-    """`MERGED_MODULES` of all ranks; memory grows with the modules of a model, not with its ranks."""
+    """Returns `MERGED_MODULES` of all ranks; memory grows with the modules of a model, not with its ranks."""
     sums, ranks, problems = ModuleSums(run), list[int](), list[Any]()
     for piece in pieces(run, _NEEDED, types=NAMES):
         sums.add(piece.rows)
@@ -40,7 +40,7 @@ def read_modules(run: Run) -> Loaded:
 class ModuleSums:
     """Mean, min and max over the ranks that have a module, and its share of the model.
 
-    Sums are Kahan's, rank by rank: they are the same however many ranks are added at once.
+    Sums use Kahan's algorithm, rank by rank, so they do not depend on how many ranks are added at once.
     """
 
     def __init__(self, run: Run) -> None:
@@ -54,7 +54,7 @@ class ModuleSums:
         self._num_ranks, self._slowest, self._longest = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Rows of `MODULES`, of some ranks one after the other, a module once each."""
+        """Adds rows of `MODULES` of some ranks, rank by rank, with each module once per rank."""
         stages = pl.col("rank").replace_strict(self._stages, return_dtype=pl.Int64)
         numbers = self._modules.numbers(rows.select("module_path", "class_name", "depth", stage=stages))
         self._grow()
@@ -83,11 +83,11 @@ class ModuleSums:
         time_ns = np.where(known, values, 0)[:, _TIMES_AT].sum(axis=1)
         longer = at[time_ns > self._longest[at]]
         self._longest[at] = np.maximum(self._longest[at], time_ns)
-        self._slowest[longer] = rank  # of several that take as long, the first
+        self._slowest[longer] = rank  # of equally slow ranks the first
 
     def frame(self) -> pl.DataFrame:
-        """The columns of `MERGED_MODULES`, modules in the order in which they were first seen."""
-        # a stage is one of pp parts of the model: its ranks stand for mp_size / pp shards of the module
+        """Returns the columns of `MERGED_MODULES`, modules in the order in which they were first seen."""
+        # a stage is one of pp parts of the model: each of its ranks holds one of mp_size / pp shards of the module
         shards = self._run.mp_size // self._run.topology.get("pp", 1)
         names = self._modules.rows.select(
             "stage", pl.col("module_path", "class_name").cast(pl.String), "depth") if len(self._modules) else _NO_NAMES
@@ -116,12 +116,12 @@ _NO_NAMES = pl.DataFrame(schema={"stage": pl.Int64, "module_path": pl.String, "c
 
 
 def _numbers(name: str, values: NDArray[np.float64]) -> pl.Series:
-    """Null where no rank knows it."""
+    """Makes a column that is null if no rank knows the value."""
     return pl.Series(name, values, nan_to_null=True)
 
 
 def module_rows(modules: pl.DataFrame) -> tuple[TreeRow, ...]:
-    """One row per (stage, module path), in the order of the model; stages are groups where there are several."""
+    """Returns one row per (stage, module path), in the order of the model; several stages become groups."""
     found = [(module, {key: as_whole(module.get(column)) for key, column in MEANS.items()})
              for module in modules.to_dicts()]
     roots: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
@@ -134,7 +134,7 @@ def module_rows(modules: pl.DataFrame) -> tuple[TreeRow, ...]:
 
 def module_dicts(modules: pl.DataFrame, rows: Iterable[TreeRow],
                  shown: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Rows of the merged table, those that are shown, in that order."""
+    """Returns the rows of the merged table that are shown, in that order."""
     place = {(row.group, row.path): index for index, row in enumerate(rows)}
     return [modules.row(place[key], named=True) for key in shown]
 
@@ -149,12 +149,12 @@ def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[M
 
 
 def _share(values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> float | None:
-    """Part of what all root modules of the stage have; None where that is unknown."""
+    """Returns the share of the total of all root modules of the stage; None if unknown."""
     known = [values[key] for key in keys if values[key] is not None]
     total = sum(root[key] or 0 for root in roots for key in keys)
     return sum(known) / total if known and total else None
 
 
 def as_whole(value: object) -> Any:
-    """An int where a float is a whole number."""
+    """Returns an int if a float is a whole number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

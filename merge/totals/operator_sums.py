@@ -1,4 +1,4 @@
-"""Operators of all ranks, added up while their tables are read: over modules and shapes, and over ranks."""
+"""Sums operators of all ranks while their tables are read: over modules and shapes, and over ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from distprof.merge.totals.first_seen import FirstSeen
 
 FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 MODEL_PHASES = ("forward", "backward")
-"""Recomputation is no work of the model."""
+"""Phases that count as work of the model; recomputation does not."""
 KEYS = ("op", "phase", "dtype", "counted", "view")
-"""Columns of operators that totals tell apart."""
+"""Columns by which totals distinguish operators."""
 SUMS = ("calls", "macs", "flops", "recompute_macs", "io_bytes")
 _NEEDED = OPS.only("rank", *KEYS, *SUMS)
 
@@ -29,16 +29,16 @@ class OperatorSums:
     of_ranks: pl.DataFrame
     """`rank`, `FLOPS_OF_PHASE` and `fwd_macs`: a row for each rank that has operators."""
     model_flops: pl.DataFrame
-    """FLOPs of the model a step: `rank`, `dtype` (null where it is unknown), `convolution`, `flops`."""
+    """FLOPs of the model per step: `rank`, `dtype` (null if unknown), `convolution`, `flops`."""
     of_ops: pl.DataFrame
-    """A row for each of `KEYS`, with `SUMS` over all ranks."""
+    """A row for each combination of `KEYS`, with `SUMS` over all ranks."""
     num_working: int
-    """Ranks with an operator that is no view."""
+    """Number of ranks with an operator that is not a view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfSome:
-    """Operators of some ranks."""
+    """Sums over operators of some ranks."""
 
     of_ranks: pl.DataFrame
     model_flops: pl.DataFrame
@@ -46,7 +46,7 @@ class _OfSome:
 
 
 def read_operators(run: Run) -> tuple[OperatorSums, Loaded]:
-    """The sums; and which ranks have operators, without rows."""
+    """Returns the sums; and which ranks have operators, without rows."""
     ranks, problems, adding = list[int](), list[Any](), Adding()
     for piece in pieces(run, _NEEDED, of_a_rank):
         adding.add(piece.rows)
@@ -56,19 +56,19 @@ def read_operators(run: Run) -> tuple[OperatorSums, Loaded]:
 
 
 def operator_sums(ops: pl.DataFrame) -> OperatorSums:
-    """Of rows of `OPS` that are in memory."""
+    """Sums rows of `OPS` that are in memory."""
     adding = Adding()
     adding.add(of_a_rank(ops))
     return adding.sums()
 
 
 def of_a_rank(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of modules and shapes are most of what ranks recorded of their operators."""
+    """Sums over modules and shapes, which are most of what ranks recorded of their operators."""
     return rows.group_by("rank", *KEYS, maintain_order=True).agg(pl.col(SUMS).sum())
 
 
 class Adding:
-    """Adds ranks up, some at once: a handful of numbers is kept of each."""
+    """Adds ranks, some at once; a handful of numbers is kept of each."""
 
     def __init__(self) -> None:
         self._parts: list[_OfSome] = []
@@ -76,7 +76,7 @@ class Adding:
         self._sums = np.zeros((0, len(SUMS)))
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Operators of some ranks; all rows of a rank together."""
+        """Adds operators of some ranks; all rows of a rank must come together."""
         flops = [pl.col("flops").filter(pl.col("phase") == phase).sum().alias(name)
                  for name, phase in FLOPS_OF_PHASE.items()]
         macs = pl.col("macs").filter(pl.col("phase") == "forward").sum().alias("fwd_macs")
@@ -88,7 +88,7 @@ class Adding:
         np.add.at(self._sums, numbers, rows.select(SUMS).to_numpy())
 
     def sums(self) -> OperatorSums:
-        """Of all that were added."""
+        """Returns the sums of all that was added."""
         if not self._parts:
             self.add(of_a_rank(empty(_NEEDED)))
         return OperatorSums(
@@ -99,8 +99,8 @@ class Adding:
 
 
 def model_flops(ops: pl.DataFrame) -> pl.DataFrame:
-    """`OperatorSums.model_flops` of rows of `OPS`, in whatever they are added up."""
+    """Returns `OperatorSums.model_flops` for rows of `OPS`, however they are summed."""
     kind = pl.col("op").cast(pl.String).str.contains("conv").alias("convolution")
-    flops = pl.col("flops") - 2 * pl.col("recompute_macs")  # fused attention repeats its scores in backward
+    flops = pl.col("flops") - 2 * pl.col("recompute_macs")  # fused attention recomputes its scores in backward
     work = ops.filter(pl.col("phase").is_in(MODEL_PHASES) & (pl.col("flops") > 0))
     return work.group_by("rank", "dtype", kind, maintain_order=True).agg(flops.sum().alias("flops"))

@@ -1,4 +1,4 @@
-"""Parameters of the model from those that ranks hold: replicas once, shards together, experts as a token sees them."""
+"""Computes a model's parameters from those of ranks: replicas once, shards together, experts as a token sees them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLICATING = (*DATA_PARALLEL, "cp")
 assert {*REPLICATING, "pp", "ep", "tp"} == {*DATA_PARALLEL, *MODEL_PARALLEL}
 SUMS = ("params", "stored_params")
 TOLD = ("shape", "params", "whole_params", "trainable", "checksum", "active_ratio")
-"""What is kept of a parameter of the first replica."""
+"""Columns kept of a parameter of the first replica."""
 _NEEDED = PARAMETERS.only("rank", *KEY, *SUMS, *TOLD)
 
 
@@ -31,20 +31,19 @@ class HeldParameters:
     """What ranks hold, as far as totals of a model need it; names are categories."""
 
     sums: pl.DataFrame
-    """A row for each `KEY`, with `SUMS` over all ranks, and the `rank` that was the first to have it, with its
-    `shape`."""
+    """A row for each `KEY`, with `SUMS` over all ranks, and the first `rank` that has it, with its `shape`."""
     first_replica: pl.DataFrame
-    """Rows of the first of those ranks that hold the same, equal ones of neighbours once."""
+    """Rows of the first of those ranks that hold the same; equal rows of several ranks occur once."""
     num_ranks: int
-    """Ranks that have some, or for which one stands that has."""
+    """Number of ranks that have parameters, or are represented by one that has."""
 
 
 def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameters, Loaded]:
-    """What is held; and which ranks have parameters, without rows.
+    """Returns what is held; and which ranks have parameters, without rows.
 
     Args:
-        run: Its ranks and their places.
-        holders: The ranks whose tables are read, where digests tell of the others that they hold the same; None: all.
+        run: Gives the ranks and their coordinates.
+        holders: The ranks whose tables are read; digests show that the others hold the same. None: all ranks.
     """
     holders = holders or run
     adding, ranks, problems = Holding(run, holders), list[int](), list[Any]()
@@ -56,10 +55,10 @@ def read_parameters(run: Run, holders: Run | None = None) -> tuple[HeldParameter
 
 
 class Holding:
-    """Adds ranks up, some at once; kept are the parameters of one model."""
+    """Adds ranks, some at once; the parameters of one model are kept."""
 
     def __init__(self, run: Run, holders: Run | None = None) -> None:
-        """Holds nothing yet; see `read_parameters`."""
+        """Starts empty; see `read_parameters`."""
         holders = holders or run
         self._places, self._replicas = _places(holders), Replicas(run, holders)
         self._known, self._sums = FirstSeen(KEY), np.zeros((0, len(SUMS)), np.int64)
@@ -68,18 +67,18 @@ class Holding:
         self.add(empty(_NEEDED, NAMES))
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Rows of `PARAMETERS`, of some ranks one after the other."""
+        """Adds rows of `PARAMETERS` of some ranks, rank by rank."""
         self._num_ranks += rows["rank"].n_unique()
         placed = rows.join(self._places, on="rank", maintain_order="left")
         self._first.append(placed.filter("is_first_replica").select(*KEY, *TOLD).unique(maintain_order=True))
         numbers = self._known.numbers(placed.select(*KEY, "rank", "shape"))
         self._sums = self._known.grown(self._sums)
         added = self._replicas.summed(placed)
-        if added is not None:  # else too few ranks are found
+        if added is not None:  # otherwise too few ranks are counted
             np.add.at(self._sums, numbers, added.select(SUMS).to_numpy())
 
     def held(self) -> HeldParameters:
-        """Of all that were added."""
+        """Returns the result for all that was added."""
         return HeldParameters(
             sums=self._known.rows.with_columns(pl.Series(name, self._sums[:, at]) for at, name in enumerate(SUMS)),
             first_replica=pl.concat(self._first).unique(maintain_order=True),
@@ -94,7 +93,7 @@ def _places(holders: Run) -> pl.DataFrame:
 
 
 def _is_first(rank: Rank, seen: set[Place]) -> bool:
-    """Whether it is the first of those along axes that replicate."""
+    """Returns whether a rank is the first of those along replicating axes."""
     place = tuple(one for one in place_of(rank) if one[0] not in REPLICATING)
     is_first = place not in seen
     seen.add(place)
@@ -102,10 +101,10 @@ def _is_first(rank: Rank, seen: set[Place]) -> bool:
 
 
 class Replicas:
-    """What ranks hold for which one of the same place stands, whose table is read."""
+    """Adds what ranks hold that are represented by one at the same place, whose table is read."""
 
     def __init__(self, run: Run, holders: Run) -> None:
-        """Of the ranks that are no holders."""
+        """Groups the ranks that are not holders by their place."""
         self._digests, self._peers = run.digests, defaultdict[Place, list[int]](list)
         read = {rank.number for rank in holders.ranks}
         for rank in run.ranks:
@@ -113,17 +112,16 @@ class Replicas:
                 self._peers[place_of(rank)].append(rank.number)
         self._places = {rank.number: place_of(rank) for rank in holders.ranks} if self._peers else {}
         self.num_found = 0
-        """Ranks that are no holders and whose parameters were added."""
+        """Number of ranks that are not holders and whose parameters were added."""
 
     def summed(self, parameters: pl.DataFrame) -> pl.DataFrame | None:
-        """Rows of `PARAMETERS` with `params` and `stored_params` added up over the ranks that they stand for.
+        """Returns rows of `PARAMETERS` with `params` and `stored_params` summed over the ranks that they represent.
 
         Args:
-            parameters: Of some holders.
+            parameters: Rows of some holders.
 
         Returns:
-            None where a rank holds other parameters than the one that stands for it, or it is not known what lies on
-            it.
+            None if a rank holds other parameters than its representative, or if it is unknown what it stores.
         """
         if not self._peers:
             return parameters
@@ -152,26 +150,26 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParams:
-    """Parameters of the whole model."""
+    """Number of parameters of the whole model."""
 
     unique: int
-    """Each once, however many ranks hold it."""
+    """Each parameter once, however many ranks hold it."""
     stored: int
-    """What one replica of the model takes on all its ranks, tensor-parallel replicas and padding included."""
+    """What one replica of the model stores on all its ranks, including tensor-parallel replicas and padding."""
     active: int | None
-    """Those of `unique` that work on a token, if every expert gets as many; None for a model without experts that say
+    """Those of `unique` that work on a token, if experts are equally loaded; None for a model without experts that say
     how many of them a token goes to."""
 
 
 def model_params(run: Run, held: HeldParameters) -> ModelParams | None:
-    """Adds up parameters of all ranks.
+    """Sums parameters of all ranks.
 
     Args:
-        run: Its sizes.
+        run: Gives the sizes.
         held: What its ranks hold.
 
     Returns:
-        None where a rank has none.
+        None if a rank has none.
     """
     if held.num_ranks < run.world_size:
         return None
@@ -186,20 +184,20 @@ def model_params(run: Run, held: HeldParameters) -> ModelParams | None:
 
 
 def _different() -> pl.Expr:
-    """Parts of a plain tensor: ranks that hold the same values hold replicas of one of them. Null without values."""
+    """Sums the distinct parts of a plain tensor: ranks with equal values hold the same part. Null without values."""
     parts = pl.struct("checksum", "params").filter(pl.col("checksum").is_not_null()).unique()
     return pl.when(parts.len() > 0).then(parts.struct.field("params").sum())
 
 
 def _without_ties(rows: pl.DataFrame) -> pl.DataFrame:
-    """A matrix that two pipeline stages share, like tied embeddings, stays on the first of them alone."""
+    """Keeps a matrix that two pipeline stages share, like tied embeddings, only on the first of them."""
     trained = pl.col("trainable") & pl.col("checksum").is_not_null() & pl.col("shape").str.contains(",")
     first = pl.col("stage") == pl.col("stage").min().over("checksum", "shape")
     return rows.filter(~trained | first)
 
 
 def _stored(sums: pl.DataFrame, dp_size: int) -> int:
-    """Sum over ranks, divided by the number of ranks that hold the same part."""
+    """Returns the sum over ranks, divided by the number of ranks that hold the same part."""
     there = sums.filter(pl.col("stored_params") > 0)
     shards = (there["params"] / there["stored_params"]).round().clip(1, dp_size)
     return round(float((there["stored_params"] * shards / dp_size).sum()))

@@ -20,21 +20,21 @@ from distprof.merge.totals.step_time import StepTime, step_time
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTables:
-    """The tables that totals are made of; each is read once a command and passed on.
+    """The tables that totals are made from; each is read once per command and passed on.
 
-    Of a rank there are its steps and a few numbers; the rest takes as much memory as that of one model.
+    Of each rank, its steps and a few numbers are kept; the rest takes as much memory as for one model.
     """
 
     steps: pl.DataFrame
     operators: OperatorSums
     modules: pl.DataFrame
-    """`MERGED_MODULES`."""
+    """Rows of `MERGED_MODULES`."""
     parameters: HeldParameters
     problems: Sequence[Unreadable]
 
     @cached_property
     def step_time(self) -> StepTime | None:
-        """That of the steps."""
+        """The step time over these steps."""
         return step_time(self.steps)
 
 
@@ -43,7 +43,7 @@ def read_tables(run: Run, steps: Loaded | None = None, *, holders: Run | None = 
 
     Args:
         run: The run.
-        steps: Its `STEPS`, where they were read already.
+        steps: Its `STEPS`, if they were already read.
         holders: The run with the ranks whose `PARAMETERS` are read; None: all.
     """
     operators, of_ops = read_operators(run)

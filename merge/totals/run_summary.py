@@ -1,4 +1,4 @@
-"""The summary and the modules of a run, from an earlier merge of it where that is up to date."""
+"""Returns the summary and the modules of a run, from an earlier merge of it if that is up to date."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def run_summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> (
         dict[str, Any]):
-    """The content of `summary.json`; an earlier merge does not know what the user knows better.
+    """Returns the content of `summary.json`; an earlier merge is not used if the user overrides what the run says.
 
     Args:
         paths: The run directories of one job, traces of other programs, or a merge.
@@ -25,7 +25,7 @@ def run_summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping
 
     Raises:
         DataError: The run cannot be read.
-        UsageError: The sizes do not make up the world.
+        UsageError: The product of the sizes is not the world size.
     """
     known = None if peak is not None or sizes else summary_of_merge(paths)
     return _summary(paths, peak, sizes)[0] if known is None else known
@@ -33,7 +33,7 @@ def run_summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping
 
 def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZES) -> (
         tuple[dict[str, Any], pl.DataFrame | None]):
-    """The same, with `MERGED_MODULES` of the run; None for traces of other programs, which have none."""
+    """Returns the same, and `MERGED_MODULES` of the run; None for traces of other programs, which have none."""
     summary, modules = (None, None) if sizes else (summary_of_merge(paths), modules_of_merge(paths))
     if summary is not None and modules is not None:
         return summary, modules
@@ -50,7 +50,7 @@ def summary_and_modules(paths: Sequence[Path], sizes: Mapping[str, int] = NO_SIZ
 
 def _summary(paths: Sequence[Path], peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> (
         tuple[dict[str, Any], Run]):
-    # an earlier merge, where there is one, has all of it
+    # imported here because an earlier merge, if there is one, has all of it
     from distprof.merge.cost.measured_run import measured_run
     from distprof.merge.totals.many_ranks import opened
     from distprof.merge.totals.recorded_tables import read_tables

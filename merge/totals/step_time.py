@@ -1,4 +1,4 @@
-"""The step time of a job, the one number that is called that: over steps in which nothing heavy ran."""
+"""Defines the step time of a job, the only number called so, over steps without heavy instrumentation."""
 
 from __future__ import annotations
 
@@ -14,57 +14,56 @@ from distprof.contract.passes import ARRIVALS, MEMORY, TIME, TRACE
 from distprof.merge.activity.breakdown import mean_steps
 
 LIGHT = (TIME, ARRIVALS)
-"""Passes in which nothing heavy runs."""
+"""Passes without heavy instrumentation."""
 TRACED = ((TRACE,), (MEMORY,))
-"""What is taken where there are none of these, the first of them that there is."""
+"""Passes used if there are no light ones; the first that exists."""
 LIGHTEST = 1.1
-"""Timers that make steps longer by more than that, as they do where the host can hardly keep a GPU busy, are heavy."""
+"""Timers that make steps longer by more than this ratio, because the host can hardly keep a GPU busy, are heavy."""
 SETTLES = 3
-"""From this many steps of a pass on the first is left out where recording warms up in it."""
+"""From this many steps of a pass on, the first is left out if recording warms up in it."""
 FEWEST = 8
-"""Steps from which on it shows that they are of several kinds."""
+"""Minimum number of steps to tell that they are of several kinds."""
 SEVERAL_KINDS = 0.1
-"""Part of the median by which the mean of the middle half is beside it then."""
+"""Steps are of several kinds if the mean of the middle half differs from the median by more than this share of it."""
 LEAST, MOST = 0.05, 0.95
-"""Parts of the steps between which the spread lies."""
+"""Quantiles that are reported as the spread of step times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """How long a step takes: of each step the mean over ranks, of these the `middle`."""
+    """How long a step takes: the mean over ranks for each step, and the `middle` of these."""
 
     time_ns: float
     low_ns: float
-    """So long take 5 % of the steps, or less."""
+    """5th percentile of the steps."""
     high_ns: float
-    """And 95 %."""
+    """95th percentile of the steps."""
     num_steps: int
     passes: list[str]
-    """Passes that the steps are of."""
+    """Passes that the steps belong to."""
 
     @property
     def is_light(self) -> bool:
-        """True where nothing heavy ran in these steps; else the profiler was on."""
+        """True if these steps had no heavy instrumentation; otherwise the profiler was on."""
         return set(self.passes) <= set(LIGHT)
 
     def scale(self, measured_ns: float | None) -> float:
-        """What turns times of steps that took so long in the mean into parts of the step time."""
+        """Returns the factor that turns times measured in steps of this mean duration into parts of the step time."""
         return self.time_ns / measured_ns if measured_ns else 1.0
 
 
 def middle_half(values: Floats) -> Any:
-    """The mean of the middle half over the second last axis, of each item by itself: a step in which a rank lost its
-    processor does not count.
-    """
+    """Returns the interquartile mean over the second last axis, separately for each item: a step in which a rank lost
+    its processor does not count."""
     number = values.shape[-2]
     return np.sort(values, axis=-2)[..., number // 4:number - number // 4, :].mean(axis=-2)
 
 
 def middle(values: Floats) -> Floats:
-    """What steps take, over the second last axis: the median.
+    """Returns the typical duration of steps, over the second last axis: the median.
 
-    Where steps are of several kinds, as where each second one is long, the median is the edge of one kind, and which
-    one is chance: there it is the mean of the middle half.
+    If steps are of several kinds, for example if every second one is long, the median is the edge of one kind, and it
+    is chance which one: then the mean of the middle half is returned.
     """
     number = values.shape[-2]
     median = np.median(values, axis=-2)
@@ -75,10 +74,10 @@ def middle(values: Floats) -> Floats:
 
 
 def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
-    """Steps of passes that all of their ranks have, without those in which recording warms up.
+    """Returns steps of passes that all ranks of the pass have, without those in which recording warms up.
 
     Args:
-        steps: `rank`, `step`, `pass`, and more.
+        steps: Has `rank`, `step`, `pass`, and more.
         passes: Names of passes.
     """
     rank, step, parts = steps["rank"].to_numpy(), steps["step"].to_numpy(), [np.empty(0, np.int64)]
@@ -88,22 +87,21 @@ def settled(steps: pl.DataFrame, passes: Sequence[str]) -> pl.DataFrame:
             found = found[step[found] > each[0]]
         each, place = np.unique(step[found], return_inverse=True)
         ranks, of_rank = np.unique(rank[found], return_inverse=True)
-        # pairs of a step and a rank, each once: steps that all ranks took have as many as there are ranks
+        # distinct pairs of a step and a rank: a step that all ranks took has as many as there are ranks
         known = np.unique(place * len(ranks) + of_rank) // max(len(ranks), 1)
         parts.append(found[(np.bincount(known, minlength=len(each)) == len(ranks))[place]])
     return steps[np.concatenate(parts)]
 
 
 def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepTime | None:
-    """The step time by a table of steps.
+    """Computes the step time from a table of steps.
 
     Args:
-        steps: `rank`, `step`, `pass` and `duration_ns`, of whatever recorded them.
-        passes: Only steps of these; None: of those in which nothing heavy ran, where there are none those with a
-            timeline.
+        steps: `rank`, `step`, `pass` and `duration_ns`, whoever recorded them.
+        passes: Only steps of these passes; None: light passes or, if there are none, passes with a timeline.
 
     Returns:
-        None where there is no such step.
+        None if there is no such step.
     """
     steps = on_device(steps)
     every = (settled(steps, some) for some in ((light_passes(steps), *TRACED) if passes is None else (passes,)))
@@ -117,13 +115,13 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
 
 
 def on_device(steps: pl.DataFrame) -> pl.DataFrame:
-    """Steps with the `duration_ns` that they have on the device, where that is known: the host may run ahead of it."""
+    """Replaces `duration_ns` by the time on the device, where it is known: the host may run ahead of the device."""
     return steps.with_columns(duration_ns=pl.coalesce("device_ns", "duration_ns")) if (
         "device_ns" in steps.columns) else steps
 
 
 def light_passes(steps: pl.DataFrame) -> Sequence[str]:
-    """Passes in which nothing heavy ran: those that step times are of, where there are any.
+    """Returns the light passes whose steps count for step times, if there are any.
 
     Args:
         steps: `rank`, `step`, `pass` and `duration_ns`.
@@ -136,11 +134,11 @@ def light_passes(steps: pl.DataFrame) -> Sequence[str]:
 
 
 def parts_of_step(breakdown: pl.DataFrame, usual: StepTime | None) -> list[dict[str, Any]]:
-    """The mean step of each rank, as parts of the step time.
+    """Returns the mean step of each rank, as parts of the step time.
 
     Args:
         breakdown: See `step_breakdown`.
-        usual: The step time; None: as measured.
+        usual: The step time; None: times stay as measured.
     """
     rows = mean_steps(breakdown)
     known = [row["duration_ns"] for row in rows if row["duration_ns"] is not None]
@@ -150,18 +148,18 @@ def parts_of_step(breakdown: pl.DataFrame, usual: StepTime | None) -> list[dict[
 
 
 def step_time_of(step: Mapping[str, Any]) -> StepTime | None:
-    """The same from `step` of `summary.json`."""
+    """Restores the step time from `step` of `summary.json`."""
     names = StepTime.__dataclass_fields__
     return None if step.get("time_ns") is None else StepTime(**{name: step[name] for name in names})
 
 
 def step_time_data(found: StepTime | None) -> dict[str, Any] | None:
-    """`step_time` of what commands print with `--json`."""
+    """Returns `step_time` of what commands print with `--json`."""
     return None if found is None else asdict(found)
 
 
 def passes_of(steps: pl.DataFrame, usual: StepTime | None) -> list[dict[str, Any]]:
-    """What steps of each pass take: `pass`, `num_steps`, `time_ns` and `ratio` to the step time, null without one."""
+    """Returns the step time of each pass: `pass`, `num_steps`, `time_ns` and `ratio` to that of the job, or null."""
     names = steps.sort("step")["pass"].cast(pl.String).unique(maintain_order=True).to_list()
     each = [(name, found) for name in names if (found := step_time(steps, (name,))) is not None]
     return [{"pass": name, "num_steps": found.num_steps, "time_ns": found.time_ns,

@@ -1,4 +1,4 @@
-"""The content of `summary.json`: totals, times, communication and modules of a run."""
+"""Makes the content of `summary.json`: totals, times, communication and modules of a run."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from distprof.merge.totals.totals import (
 from distprof.merge.totals.workload import Workload, workload
 
 TOP_MODULES = 50
-"""Modules that summary.json lists; all are in modules.parquet."""
+"""Number of modules that summary.json lists; all are in modules.parquet."""
 EXPOSED = ("waiting", "moving")
 """Parts of a step in which nothing is computed."""
 NAMED = 5
-"""Ranks that a summary lists, the most expensive first."""
+"""Number of ranks or modules that a summary names."""
 
 
 def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = None,
@@ -49,7 +49,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         found: The run with its clock and collectives; its problems are part of the summary.
         tables: What its ranks recorded.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
-        analysis: Of its communication, where that was made already.
+        analysis: Analysis of its communication, if it was already made.
     """
     communicated, damaged = _communicated(found, tables, analysis)
     modules = tables.modules
@@ -82,13 +82,13 @@ def _communicated(found: MeasuredRun, tables: RecordedTables,
                   analysis: Analysis | None) -> tuple[dict[str, Any] | None, Sequence[Problem]]:
     if found.pieces is not None:
         return communication(found, tables.steps if found.run.kind == "distprof" else None, analysis)
-    # of a run of many ranks
+    # a run of many ranks
     return (None, ()) if analysis is None or analysis.breakdown.is_empty() else (
         described_communication(found.run, analysis), analysis.problems)
 
 
 def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
-    """A timed step that took several times the others: a compilation, or warm-up that is not over."""
+    """Notes a timed step that took several times the others: a compilation, or warm-up that is not over."""
     timed = on_device(steps).filter(pl.col("pass") == "time")["duration_ns"]
     longest, median = timed.max(), timed.median()
     if len(timed) < 2 or not isinstance(longest, int) or not isinstance(median, float) or longest < 5 * median:
@@ -97,7 +97,7 @@ def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
 
 
 def _unlike(work: Workload | None) -> list[CountedUnlike]:
-    """A counted step with more or less data than the others have."""
+    """Notes a counted step with more or less data than the others."""
     if work is None or work.counted is None or not work.is_unlike:
         return []
     return [CountedUnlike(unit=work.unit, counted=work.counted, usual=work.usual)]
@@ -105,7 +105,7 @@ def _unlike(work: Workload | None) -> list[CountedUnlike]:
 
 def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload | None,
           peak: float | None) -> dict[str, Any]:
-    """The step time and its parts, and rates of the whole job: what was counted, in the time that as much takes."""
+    """Returns the step time and its parts, and rates of the whole job: counted work / time that it usually takes."""
     usual = tables.step_time
     mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE)}
     counted_ns = work.counted_ns if work is not None else None if usual is None else usual.time_ns
@@ -129,13 +129,13 @@ def _step(run: Run, ranks: pl.DataFrame, tables: RecordedTables, work: Workload 
 
 
 def samples_of_step(run: Run, steps: pl.DataFrame, usual: StepTime) -> float | None:
-    """Samples that the whole job works through in a step; None where that is unknown."""
+    """Returns the samples that the whole job processes per step; None if unknown."""
     batches = workload(steps, usual, "samples") if run.topology_certain else None
     return None if batches is None else batches.usual * _num_batches(run)
 
 
 def uncounted_modules(run: Run, modules: pl.DataFrame) -> list[ModulesUncounted]:
-    """Modules with times whose FLOPs no rank knows, although there was a count pass."""
+    """Finds modules with times whose FLOPs no rank knows, although there was a count pass."""
     counted = pl.col("fwd_flops_mean").is_not_null()
     if _lacks_parts(run) or not modules.select(counted.any()).item():
         return []
@@ -146,23 +146,23 @@ def uncounted_modules(run: Run, modules: pl.DataFrame) -> list[ModulesUncounted]
 
 
 def _is_inside(path: str, other: str) -> bool:
-    """Whether a module is below another one, by their paths."""
+    """Returns whether a module is inside another one, judging by their paths."""
     (model, _, name), (other_model, _, above) = path.rpartition(":"), other.rpartition(":")
     return model == other_model and name != above and (not above or name.startswith(f"{above}."))
 
 
 def _lacks_parts(run: Run) -> bool:
-    """Whether parts of the model were recorded lightly alone, and are counted nowhere."""
+    """Returns whether some part of the model was only recorded lightly, so that it was counted nowhere."""
     return any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks)
 
 
 def _num_batches(run: Run) -> int:
-    """Ranks with a batch of their own: stages and shards of layers or sequences share one, experts do not."""
+    """Returns the number of ranks with their own batch: stages and shards share one, experts do not."""
     return run.dp_size * run.topology.get("ep", 1)
 
 
 def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
-    """The rank with the most time in forward and backward, waits inside them included."""
+    """Finds the rank with the most time in forward and backward, including waits inside them."""
     work = pl.col("fwd_ns") + pl.col("bwd_ns").fill_null(0)  # inference has no backward
     timed = ranks.with_columns(work.alias("work_ns")).drop_nulls("work_ns")
     if timed.is_empty():
@@ -174,7 +174,7 @@ def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
 
 
 def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
-    """Modules by measured time, else by FLOPs."""
+    """Returns the modules with the most measured time, or else FLOPs."""
     by = (pl.sum_horizontal("fwd_time_ns_mean", "bwd_time_ns_mean", "recompute_time_ns_mean"),
           pl.col("fwd_flops_mean").fill_null(0))
     columns = ("stage", "module_path", "class_name", "depth", "params_mean", "fwd_macs_mean", "fwd_flops_mean",
@@ -185,7 +185,7 @@ def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _coverage(operators: OperatorSums) -> tuple[float | None, list[dict[str, Any]]]:
-    """Share of the bytes that are moved by known ops, and the unknown ops, per step of a rank."""
+    """Returns the share of bytes moved by known ops; and the unknown ops, per step and rank."""
     work = operators.of_ops.filter(~pl.col("view"))
     total = float(work["io_bytes"].sum())
     num_ranks = max(operators.num_working, 1)
@@ -200,16 +200,17 @@ def _coverage(operators: OperatorSums) -> tuple[float | None, list[dict[str, Any
 
 def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: Analysis | None = None) -> tuple[
         dict[str, Any] | None, Sequence[Problem]]:
-    """Steps looked at, mean share of waiting and moving in them, and culprits.
+    """Returns the analysed steps, the mean share of waiting and moving in them, and culprits.
 
     Args:
         measured: The run with its clock and collectives.
         steps: Its `STEPS`; None for traces of other programs.
-        analysis: Of it, where that was made already.
+        analysis: Its analysis, if it was already made.
 
     Returns:
-        `communication` of `summary.json`, None without collectives, and where it was not made already and tables or
-        timelines are too long to look at; and timelines that are damaged.
+        `communication` of `summary.json`, None without collectives, and if there is no analysis yet and tables or
+        timelines
+        are too large for one; and problems with timelines.
     """
     run, pieces = measured.run, measured.pieces
     if pieces is None or not pieces.num_rows or (analysis is None and not are_few(run)):
@@ -219,8 +220,8 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
 
 
 def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
-    """`communication` of `summary.json`."""
-    split = found.exposure.filter(pl.col("waiting_ns").is_not_null())  # without calls it is not known of a rank
+    """Returns `communication` of `summary.json`."""
+    split = found.exposure.filter(pl.col("waiting_ns").is_not_null())  # unknown for a rank without calls
     total = int(split["duration_ns"].sum())
     spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {
@@ -228,7 +229,7 @@ def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
         "devices": mean_device_steps(found.devices).to_dicts(),
         "pipeline": asdict(pipeline) if (pipeline := pipeline_of(run, split)) is not None else None,
         "exposed_ratio": sum(spent) / total if total else None,
-        # waiting for a rank that left nothing, or in a call that is matched with no other rank's, seems moving
+        # waiting for a rank without data, or in a call that is not matched with another rank's, looks like moving data
         **{f"{part}_ratio": ns / total if total and not run.missing and found.blind != "no collective" else None
            for part, ns in zip(EXPOSED, spent, strict=True)},
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],

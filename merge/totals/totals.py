@@ -1,7 +1,7 @@
-"""Totals per GPU and of the model, from the tables of all ranks; evaluation, which is in none; MFU; pipeline stages.
+"""Computes totals per GPU and of the model from the tables of all ranks; also evaluation, MFU and pipeline stages.
 
-The model total of a quantity is mp_size x the mean over ranks: doubling the data-parallel size changes neither. It
-is the sum over one model-parallel group, averaged over its replicas.
+The model total of a quantity is mp_size x the mean over ranks, which does not depend on the data-parallel size. It is
+the sum over one model-parallel group, averaged over its replicas. Evaluation is not part of totals.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ Spread = dict[str, float | int | None]
 
 
 def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
-    """One row per rank: `rank`, every quantity, every time as a part of the step time; null where the rank did not
-    record it.
-    """
+    """Returns one row per rank: `rank`, every quantity, every time as a part of the step time; null if not recorded."""
     timed = _timed(on_device(tables.steps), tables.step_time)
     found = (
         pl.DataFrame([_params(rank) for rank in run.ranks],
@@ -46,7 +44,7 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
 
 
 def _timed(steps: pl.DataFrame, usual: StepTime | None) -> pl.DataFrame:
-    """What timers show of each rank, as parts of the step time."""
+    """Returns the timers' values for each rank, as parts of the step time."""
     timed = steps.filter(pl.col("pass") == TIME).group_by("rank", maintain_order=True).agg(
         *(pl.col(column).mean().alias(name) for name, column in TIMES.items()), pl.col("samples").mean())
     measured = timed["step_ns"].mean()
@@ -55,7 +53,7 @@ def _timed(steps: pl.DataFrame, usual: StepTime | None) -> pl.DataFrame:
 
 
 def _with_counts_of_replicas(run: Run, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Ranks that were not counted have the counts of those with the same part of the model, where there are any."""
+    """Fills the counts of ranks that were not counted from ranks with the same part of the model, if any."""
     parts = [str(part_of(rank.coordinates)) for rank in sorted(run.ranks, key=lambda rank: rank.number)]
     counts = (*FLOPS_OF_PHASE, "fwd_macs")
     return ranks.with_columns(part=pl.Series(parts, dtype=pl.String)).with_columns(
@@ -70,7 +68,7 @@ def _params(rank: Rank) -> dict[str, int | None]:
 
 
 def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
-    """mean, min and max over ranks, and the ranks of the extremes; nulls where no rank has it."""
+    """Returns mean, min and max over ranks, and the ranks of the extremes; nulls if no rank has the quantity."""
     known = sorted((value, rank) for value, rank in zip(
         ranks[quantity].to_list(), ranks["rank"].to_list(), strict=True) if value is not None)
     if not known:
@@ -81,16 +79,16 @@ def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
 
 
 def model_totals(run: Run, ranks: pl.DataFrame, parameters: HeldParameters) -> dict[str, float | int | None]:
-    """mp_size x the mean over ranks for each quantity, and parameters without replicas.
+    """Returns mp_size x the mean over ranks for each quantity, and parameters without replicas.
 
     Args:
-        run: Its sizes.
+        run: Gives the sizes.
         ranks: See `per_rank`.
         parameters: What ranks hold.
     """
     means = {quantity: ranks[quantity].mean() for quantity in QUANTITIES}
     if any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks):
-        means |= dict.fromkeys((*FLOPS_OF_PHASE, "fwd_macs"))  # the parts that were counted may not be like the others
+        means |= dict.fromkeys((*FLOPS_OF_PHASE, "fwd_macs"))  # the counted parts may differ from the others
     totals = {name: None if mean is None else as_whole(run.mp_size * float(str(mean))) for name, mean in means.items()}
     found = model_params(run, parameters)
     if found is None:
@@ -99,7 +97,7 @@ def model_totals(run: Run, ranks: pl.DataFrame, parameters: HeldParameters) -> d
 
 
 def _unique_params(run: Run, ranks: pl.DataFrame) -> int | None:
-    """The sum over pipeline stages; the ranks of a stage agree on it."""
+    """Returns the sum over pipeline stages; the ranks of a stage agree on their number."""
     unique = pl.col("unique_params")
     stages = ranks.group_by("stage").agg(unique.max(), unique.null_count().alias("unknown"))
     all_there = len(stages) == run.topology.get("pp", 1) and not stages["unknown"].sum()
@@ -107,18 +105,19 @@ def _unique_params(run: Run, ranks: pl.DataFrame) -> int | None:
 
 
 def steps_found(run: Run) -> dict[str, Any] | None:
-    """What ends a step, as the first rank that knows it has it; None where no rank does."""
+    """Returns what ends a step, according to the first rank that knows it; None if no rank does."""
     found = (rank.recorded.steps_found for rank in run.ranks if rank.recorded is not None)
     first = next((one for one in found if one is not None), None)
     return None if first is None else msgspec.to_builtins(first)
 
 
 def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
-    """Means over ranks and steps; None where no step had any.
+    """Returns means of evaluation over ranks and steps; None if no step contained any.
 
     Returns:
-        `calls` of root modules a step, over all steps in which modules were listened to; `flops` a step of the count
-        pass; `time_ns` of the step time. Null where no such step was recorded.
+        `calls` of root modules per step, over all steps in which module hooks were active; `flops` per step of the
+        count
+        pass; `time_ns` as part of the step time. Null if no such step was recorded.
     """
     steps, operators = tables.steps, tables.operators
     seen = steps.filter(pl.col("evaluation_calls").is_not_null())
@@ -138,19 +137,19 @@ def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
 
 def utilisation(run: Run, flops: pl.DataFrame, step_ns: float | None,
                 given: float | None) -> tuple[float | None, MfuBasis]:
-    """Mean over ranks of the least time for the model's FLOPs / mean step time.
+    """Computes MFU: the mean over ranks of the least time for the model's FLOPs / step time.
 
-    The least time is the sum over dtypes of FLOPs / dense peak: with one dtype and equal devices MFU is model FLOPs
-    per GPU / (step time x peak).
+    The least time is the sum over dtypes of FLOPs / dense peak: with one dtype and equal devices MFU is model FLOPs per
+    GPU / (step time x peak).
 
     Args:
         run: Its ranks recorded their device and whether TF32 is allowed.
-        flops: Those of the model, as `OperatorSums` has them.
-        step_ns: Mean step of the time pass.
-        given: Peak FLOP/s of each rank's device; the table of devices is asked where it is None.
+        flops: FLOPs of the model, as in `OperatorSums`.
+        step_ns: Time of a step with as much data as the counted one.
+        given: Peak FLOP/s of each rank's device; None: it is looked up in the table of devices.
 
     Returns:
-        MFU, None where it is unknown; and what it rests on, or why it is unknown.
+        MFU, None if unknown; and what it is based on, or why it is unknown.
     """
     if step_ns is None or flops.is_empty():
         return None, MfuBasis(code="no_step")
@@ -169,7 +168,7 @@ def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> tuple[float | No
         dtype = _may_be_tf32(rank, row["dtype"], "convolution" if row["convolution"] else "matmul")
         if device is None or dtype is None:
             return None, MfuBasis(code="no_device" if device is None else "no_dtype", rank=rank.number)
-        # a device without TF32 does as float32 what is allowed to be TF32
+        # a device without TF32 computes in float32 what TF32 is allowed for
         found = peak(device, dtype) or (peak(device, "float32") if dtype == "tf32" else None)
         if found is None:
             return None, MfuBasis(code="no_peak", rank=rank.number, device=device, dtype=dtype)
@@ -186,7 +185,7 @@ def _may_be_tf32(rank: Rank, dtype: str | None, kind: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage, mean over its ranks and steps."""
+    """One pipeline stage; means over its ranks and steps."""
 
     stage: int
     work_ns: float
@@ -197,25 +196,25 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How well the stages of a job keep each other busy."""
+    """How well the pipeline stages of a job keep each other busy."""
 
     stages: list[Stage]
     bubble_ratio: float
-    """Share of a step in which a stage waits for messages of others, mean over stages. Of equal stages under 1F1B or
+    """Share of a step in which a stage waits for messages of others, mean over stages. For equal stages under 1F1B or
     GPipe it is (p - 1) / (m + p - 1) with p stages and m microbatches (Narayanan et al. 2021, section 2.2)."""
     imbalance_ratio: float
-    """Work of the stage that works longest, divided by the mean over stages."""
+    """Work of the stage with the most work / the mean over stages."""
 
 
 def pipeline_of(run: Run, breakdown: pl.DataFrame) -> Pipeline | None:
-    """Reads the stages of a job.
+    """Evaluates the pipeline stages of a job.
 
     Args:
-        run: Its ranks and their places.
+        run: Gives the ranks and their coordinates.
         breakdown: See `step_breakdown`.
 
     Returns:
-        None for a job without stages, and where the steps of a stage are not known.
+        None for a job without stages, and if the steps of a stage are unknown.
     """
     num_stages = run.topology.get("pp", 1)
     stages = pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0)) for rank in run.ranks],

@@ -1,4 +1,4 @@
-"""How much data steps work through, as the step whose work was counted may be unlike the others."""
+"""Compares how much data steps process: the step whose work was counted may differ from the others."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from distprof.merge.totals.step_time import StepTime, middle, on_device, settled
 
 Unit = Literal["elements", "samples", "forward_calls"]
 UNITS: tuple[Unit, ...] = ("samples", "forward_calls")
-"""What tells how much it is, the first that is known; elements where samples have more or fewer of them."""
+"""Units of data, of which the first known one is used; elements are used instead if their number per sample varies."""
 LENGTH = ("samples", "elements")
 UNLIKE = 0.01
-"""Difference from which on the counted step is unlike the others."""
+"""Relative difference from which on the counted step is unlike the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Of a step, means over ranks."""
+    """Data per step, as means over ranks."""
 
     unit: Unit
     usual: float
-    """In the steps that the step time is of."""
+    """Mean over the steps that the step time is based on."""
     usual_ns: float
-    """How long these steps take in the mean: each as long as the `middle` of those with as much data."""
+    """Mean duration of these steps, each counted with the `middle` of those with as much data."""
     counted: float | None
-    """In the counted step; None where there is none."""
+    """Data of the counted step; None if there is none."""
     most_often: float
-    """In most of these steps; of several, the most."""
+    """The most frequent value in these steps; of several, the largest."""
 
     @property
     def counted_ns(self) -> float:
-        """How long a step like the counted one takes."""
+        """How long a step with as much data as the counted one takes."""
         return self.usual_ns if self.counted is None else self.usual_ns * self.counted / self.usual
 
     @property
     def is_unlike(self) -> bool:
-        """True where the counted step had more or less than the others."""
+        """True if the counted step had more or less data than the others."""
         return self.counted is not None and abs(self.counted / self.usual - 1) > UNLIKE
 
 
 def workload(steps: pl.DataFrame, usual: StepTime, unit: Unit | None = None) -> Workload | None:
-    """What `STEPS` tell of it, in a unit, or in the one that tells most; None where they do not."""
+    """Determines the workload from `STEPS`, in a given unit or in the most informative one; None if unknown."""
     timed, counted = settled(on_device(steps), usual.passes), steps.filter(pl.col("pass") == COUNT)
     known: tuple[Unit, ...] = UNITS if unit is None else (unit,)
     if unit is None and _lengths_vary(pl.concat([timed.select(LENGTH), counted.select(LENGTH)])):
@@ -69,15 +69,15 @@ def _lengths_vary(steps: pl.DataFrame) -> bool:
 
 
 def _each(steps: pl.DataFrame, unit: Unit) -> pl.DataFrame:
-    """`amount` and `ns` of each step: means over the ranks that know it, and over all."""
+    """Returns `amount` and `ns` of each step: means over the ranks that know it, and over all."""
     return steps.group_by("step", maintain_order=True).agg(
         amount=pl.col(unit).mean(), ns=pl.col("duration_ns").mean()).drop_nulls("amount")
 
 
 def _mean_ns(each: pl.DataFrame) -> float:
-    """So that a step which took long for another reason does not count.
+    """Returns the mean step time, robust to steps that took long for other reasons than their data.
 
-    Where few steps have as much data as another, a line through all of them: the estimator of Theil and Sen.
+    If few steps have the same amount of data, a line through all of them is used: the Theil-Sen estimator.
     """
     if each["amount"].n_unique() > len(each) / 2 > 1:
         return _on_line_ns(each["amount"].to_numpy(), each["ns"].to_numpy())
@@ -86,7 +86,7 @@ def _mean_ns(each: pl.DataFrame) -> float:
 
 
 def _on_line_ns(amounts: Floats, ns: Floats) -> float:
-    """At the mean amount of a line whose slope is the median of those through two steps each."""
+    """Evaluates the Theil-Sen line, whose slope is the median over pairs of steps, at the mean amount."""
     first, second = np.triu_indices(len(amounts), 1)
     apart = amounts[first] != amounts[second]
     first, second = first[apart], second[apart]

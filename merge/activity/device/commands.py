@@ -1,4 +1,4 @@
-"""Commands of the devices of a rank, and the calls of the host that sent them or waited for them."""
+"""Commands of the devices of a rank, and the calls of the host that launched them or waited for them."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ from distprof.merge.match.backend_names import RUNTIME_CATEGORIES, communicates
 from distprof.merge.scan.made_events import without_version
 
 COMPUTE, COMMUNICATION, COPY = range(3)
-"""Kinds of commands; fills of memory count as copies."""
+"""Kinds of commands; memory fills count as copies."""
 KERNEL = "kernel"
+"""Category of kernels."""
 COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
+"""Categories of copies and fills."""
 RUNTIME = RUNTIME_CATEGORIES
-"""Categories of torch.profiler, in lower case."""
+"""Categories of runtime calls in torch.profiler, in lower case."""
 _SYNCHRONISES = frozenset((
     *(f"{prefix}{name}" for prefix in ("cuda", "hip", "musa") for name in (
         "StreamSynchronize", "DeviceSynchronize", "EventSynchronize", "Memcpy", "Memcpy2D", "MemcpyWithStream")),
     "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD", "cuMemcpyDtoH", "hipMemcpyHtoD",
     "hipMemcpyDtoH", "urQueueFinish", "urEventWait", "piQueueFinish", "piEventsWait", "zeCommandQueueSynchronize",
     "zeCommandListHostSynchronize", "zeFenceHostSynchronize", "zeEventHostSynchronize"))
-"""Calls of CUDA, HIP, MUSA and oneAPI that return when the device is so far."""
+"""Calls of CUDA, HIP, MUSA and oneAPI that return when the device has reached a point (synchronisations)."""
 ORDERS = r"(?:cuda|hip|cu|musa)StreamWaitEvent|urEnqueueEventsWait\w*"
-"""Calls that make a stream wait for an event; a pattern for whole names, as the next ones."""
+"""Pattern for the whole names (like the patterns below) of calls that make a stream wait for an event."""
 GRAPHS = r"(?:cuda|hip|cu|musa)GraphLaunch(?:_v\d+|_pt[sd][sz])*|ur\w*CommandBuffer\w*Exp"
-"""Calls that send all commands of a graph."""
+"""Calls that launch all commands of a graph."""
 CAPTURE = tuple(rf"(?:cuda|hip|cu|musa)Stream{what}Capture\w*" for what in ("Begin", "End"))
-"""Calls between which launches make a graph."""
+"""Begin and end of captures: launches in between add nodes to a graph."""
 OF_ONE_KERNEL = r"(?:cuda|cu|hip|musa|ur|ze|pi)\w*(?:Launch(?:Cooperative)?Kernel|KernelLaunch)(?!MultiDevice)\w*"
-"""Calls that send a single kernel."""
+"""Calls that launch a single kernel."""
 
 
 def synchronises(call: str) -> bool:
-    """True for calls of a runtime that return when the device is so far."""
+    """Returns True for runtime calls that return when the device has reached a point."""
     return without_version(call) in _SYNCHRONISES
 
 
 def of_names(pattern: str, names: Sequence[str]) -> Flags:
-    """Whether each name of a call fits one of the patterns, and one value more, false, for no call."""
+    """Returns whether each name fully matches a pattern, plus a final False that stands for no call."""
     compiled = re.compile(pattern)
     return np.array([compiled.fullmatch(without_version(name)) is not None for name in names] + [False], bool)
 
 
 def of_single_kernels(call: Integers, single: Flags) -> Integers:
-    """The calls that sent commands, -1 where several have one that sends a single kernel.
+    """Replaces by -1 calls that several commands claim although such a call launches a single kernel.
 
-    ROCm may give kernels the correlation id of another launch, while no kernel has that of their own: which one such a
-    call did send is not known.
+    ROCm may give kernels the correlation id of another launch, although no kernel has that launch's own id. Then it is
+    unknown which kernel such a call launched.
 
     Args:
-        call: For each command, the place of the call; -1 for none.
-        single: Whether each call sends a single kernel, `of_names`.
+        call: For each command, the index of its call; -1 for none.
+        single: Whether each call launches a single kernel, from `of_names`.
     """
     number = np.bincount(call[call >= 0], minlength=len(single))
     return np.where(single[call] & (number[call] > 1), -1, call)
@@ -67,78 +69,78 @@ class Calls:
     """Calls of the runtime, by start; times in int64 ns."""
 
     name: Integers
-    """A number of `names`."""
+    """Index into `names`."""
     names: list[str]
     start_ns: Integers
     end_ns: Integers
     thread: Integers
-    """A number for each thread."""
+    """Number of the thread."""
     synchronises: Flags
-    """True for those that return when the device is so far."""
+    """True for calls that return when the device has reached a point."""
     orders: Flags
-    """True for those that make a stream wait for an event."""
+    """True for calls that make a stream wait for an event."""
     sends_graph: Flags
-    """True for those that send a whole graph."""
+    """True for calls that launch a whole graph."""
     sends_kernel: Flags
-    """True for those that send one kernel."""
+    """True for calls that launch one kernel."""
 
     def at(self, times: Integers, rows: Integers) -> Integers:
-        """Of these values of calls those of some rows; 0 where there is no such row."""
-        return np.append(times, 0)[rows]  # -1 is the last
+        """Returns the values of some rows; 0 where the row is -1."""
+        return np.append(times, 0)[rows]  # -1 is the last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """Kernels, copies and fills, by start, then by when they were asked for; times in int64 ns."""
+    """Kernels, copies and fills, by start, then by when their launch returned; times in int64 ns."""
 
     start_ns: Integers
     end_ns: Integers
     kind: Integers
     name: Integers
-    """A number of `names`."""
+    """Index into `names`."""
     device: Integers
-    """A number for each device of `devices`."""
+    """Index into `devices`."""
     stream: Integers
-    """A number for each stream of `streams`."""
+    """Index into `streams`."""
     call: Integers
-    """The row of `calls` that sent it; -1 where the timeline has no such call."""
+    """Row in `calls` of the call that launched it; -1 if the timeline has no such call."""
     calls: Calls
     names: list[str]
     devices: list[str]
     streams: list[str]
-    """Their names, as the profiler gives them."""
+    """Names of the streams in the profiler."""
     lost: int
     """See `lost_launches`."""
     launches: int
 
     def where(self, held: Array) -> Commands:
-        """Those for which `held` is true."""
+        """Returns the commands for which `held` is true."""
         arrays = ("start_ns", "end_ns", "kind", "name", "device", "stream", "call")
         return Commands(**{one.name: getattr(self, one.name)[held] if one.name in arrays else getattr(self, one.name)
                            for one in fields(self)})
 
     @property
     def sent_ns(self) -> Integers:
-        """When the call that sent each one began; 0 where that is not known."""
+        """When the call that launched each command began; 0 if not known."""
         return self.calls.at(self.calls.start_ns, self.call)
 
     @property
     def asked_ns(self) -> Integers:
-        """When the call that sent each one had returned; 0 where that is not known."""
+        """When the call that launched each command had returned; 0 if not known."""
         return self.calls.at(self.calls.end_ns, self.call)
 
     def during(self, kind: int) -> Intervals:
-        """When commands of a kind ran."""
+        """Returns when commands of a kind ran."""
         held = self.kind == kind
         return Intervals.of(self.start_ns[held], self.end_ns[held])
 
 
 def commands_of(events: pl.DataFrame) -> Commands | None:
-    """The commands in the slices of a rank; None without any, and without calls that could have sent some.
+    """Returns the commands in a rank's slices; None if there are neither commands nor calls that could launch some.
 
     Args:
-        events: `name`, `category`, `start_ns`, `duration_ns`, `correlation`, and `process` and `thread`, which for
-            commands are device and stream.
+        events: `name`, `category`, `start_ns`, `duration_ns`, `correlation`, and `process` and `thread`, which are
+            device and stream for commands.
     """
     category = pl.col("category").str.to_lowercase()
     on_device = events.filter(category.is_in((KERNEL, *COPIES)), pl.col("duration_ns") >= 0).sort("start_ns")
@@ -165,16 +167,17 @@ def commands_of(events: pl.DataFrame) -> Commands | None:
 
 
 def lost_launches(calls: Calls, call: Integers) -> tuple[int, int]:
-    """How many calls at least launch something that the timeline lacks, and how many launch kernels or graphs at all.
+    """Returns a lower bound of the number of launches whose commands the timeline lacks, and the number of all
+    launches.
 
-    Commands whose call is not known may be of such calls.
+    Commands with unknown calls may belong to such launches.
 
     Args:
-        calls: Of a rank.
-        call: The calls that sent its commands, -1 where that is not known.
+        calls: Calls of a rank.
+        call: The calls that launched its commands, -1 if not known.
     """
     begins, ends = (calls.start_ns[of_names(pattern, calls.names)[calls.name]] for pattern in CAPTURE)
-    # between the two, launches only make nodes of a graph
+    # in between, launches only add nodes to a graph
     capturing = np.searchsorted(begins, calls.start_ns, "right") > np.searchsorted(ends, calls.start_ns, "right")
     launching = (calls.sends_kernel | calls.sends_graph) & ~capturing
     without = np.count_nonzero(launching & ~np.isin(np.arange(len(launching)), call))
@@ -182,12 +185,12 @@ def lost_launches(calls: Calls, call: Integers) -> tuple[int, int]:
 
 
 def in_order(commands: Commands) -> Commands:
-    """The commands by start, then by when they were asked for."""
+    """Sorts commands by start, then by when their launch returned."""
     return commands.where(np.lexsort((commands.asked_ns, commands.start_ns)))
 
 
 def calls_of(names: pl.Series, start_ns: Integers, duration_ns: Integers, thread: Integers) -> Calls:
-    """Calls from their names and times, by start."""
+    """Makes calls from their names and times, by start."""
     name, known = numbered(names)
     waits = np.array([synchronises(one) for one in known] + [False], bool)
     return Calls(name=name, names=known, start_ns=start_ns, end_ns=start_ns + duration_ns, thread=thread,
@@ -196,14 +199,14 @@ def calls_of(names: pl.Series, start_ns: Integers, duration_ns: Integers, thread
 
 
 def kinds_of(names: pl.Series, is_kernel: Flags) -> Integers:
-    """Kinds of commands from their names; `is_kernel` is false for copies and fills."""
+    """Returns the kinds of commands from their names; `is_kernel` is false for copies and fills."""
     exchanging = [name for name in names.filter(pl.Series(is_kernel)).unique().to_list() if communicates(name or "")]
     is_communication = names.is_in(exchanging).fill_null(value=False).to_numpy()
     return np.where(~is_kernel, COPY, np.where(is_communication, COMMUNICATION, COMPUTE))
 
 
 def numbered(texts: pl.Series) -> tuple[Integers, list[str]]:
-    """A number for each text, and the texts by number."""
+    """Returns a number for each text, and the texts by number."""
     filled = texts.cast(pl.String).fill_null("")
     known = filled.unique(maintain_order=True)
     if filled.is_empty():

@@ -1,4 +1,4 @@
-"""The mean step of each device, why it is idle in it, and what the host does meanwhile."""
+"""The mean step of each device, why the device is idle in it, and what the host does meanwhile."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import BESIDE, CAUSES, PARTS
 
 ENOUGH = 2
-"""From so many whole steps on, one without an end is left out of means."""
+"""If a device has at least this many whole steps, steps without a known end are left out of means."""
 SETTLES = 3
-"""From this many steps of a timeline on the first is left out: what records them warms up."""
+"""From this many steps of a timeline on, the first does not count: the profiler warms up in it."""
 OF_DEVICE = ("rank", "device")
+"""Columns that identify a device."""
 TIMES = ("device_step_ns", *(f"{part}_ns" for part in PARTS), *(f"{cause}_idle_ns" for cause in CAUSES),
          *(f"{one}_ns" for one in BESIDE))
+"""Columns of times of which means are taken."""
 
 
 def settled_steps(steps: list[int]) -> list[int]:
-    """Steps of a timeline, ascending, without the first, which begins on each rank in its own time."""
+    """Returns the steps of a timeline, ascending, without the first, which each rank begins at another time."""
     return steps[1:] if len(steps) >= SETTLES else steps
 
 
 def counted_steps(steps: pl.DataFrame) -> pl.DataFrame:
-    """The steps that means are of, of each device: where several are whole, those.
+    """Returns the steps of each device over which means are taken: only whole ones, if there are several.
 
-    The last step of a timeline ends with its last command, as no next one shows when it really ends.
+    The last step of a timeline ends with its last command, because no next step shows its real end.
 
     Args:
         steps: `DeviceSteps.steps`.
@@ -37,7 +39,8 @@ def counted_steps(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def mean_device_steps(devices: DeviceSteps) -> pl.DataFrame:
-    """A row for each device: `TIMES`, `commands`, the first, last and number of `steps`, and `num_open` of them."""
+    """Returns a row per device: `TIMES`, `commands`, `first_step`, `last_step`, `num_steps`, `num_open` and
+    `overlap_ratio`."""
     return counted_steps(devices.steps).group_by(OF_DEVICE).agg(
         pl.col(*TIMES, "commands").mean(), first_step=pl.col("step").min(), last_step=pl.col("step").max(),
         num_steps=pl.len(), num_open=(~pl.col("is_whole")).sum(),
@@ -46,12 +49,12 @@ def mean_device_steps(devices: DeviceSteps) -> pl.DataFrame:
 
 
 def without_kernels(devices: DeviceSteps, rows: pl.DataFrame) -> list[int]:
-    """Ranks that exchange data with others in these steps though no kernel of theirs communicates.
+    """Returns ranks that exchange data with others in these steps although none of their kernels communicates.
 
-    Gloo does so on the host, and kernels may be unknown: the device is idle or copies meanwhile.
+    Gloo communicates on the host, and kernels may be unknown: the device is idle or copies meanwhile.
 
     Args:
-        devices: What they did.
+        devices: What devices did.
         rows: `MERGED_COLLECTIVES`.
     """
     silent = devices.steps.group_by("rank").agg(pl.col("communication_ns").sum() == 0).filter("communication_ns")
@@ -61,15 +64,16 @@ def without_kernels(devices: DeviceSteps, rows: pl.DataFrame) -> list[int]:
 
 
 def host_meanwhile(devices: DeviceSteps, *, with_modules: bool = True) -> pl.DataFrame:
-    """What hosts do while their devices are idle because of it, over the steps that count, most first.
+    """Returns what hosts do while their devices are idle because of it, over the steps that count, most first.
 
     Args:
-        devices: What they did.
-        with_modules: Keeps modules apart; else their time is added up, and what the host itself does stays apart.
+        devices: What devices did.
+        with_modules: Whether modules are distinguished; else their times are summed, but activities of the host itself
+            remain distinguished.
 
     Returns:
-        `kind`, `where`, `idle_ns` a step and device, mean over all devices, `ratio` to the mean step, `most_ns` of the
-        device with most of it, and `most_rank`, its rank.
+        `kind`, `where`, `idle_ns` per step and device (mean over all devices), its `ratio` to the mean step, `most_ns`
+        of the device with most of it, and `most_rank`, the rank of that device.
     """
     steps = counted_steps(devices.steps)
     kept = devices.doing.join(steps.select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"), how="semi")
@@ -87,7 +91,8 @@ def host_meanwhile(devices: DeviceSteps, *, with_modules: bool = True) -> pl.Dat
 
 
 def calls_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
-    """Calls of the runtime that hosts are in then: `name`, `idle_ns` a step and device, `ratio`, the most first."""
+    """Returns the runtime calls of hosts during such time: `name`, `idle_ns` per step and device, `ratio`; most
+    first."""
     steps = counted_steps(devices.steps)
     kept = devices.calls.join(steps.select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"), how="semi")
     return kept.group_by("name").agg(idle_ns=pl.col("idle_ns").sum() / max(len(steps), 1)).with_columns(
@@ -95,7 +100,7 @@ def calls_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
 
 
 def lines_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
-    """Lines of the script in which hosts were seen then: `file`, `line`, `function`, `samples`, the most first."""
+    """Returns the script lines of hosts during such time: `file`, `line`, `function`, `samples`; most first."""
     kept = devices.lines.join(counted_steps(devices.steps).select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"),
                               how="semi")
     return kept.group_by("file", "line", "function").agg(pl.col("samples").sum()).sort(
@@ -103,7 +108,7 @@ def lines_meanwhile(devices: DeviceSteps) -> pl.DataFrame:
 
 
 def mean_streams(devices: DeviceSteps) -> list[dict[str, Any]]:
-    """A row for each stream that had commands in the steps that count: what it did in a step."""
+    """Returns a row per stream that had commands in the steps that count: what it did per step."""
     kept = devices.streams.join(counted_steps(devices.steps).select(*OF_DEVICE, "step"), on=(*OF_DEVICE, "step"),
                                 how="semi")
     found = kept.group_by(*OF_DEVICE, "stream").agg(pl.exclude("step").mean()).filter(pl.col("commands") > 0)

@@ -1,4 +1,4 @@
-"""What the devices of one rank did in its steps, and what each of their streams waited for between its commands."""
+"""What the devices of one rank did in its steps, and what each stream waited for between its commands."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ from distprof.merge.activity.intervals import NOTHING, Intervals
 from distprof.merge.match.backend_names import may_communicate
 
 AWAITED = {COMMUNICATION: "for_communication", COPY: "for_copy", COMPUTE: "for_kernel"}
+"""Kind of a command that a stream waits for -> name of the wait."""
 EARLY_NS = 1000
-"""Clocks of host and device are no closer than this."""
+"""A command may begin this much before its launch, because clocks of host and device differ."""
 WHILE = ("running", "host", "sync", *AWAITED.values(), "latency", "unshown", "unsent")
-"""What a stream does. for_...: it waits for a command of another stream, by its kind; the others as for devices."""
+"""What a stream does. for_...: it waits for a command of another stream, of this kind; the others are as for
+devices."""
 STREAMS = {"rank": pl.Int64, "device": pl.String, "stream": pl.String, "step": pl.Int64, "commands": pl.Int64,
            **{f"{one}_ns": pl.Int64 for one in WHILE}}
-"""What is left of a step lies before the first command of the stream or behind its last."""
+"""Columns of streams. The rest of a step is before the first command of the stream or after its last."""
 
 
 def streams_of(commands: Commands, step: Integers, spans: list[Span]) -> list[dict[str, Any]]:
-    """A row for each stream and step with commands of the stream in the timeline.
+    """Returns a row per stream and step, for streams that have commands in the timeline.
 
     Args:
-        commands: All of one device.
-        step: `step_of_commands` of them.
-        spans: Its steps.
+        commands: All commands of one device.
+        step: Their `step_of_commands`.
+        spans: Steps of the device.
     """
     starts, ends = (np.array([span[place] for span in spans], np.int64) for place in (1, 2))
     synchronising, found = synchronisations(commands), list[dict[str, Any]]()
@@ -64,7 +66,7 @@ def streams_of(commands: Commands, step: Integers, spans: list[Span]) -> list[di
 def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict[str, Intervals]:
     pauses = pauses_of(mine)
     asked, known = asked_of(mine, pauses)
-    # a call that returns behind its command was blocked by what that waited for
+    # a call that returns after its command had ended was blocked by what the command waited for
     sent = np.where(mine.end_ns[pauses.behind] <= asked, mine.sent_ns[pauses.behind], asked)
     late, since = (np.where(known, np.clip(times, pauses.starts, pauses.ends), pauses.starts)
                    for times in (asked, sent))
@@ -84,7 +86,7 @@ def _while_of(mine: Commands, every: Commands, synchronising: Intervals) -> dict
 
 
 def last_ended(every: Commands, since: Integers, until: Integers) -> Integers:
-    """The command that ended last in each of these times, just before their end; -1 for none."""
+    """Returns the command that ended last in each of these times, shortly before their end; -1 for none."""
     order = np.argsort(every.end_ns, kind="stable")
     place = np.searchsorted(every.end_ns[order], until, "right") - 1
     last = order[np.maximum(place, 0)]
@@ -93,7 +95,7 @@ def last_ended(every: Commands, since: Integers, until: Integers) -> Integers:
 
 
 def _was_ordered(mine: Commands, pauses: Pauses) -> Any:
-    """Whether a stream was made to wait between the calls before and behind each pause, or one call sent both."""
+    """Returns whether a stream was made to wait between the launches around each pause, or one call launched both."""
     orders = mine.calls.start_ns[mine.calls.orders]  # by start, like all calls
     before, behind = mine.sent_ns[pauses.before], mine.sent_ns[pauses.behind]
     found = np.searchsorted(orders, behind) > np.searchsorted(orders, before)
@@ -102,21 +104,21 @@ def _was_ordered(mine: Commands, pauses: Pauses) -> Any:
 
 DOING = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "kind": pl.String, "where": pl.String,
          "idle_ns": pl.Int64}
-"""What the host did while a device was idle because of it: `Activity`; both null where no slice tells."""
+"""What the host did while a device was idle because of it, as in `Activity`; both null if no slice tells."""
 CALLS = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "name": pl.String, "idle_ns": pl.Int64}
-"""Calls of the runtime that hosts were in while a device was idle because of them."""
+"""Calls of the runtime in which hosts were while a device was idle because of them."""
 LINES = {"rank": pl.Int64, "device": pl.String, "step": pl.Int64, "file": pl.String, "line": pl.Int64,
          "function": pl.String, "samples": pl.Int64}
 """Lines of the script in which samples found the host while a device was idle because of it."""
 ALIKE = {"rank": pl.Int64, "device": pl.String, "name": pl.String, "calls": pl.Int64, "time_ns": pl.Int64}
-"""Kernels that look like communication and count as computing, in steps or not."""
+"""Kernels that look like communication but count as computing, within steps or not."""
 WINDOWS = {"step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "is_marked": pl.Boolean}
-"""Steps of the host; `is_marked` is false where a whole trace counts as one."""
+"""Steps of the host; `is_marked` is false if the whole trace counts as one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSteps:
-    """What devices did; nothing of ranks without one."""
+    """What devices did; ranks without a device have no rows."""
 
     steps: pl.DataFrame
     """`SCHEMA`."""
@@ -135,49 +137,50 @@ class DeviceSteps:
 
     @classmethod
     def joined(cls, several: Sequence[DeviceSteps]) -> DeviceSteps:
-        """Those of several ranks."""
+        """Joins the frames of several ranks."""
         return cls(**{name: pl.concat([pl.DataFrame(schema=schema), *(getattr(one, name) for one in several)])
                       for name, schema in FRAMES.items()})
 
     def of_steps(self, steps: Sequence[int]) -> DeviceSteps:
-        """Some steps alone."""
+        """Returns only some steps."""
         chosen = pl.col("step").is_in(list(steps))
         return replace(self, **{name: getattr(self, name).filter(chosen) for name in FRAMES
                                 if name not in ("outside", "alike")})
 
     def of_ranks(self, ranks: Sequence[int]) -> DeviceSteps:
-        """Some ranks alone."""
+        """Returns only some ranks."""
         chosen = pl.col("rank").is_in(list(ranks))
         return DeviceSteps(**{name: getattr(self, name).filter(chosen) for name in FRAMES})
 
 
 FRAMES: dict[str, dict[str, Any]] = {"steps": SCHEMA, "outside": OUTSIDE, "streams": STREAMS, "doing": DOING,
                                      "calls": CALLS, "lines": LINES, "alike": ALIKE}
+"""Name of each frame of `DeviceSteps` -> its schema."""
 NO_DEVICES = DeviceSteps.joined(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnHost:
-    """What the host did meanwhile."""
+    """What the host did at the same time."""
 
     lane: ActivityLane | None = None
-    """None where that is not looked at."""
+    """None if it is not considered."""
     known: Sequence[Activity] = ()
-    """Its labels are places in here."""
+    """Activities by label of the lane."""
     waits: Intervals = NOTHING
-    """When the rank was in a collective and another one was not."""
+    """When the rank was in a collective and another rank was not."""
     messages: Intervals = NOTHING
-    """The part of it in sends and receives."""
+    """The part of `waits` in sends and receives."""
     samples: pl.DataFrame | None = None
-    """`at_ns`, `file`, `line` and `function` of samples of its thread; None without any."""
+    """`at_ns`, `file`, `line` and `function` of samples of the rank's thread; None if there are none."""
 
 
 def device_steps(rank: int, commands: Commands, windows: pl.DataFrame, host: OnHost) -> DeviceSteps:
-    """What the devices of a rank did in its steps.
+    """Determines what the devices of a rank did in its steps.
 
     Args:
-        rank: Its number.
-        commands: All of its devices.
+        rank: Number of the rank.
+        commands: Commands of all its devices.
         windows: `WINDOWS`.
         host: What its host did.
     """

@@ -1,1 +1,1 @@
-"""What operators are made of: calls in the timeline of a rank, with their nesting, devices and memory."""
+"""Timelines of ranks, which operators are read from: calls with their nesting, devices and memory."""

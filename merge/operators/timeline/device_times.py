@@ -1,6 +1,6 @@
-"""Which slice of the host launched each kernel, copy and fill of a device.
+"""Finds the host slice that launched each kernel, copy and fill of a device.
 
-Apart from the slices themselves because it needs polars, which reading a timeline does without.
+Separate from the slices themselves because it needs polars, which reading a timeline does without.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from distprof.merge.scan.scanned_columns import NONE
 
 
 def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
-    """Row of the operator that launched each slice of a device; -1 for others, and where unknown.
+    """Returns the row of the operator that launched each slice of a device; -1 for others, and if unknown.
 
-    A kernel has the correlation of the call that launched it, and that call lies in an operator; where it lies in none,
-    it counts itself. Where the trace has no such call, the profiler's external id joins kernel and operator.
+    A kernel has the correlation id of the call that launched it, which lies in an operator; if it lies in none, the
+    call itself counts. If the trace has no such call, the profiler's external id joins kernel and operator.
     """
     found = np.full(len(timeline.name), -1, np.int64)
     on_device = np.flatnonzero(timeline.type >= NUM_HOST)
@@ -32,7 +32,7 @@ def launchers(timeline: RankTimeline, nesting: Nesting) -> Integers:
 
 
 def operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
-    """Row of the innermost operator that each slice is or lies in; -1 for none."""
+    """Returns the row of the innermost operator that each slice is or lies in; -1 for none."""
     found = np.where(timeline.type == OPERATOR, np.arange(len(timeline.type)), -1)
     for rows, parents in nesting.downwards():
         found[rows] = np.where((found[rows] < 0) & (parents >= 0), found[parents], found[rows])
@@ -40,14 +40,14 @@ def operator_around(timeline: RankTimeline, nesting: Nesting) -> Integers:
 
 
 def launches(timeline: RankTimeline, on_device: Integers, calls: Integers) -> Integers:
-    """The row of the call that launched each of these slices of a device; -1 where that is not known."""
+    """Returns the row of the call that launched each of these slices of a device; -1 if unknown."""
     single = of_names(OF_ONE_KERNEL, timeline.names)[timeline.name]
     return of_single_kernels(joined(timeline.correlation, on_device, calls), np.append(single, False))
 
 
 def joined(key: Integers, rows: Integers, others: Integers) -> Integers:
-    """The row among the others that has the key of each row; -1 where none does, and for 0, which is no id. Of several
-    the last counts."""
+    """Returns the row among the others that has the key of each row, the last one of several; -1 if there is none, and
+    for key 0, which is not an id."""
     if not len(others):
         return np.full(len(rows), -1, np.int64)
     order = others[np.argsort(key[others], kind="stable")]

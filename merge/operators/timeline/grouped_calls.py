@@ -1,6 +1,6 @@
-"""Operators of one rank, added up: a row for all calls that share operator, shapes, module, phase and step.
+"""Groups the calls of one rank: a row for all calls that share operator, shapes, module, phase and step.
 
-Knows numpy alone, as merging does.
+Uses only numpy, because merging does.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from distprof.merge.scan.scanned_columns import thread_of
 
 COSTS = ("flops", "bytes")
 MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
-"""Bytes of memory, where the timeline has them."""
+"""Bytes of memory, if the timeline has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedCalls:
-    """A row a group, in the order of their first calls."""
+    """A row per group, in the order of their first calls."""
 
     columns: Mapping[str, Integers]
-    """Numbers by column; `UNKNOWN` where there is none."""
+    """Numbers by column; `UNKNOWN` if there is none."""
     words: Mapping[str, Sequence[str | None]]
     """Texts that the numbers of some columns stand for."""
     by_shapes: ShapeCoverage | None
-    """None where there are no shapes, or they were not asked."""
+    """None if there are no shapes, or they were not requested."""
 
     @property
     def num_rows(self) -> int:
@@ -55,9 +55,9 @@ class GroupedCalls:
 
 def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
                   num_frames: int = 0, changes: MemoryChanges | None = None, by_shapes: bool = False) -> GroupedCalls:
-    """Adds the calls of a timeline up.
+    """Sums the calls of a timeline.
 
-    Args are those of `rank_operators`.
+    The arguments are those of `rank_operators`.
     """
     held = timeline.type != PYTHON
     stacks, stack = _stacks(timeline, num_frames)
@@ -88,7 +88,7 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
 
 
 def _streams(timeline: RankTimeline) -> list[str]:
-    """What the profiler calls each thread that is a stream: `7`, or `7 of device 1` where there are several devices."""
+    """Returns the profiler's name of each thread that is a stream: `7`, or with several devices `7 of device 1`."""
     used = set(np.unique(timeline.thread[timeline.type >= NUM_HOST]).tolist())
     names = [thread_of(key.encode()) if number in used else ("", "") for number, key in enumerate(timeline.threads)]
     is_one = len({names[number][0] for number in used}) < 2
@@ -97,7 +97,7 @@ def _streams(timeline: RankTimeline) -> list[str]:
 
 
 def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Integers | None, Integers | None]:
-    """FLOPs and bytes of each slice, by its shapes and, of copies and fills, by what they moved; None: all unknown."""
+    """Returns FLOPs and bytes per slice, from its shapes or, for copies and fills, from the bytes moved, or None."""
     moved = np.flatnonzero(np.isin(timeline.type, (MEMCPY, MEMSET)) & (timeline.copied >= 0))
     if costs is None and not len(moved):
         return None, None
@@ -108,17 +108,17 @@ def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Integers
 
 
 def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | None], Integers]:
-    """Stacks, and the number of that of each slice; -1 where they are not asked for."""
+    """Returns stacks, and for each slice the number of its stack; -1 if they are not requested."""
     if not num_frames:
         return [], np.full(len(timeline.name), UNKNOWN)
-    from distprof.merge.operators.timeline.stacks import PythonStacks  # knows polars, which merging does without
+    from distprof.merge.operators.timeline.stacks import PythonStacks  # needs polars, which merging does without
 
     return PythonStacks(timeline).innermost(num_frames)
 
 
 def _sums(rows: Integers, keys: Mapping[str, Integers], times: Mapping[str, Integers],
           amounts: Mapping[str, Integers | None]) -> (dict[str, Integers]):
-    """Of these rows: the keys of each group, how many rows it has, and what they add up to."""
+    """Groups these rows: returns the keys of each group, its number of rows, and its sums."""
     key = one_key([*keys.values(), *(values == UNKNOWN for values in amounts.values() if values is not None)])[rows]
     order = sorted_places(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))  # keys count from 0
@@ -151,7 +151,7 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Integers,
 
 
 def _by_operator(timeline: RankTimeline, launcher: Integers) -> Any:
-    """False for what a call of the runtime launched outside of all operators: that counts by itself."""
+    """Returns False for what a runtime call outside of all operators launched: that counts by itself."""
     return (launcher >= 0) & (timeline.type[launcher] == OPERATOR)
 
 
@@ -161,25 +161,25 @@ def _by_graph(timeline: RankTimeline, launcher: Integers) -> Flags:
 
 def launch_steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers) -> (
         Integers):
-    """Number of the step of each slice; -1 for commands without a launch: a device may run them in a later step."""
+    """Returns the step of each slice; -1 for commands without a launch: a device may run them in a later step."""
     step = steps_of(timeline, windows, of_launcher(timeline.start_ns, launcher))
     has_steps = bool(marked_steps(timeline)) if windows is None else True
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
 
 def of_launcher(values: Array, launcher: Integers) -> Array:
-    """Each slice's value; of slices of a device that of what launched them, if that is known."""
+    """Returns each slice's value; for slices of a device, that of what launched them, if known."""
     return np.where(launcher >= 0, values[launcher], values)
 
 
 def slice_costs(timeline: RankTimeline, nesting: Nesting) -> ShapeCosts | None:
-    """Costs of each slice by its shapes; None where the trace has none."""
+    """Returns costs of each slice from its shapes; None if the trace has none."""
     alike = _alike(timeline)
     return shape_costs(timeline, nesting, alike, _passed_on(timeline, nesting, alike))
 
 
 def _alike(timeline: RankTimeline) -> Integers:
-    """Equal for slices with the same name and tensors."""
+    """Returns numbers that are equal for slices with the same name and tensors."""
     numbers, found = dict[str, int](), np.full(len(timeline.texts) + 1, -1, np.int64)
     for text in _shapes(timeline):
         found[text] = numbers.setdefault(tensors_of(timeline.texts[text]), len(numbers))
@@ -187,13 +187,13 @@ def _alike(timeline: RankTimeline) -> Integers:
 
 
 def _shapes(timeline: RankTimeline) -> list[int]:
-    """Numbers of the texts that are shapes."""
+    """Returns the numbers of the texts that are shapes."""
     found: list[int] = np.unique(timeline.shapes[timeline.shapes >= 0]).tolist()
     return found
 
 
 def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Integers) -> Flags:
-    """True for the only call of an operator by itself with the same tensors."""
+    """Returns True for the only call of an operator by itself with the same tensors."""
     inside = np.flatnonzero((nesting.parent >= 0) & (timeline.type == OPERATOR))
     inside = inside[alike[inside] == alike[nesting.parent[inside]]]
     times = np.bincount(nesting.parent[inside], minlength=len(alike))
@@ -216,11 +216,12 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_
 
 
 def _of_backward(timeline: RankTimeline, launched: Integers) -> Integers:
-    """What autograd's own threads launched during annotations of the thread that waits for them, as with a GPU.
+    """Returns device time launched by autograd's threads during annotations of the thread that waits for them, as on
+    GPUs.
 
     Args:
-        timeline: Slices.
-        launched: Time on devices that each one launched itself.
+        timeline: The slices.
+        launched: Device time that each slice launched itself.
     """
     found, host = np.zeros(len(launched), np.int64), timeline.type < NUM_HOST
     engine = [number for number, name in enumerate(timeline.names) if name.startswith(AUTOGRAD)]
@@ -228,7 +229,7 @@ def _of_backward(timeline: RankTimeline, launched: Integers) -> Integers:
     of_engine = host & np.isin(timeline.thread, threads)
     rows = np.flatnonzero((timeline.type == ANNOTATION) & ~of_engine)
     if not len(threads) or len(np.unique(timeline.thread[rows])) != 1:
-        return found  # of several threads nothing tells which one called backward
+        return found  # with several threads, it is unknown which one called backward
     work = np.flatnonzero(of_engine & (launched > 0))
     work = work[np.argsort(timeline.start_ns[work], kind="stable")]
     until = np.concatenate(([0], np.cumsum(launched[work])))
@@ -247,7 +248,7 @@ def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | N
 
 
 def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Integers) -> Integers:
-    """Number of the step in which each slice starts, or was launched; -1 outside of all."""
+    """Returns the step in which each slice starts, or was launched; -1 outside of all steps."""
     if windows is None:
         windows = marked_steps(timeline)
         if not windows:
@@ -260,7 +261,7 @@ def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | N
 
 
 def marked_steps(timeline: RankTimeline) -> list[tuple[int, int, int]]:
-    """Start, end and number of the steps that torch.profiler marks in a trace."""
+    """Returns start, end and number of the steps that torch.profiler marks in a trace."""
     numbers = {name: int(text) for name, text in enumerate(one.removeprefix(STEP) for one in timeline.names)
                if timeline.names[name].startswith(STEP) and text.isdecimal() and len(text) < 19}
     rows = np.flatnonzero(np.isin(timeline.name, list(numbers)) & (timeline.type < NUM_HOST))

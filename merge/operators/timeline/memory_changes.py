@@ -1,4 +1,4 @@
-"""Allocations and frees in a timeline (`profile_memory=True`), and the bytes of them in each slice."""
+"""Reads allocations and frees from a timeline (`profile_memory=True`), and sums their bytes in each slice."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ HOSTS, META = (0, 2, 5), 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryChanges:
-    """What changed the memory, and allocations that failed; a value each."""
+    """Changes of memory, and failed allocations; each array has a value per event."""
 
     time_ns: Integers
     """On the clock of the timeline."""
     thread: Integers
     num_bytes: Integers
-    """Below zero where it was freed."""
+    """Negative if memory was freed."""
     device_type: Integers
     is_change: Flags
-    """False where an allocation failed."""
+    """False if an allocation failed."""
 
 
 class ChangesRead:
-    """Collects them while a timeline is read."""
+    """Collects changes of memory while a timeline is read."""
 
     keys = ("Bytes", "Device Type")
 
@@ -41,7 +41,7 @@ class ChangesRead:
         self._parts: list[Any] = [np.empty((5, 0), np.int64)]
 
     def take(self, scanner: Scanner) -> None:
-        """Adds those of the last scan."""
+        """Adds the changes in the last scan."""
         times = scanner.column("ts_ns")
         names = {text: number for number, text in enumerate(scanner.names.texts())}
         for name in (MEMORY, OUT_OF_MEMORY):
@@ -54,17 +54,17 @@ class ChangesRead:
                                          scanner.integers["Device Type"][rows], np.full(len(rows), name == MEMORY)]))
 
     def changes(self, base_ns: int) -> MemoryChanges:
-        """All of them; `base_ns` is that of the timeline."""
+        """Returns all changes; `base_ns` is that of the timeline."""
         time_ns, thread, num_bytes, device_type, is_change = np.concatenate(self._parts, axis=1)
         return MemoryChanges(time_ns=time_ns + base_ns, thread=thread, num_bytes=num_bytes, device_type=device_type,
                              is_change=is_change.astype(bool))
 
 
 def changes_within(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges) -> dict[str, Integers] | None:
-    """Bytes that were allocated and freed directly in each slice: of devices where any has memory, else of hosts.
+    """Sums bytes that were allocated and freed directly in each slice: of devices if any has memory, else of hosts.
 
     Returns:
-        `self_allocated_bytes` and `self_freed_bytes`, a value a slice; None where nothing was recorded.
+        `self_allocated_bytes` and `self_freed_bytes`, a value per slice; None if nothing was recorded.
     """
     on_device = changes.is_change & ~np.isin(changes.device_type, (*HOSTS, META, NONE))
     wanted = on_device if on_device.any() else changes.is_change & np.isin(changes.device_type, HOSTS)
@@ -81,7 +81,7 @@ def changes_within(timeline: RankTimeline, nesting: Nesting, changes: MemoryChan
 
 
 def innermost(timeline: RankTimeline, nesting: Nesting, thread: Integers, time_ns: Integers) -> Integers:
-    """The innermost slice of a thread that runs at each time; -1 where none does."""
+    """Returns the innermost slice of a thread that runs at each time; -1 if there is none."""
     found = np.full(len(time_ns), -1, np.int64)
     held = np.flatnonzero(timeline.type < NUM_HOST)
     for number in np.unique(thread):

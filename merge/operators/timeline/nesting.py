@@ -1,4 +1,4 @@
-"""Which slice each slice of a thread lies in, and sums over what lies in it."""
+"""Finds the slice that each slice of a thread lies in, and sums over what lies in a slice."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from distprof.merge.operators.one_key import sorted_places
 
 
 class Nesting:
-    """Slices in their parents.
+    """Nests slices in their parents.
 
-    A slice lies in the last one of its thread that began before it, or with it and longer, and is not over: as
-    torch.profiler nests them. One that sticks out of another does not lie in it, and ends it.
+    A slice lies in the last one of its thread that began before it, or at the same time and is longer, and is not over,
+    as torch.profiler nests them. A slice that ends after another one does not lie in it, and ends it.
     """
 
     def __init__(self, thread: Integers, start: Integers, end: Integers, held: Flags) -> None:
         """Nests slices that are sorted by thread, start, and longest first.
 
         Args:
-            thread: A number a slice.
+            thread: A number per slice.
             start: In ns.
             end: In ns.
-            held: False for slices that lie in none, and in which none lies.
+            held: False for slices that take no part: they lie in none, and none lies in them.
         """
         self.parent = np.full(len(thread), -1, np.int64)
         """Row of the slice around each one, -1 for none."""
@@ -35,19 +35,19 @@ class Nesting:
         self._levels = list(_levels(self.parent))
 
     def downwards(self) -> Iterator[tuple[Any, Any]]:
-        """Rows level by level, from those in no slice on, and their parents."""
+        """Yields rows level by level, outermost first, and their parents."""
         for rows in self._levels:
             yield rows, self.parent[rows]
 
     def with_inner(self, values: Integers) -> Integers:
-        """Each slice's value and those of all that lie in it, added up."""
+        """Returns the sum of each slice's value and those of all that lie in it."""
         found = values.copy()
         for rows in reversed(self._levels[1:]):
             np.add.at(found, self.parent[rows], found[rows])
         return found
 
     def lifted(self, values: Integers, rows: Flags) -> Integers:
-        """The values, where those of `rows` count for the slices around them."""
+        """Returns the values, with those of `rows` added to the slices around them."""
         found = values.copy()
         for level in reversed(self._levels[1:]):
             some = level[rows[level]]
@@ -55,7 +55,7 @@ class Nesting:
         return found
 
     def without_inner(self, values: Integers) -> Integers:
-        """Each slice's value without those of the slices that lie directly in it."""
+        """Returns each slice's value minus those of the slices that lie directly in it."""
         inside = np.flatnonzero(self.parent >= 0)
         found = values.copy()
         np.subtract.at(found, self.parent[inside], values[inside])
@@ -63,7 +63,7 @@ class Nesting:
 
 
 def _levels(parent: Integers) -> Iterator[Any]:
-    """Rows whose parents are all in the levels before."""
+    """Yields rows whose parents are all in earlier levels."""
     level = np.full(len(parent), -1, np.int64)
     rows = np.flatnonzero(parent < 0)
     number = 0
@@ -80,7 +80,7 @@ def _parents(thread: Integers, start: Integers, end: Integers) -> Integers:
         return np.empty(0, np.int64)
     span = int(end.max()) - int(start.min()) + 1
     _, number = np.unique(thread, return_inverse=True)
-    if number[-1] and (int(number[-1]) + 1) * span >= 1 << 62:  # times that are years apart: thread by thread
+    if number[-1] and (int(number[-1]) + 1) * span >= 1 << 62:  # if times are years apart: thread by thread
         parent = np.full(len(start), -1, np.int64)
         for one in range(int(number[-1]) + 1):
             rows = np.flatnonzero(number == one)
@@ -98,12 +98,12 @@ def _parents(thread: Integers, start: Integers, end: Integers) -> Integers:
 
 
 def _if_nested(start: Integers, end: Integers) -> Integers:
-    """Parents where no slice sticks out of another; one that does has a parent that ends before it."""
+    """Returns parents if slices nest properly; a slice that does not gets a parent that ends before it does."""
     rows = np.arange(len(start))
     depth = rows - np.searchsorted(np.sort(end), start, "right")
     is_empty = end == start
     if is_empty.any():
-        # an empty slice ends where it begins, and those that begin there as well but come later are not over before it
+        # an empty slice ends where it begins, so later ones that begin at the same time are not over before it
         empty = np.concatenate(([0], np.cumsum(is_empty)))
         depth += empty[np.searchsorted(start, start, "right")] - empty[rows]
     parent, above = np.full(len(start), -1, np.int64), np.empty(0, np.int64)
@@ -115,7 +115,7 @@ def _if_nested(start: Integers, end: Integers) -> Integers:
 
 
 def by_number(numbers: Integers) -> list[Integers]:
-    """Rows with each number from 0 on, ascending."""
+    """Returns the rows with each number from 0 on, ascending."""
     if not len(numbers):
         return []
     most = int(numbers.max())
@@ -123,7 +123,7 @@ def by_number(numbers: Integers) -> list[Integers]:
 
 
 def in_order(thread: Integers, start: Integers, duration: Integers) -> Integers:
-    """Order of slices by thread, start, and longest first; traces have nearly all of them in the order of time."""
+    """Returns the order of slices by thread, start, and longest first; traces have nearly all in order of time."""
     order = np.argsort(start, kind="stable")
     order = order[sorted_places(thread[order])]
     same = np.flatnonzero((np.diff(thread[order]) == 0) & (np.diff(start[order]) == 0))

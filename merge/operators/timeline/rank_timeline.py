@@ -1,4 +1,4 @@
-"""Slices of one rank's timeline with what operators need of them, as arrays in the order of thread and time."""
+"""Reads the slices of one rank's timeline, with what operators need of them, into arrays sorted by thread and time."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ TYPES = ("operator", "annotation", "runtime", "python", "kernel", "memcpy", "mem
 """What a slice is, by number."""
 COPIES = ("memcpy", "memset")
 NUM_HOST = 4
-"""Types below run on a thread of the host, the others on a device."""
+"""Types below this run on a thread of the host, the others on a device."""
 CATEGORIES = {
     "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION, "kernel": KERNEL,
     "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET,
     **dict.fromkeys(RUNTIME_CATEGORIES, RUNTIME),
 }
-"""Categories of torch.profiler, in lower case."""
+"""Categories of torch.profiler in lower case -> type."""
 CALLS = "python_function"
-"""The category of calls of Python, with `with_stack=True`."""
+"""The category of Python calls, with `with_stack=True`."""
 INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number", "copied": "bytes"}
 TEXTS = {"shapes": "Input Dims", "dtypes": "Input type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimeline:
-    """Slices of a rank, sorted by thread, start, and longest first. Each array has a value a slice."""
+    """Slices of a rank, sorted by thread, start, and longest first. Each array has a value per slice."""
 
     name: Integers
-    """Number of `names`."""
+    """Index into `names`."""
     type: Integers
-    """Number of `TYPES`."""
+    """Index into `TYPES`."""
     thread: Integers
     """A number for each thread or stream; see `threads`."""
     start_ns: Integers
-    """The rank's clock; ns since the epoch."""
+    """On the rank's clock; ns since the epoch."""
     duration_ns: Integers
     external: Integers
-    """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next two."""
+    """Id by which the profiler joins kernels and operators; `NONE` if missing, as in the next two."""
     correlation: Integers
     sequence: Integers
     copied: Integers
-    """Bytes that a copy or a fill moves; `NONE` likewise."""
+    """Bytes that a copy or a fill moves; `NONE` if missing."""
     shapes: Integers
-    """Number of `texts`, -1 without."""
+    """Index into `texts`, -1 if missing; `dtypes` likewise."""
     dtypes: Integers
     names: Sequence[str]
     texts: Sequence[str]
@@ -68,15 +68,15 @@ class RankTimeline:
     base_ns: int
     """What was added to the times of the file."""
     num_bad: int
-    """Slices that were left out: their duration is negative or no number, or `untimed` for a device."""
+    """Number of slices left out: their duration is negative or not a number, or they are on a device and `untimed`."""
     more: Mapping[str, Integers]
-    """What `Wanted` asked for, by its key: integers, or numbers of `texts`."""
+    """What `Wanted` requested, by its key: integers, or indices into `texts`."""
     place: Integers
-    """Which slice of the file each one was."""
+    """Index of each slice among those of the file."""
     metadata: Mapping[str, Any]
     """Keys beside the events."""
     threads: Sequence[str] = ()
-    """What they are called: process and thread, which for slices of a device are device and stream."""
+    """Name of each thread: process and thread, which for slices of a device are device and stream."""
     problems: Sequence[TraceDamaged] = ()
     """What is lost of the file."""
 
@@ -85,34 +85,34 @@ class RankTimeline:
         return self.start_ns + self.duration_ns
 
     def where(self, held: Flags) -> RankTimeline:
-        """The slices for which `held` is true."""
+        """Returns the timeline with the slices for which `held` is true."""
         arrays = {name: getattr(self, name)[held] for name in ARRAYS}
         return replace(self, more={key: values[held] for key, values in self.more.items()}, **arrays)
 
 
 ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "copied",
           "shapes", "dtypes", "place")
-"""Those with a value a slice."""
+"""Fields with a value per slice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What else a timeline is to have."""
+    """What else a timeline should have."""
 
     python: bool = False
-    """Calls of Python as slices."""
+    """Whether Python calls are slices."""
     integers: Sequence[str] = ()
-    """Keys of `args`."""
+    """Keys of `args` with integers; `texts` has those with texts."""
     texts: Sequence[str] = ()
 
 
 NOTHING = Wanted()
 STRIDES, VALUES = "Input Strides", "Concrete Inputs"
-"""Keys of what else is known of inputs: JSON too. The values are those of inputs that are no tensors."""
+"""Keys of what else is known about inputs, also as JSON. The values are those of inputs that are not tensors."""
 
 
 class AlsoRead(Protocol):
-    """What else is read of a trace in the same go."""
+    """Reads something else from a trace in the same pass."""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -126,12 +126,12 @@ def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOT
     """Reads the trace of a rank to its end.
 
     Args:
-        rank: It has a trace.
-        also: Gets what was scanned as well.
-        wanted: What each slice is to have besides.
+        rank: A rank with a trace.
+        also: Also gets what was scanned.
+        wanted: What each slice should have in addition.
 
     Raises:
-        DataError: It is no trace.
+        DataError: It is not a trace.
     """
     assert rank.trace is not None
     integers = (*INTEGERS.values(), *wanted.integers)
@@ -151,10 +151,10 @@ def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOT
 
 
 class TimelineParts:
-    """Slices of one scan after the other."""
+    """Collects slices scan by scan."""
 
     def __init__(self, scanner: Scanner, wanted: Wanted = NOTHING) -> None:
-        """Scans with columns for `INTEGERS`, `TEXTS` and what is wanted."""
+        """Takes a scanner that has columns for `INTEGERS`, `TEXTS` and what is wanted."""
         self._scanner, self._more = scanner, (*wanted.integers, *wanted.texts)
         self._integers = dict(zip((*INTEGERS, *wanted.integers), (*INTEGERS.values(), *wanted.integers), strict=True))
         self._texts = dict(zip((*TEXTS, *wanted.texts), (*TEXTS.values(), *wanted.texts), strict=True))
@@ -162,19 +162,19 @@ class TimelineParts:
         self._parts = [[np.empty(0, np.int64)] * (5 + len(self._integers) + len(self._texts))]
         self._num_bad = 0
         self.num_overlong = 0
-        """Slices of devices that `timeline` cut."""
+        """Number of device slices that `timeline` cut."""
 
     def take(self) -> None:
-        """Takes in the slices of the last scan."""
+        """Adds the slices of the last scan."""
         part, bad = _wanted(self._scanner, self._kinds, [*self._integers.values()], [*self._texts.values()])
         self._parts.append(part)
         self._num_bad += bad
 
     def timeline(self, base_ns: int, metadata: Mapping[str, Any]) -> RankTimeline:
-        """All of them.
+        """Returns all slices.
 
         Args:
-            base_ns: What times of the file count from.
+            base_ns: Added to all times of the file.
             metadata: Its keys beside the events.
         """
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
@@ -202,7 +202,7 @@ class TimelineParts:
 
 def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str], texts: Sequence[str]) -> (
         tuple[list[Integers], int]):
-    """Columns of the slices of the last scan that have one of the types, and how many had no duration."""
+    """Returns columns of the last scan's slices that have one of the types, and how many lacked a usable time."""
     types = np.array([kinds.get(text.decode("utf-8", "replace").lower(), -1)
                       for text in scanner.categories.texts()] + [-1], np.int64)
     kind = types[scanner.column("category")]

@@ -1,4 +1,4 @@
-"""Which calls of Python each slice of a rank lies in, where the profiler noted them (`with_stack=True`)."""
+"""Finds the Python calls that each slice of a rank lies in, if the profiler recorded them (`with_stack=True`)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from distprof.merge.scan.scanned_columns import NONE
 FRAME = re.compile(r"(?!nn\.Module: |<built-in )"
                    r"(?!.*torch[/\\]nn[/\\]modules[/\\]module\.py\(\d+\): _(wrapped_)?call_impl$)"
                    r".*\(\d+\): .*", re.DOTALL)
-"""Functions that stand in a file, but for the two that every call of a module goes through."""
+"""Matches functions in a file, except for the two that every call of a module goes through."""
 FROM = " < "
-"""Between a function and its caller."""
+"""Separates a function from its caller."""
 
 
 class PythonStacks:
     """The stack of each slice: the functions around it on its thread.
 
-    What backward runs has the stack of the operator that made the node of autograd, as far as that is known, below the
-    functions that backward itself calls.
+    What backward runs has the stack of the operator that made the autograd node, if known, below the functions that
+    backward itself calls.
     """
 
     def __init__(self, timeline: RankTimeline) -> None:
-        """Finds them; the timeline has calls of Python."""
+        """Finds the stacks; the timeline must have Python calls."""
         self._frames: list[tuple[int, int]] = [(-1, 0)]  # a name, and the stack around it; 0 is the empty one
         self._numbers: dict[tuple[int, int], int] = {}
         self._names = timeline.names
@@ -38,7 +38,7 @@ class PythonStacks:
         is_frame = (timeline.type == PYTHON) & np.array(names)[timeline.name]
         is_node = np.array([name.startswith(AUTOGRAD) for name in timeline.names] or [False])[timeline.name]
         self.number = np.zeros(len(timeline.name), np.int64)
-        """A number for each stack, a slice; 0 for none."""
+        """For each slice, the number of its stack; 0 for the empty one."""
         made = np.full(len(timeline.name), -1, np.int64)
         for turn in range(2):  # forward first: it makes the nodes that backward runs
             for rows, parents in nesting.downwards():
@@ -49,7 +49,7 @@ class PythonStacks:
                 made = self._makers(timeline, nesting, is_node)
 
     def innermost(self, num_frames: int) -> tuple[list[str | None], Integers]:
-        """Stacks of so many functions, and the number of the one of each slice; None for the empty one."""
+        """Returns stacks of up to `num_frames` functions, None for the empty one, and which one each slice has."""
         texts = dict[str | None, int]()
         short = []
         for number in range(len(self._frames)):
@@ -61,7 +61,7 @@ class PythonStacks:
         return list(texts), np.array(short, np.int64)[self.number]
 
     def _within(self, name: Integers, around: Integers, is_frame: Flags) -> Integers:
-        """The stacks in which the slices of these names are, or what they call if they are functions."""
+        """Returns the stacks in which the slices of these names are or, if they are functions, which they form."""
         found, rows = around.copy(), np.flatnonzero(is_frame)
         kinds, kind = np.unique(np.stack([name[rows], around[rows]], axis=1), axis=0, return_inverse=True)
         numbers = np.zeros(len(kinds), np.int64)
@@ -73,7 +73,7 @@ class PythonStacks:
         return found
 
     def _makers(self, timeline: RankTimeline, nesting: Nesting, is_node: Flags) -> Integers:
-        """The stack of what made the node that a slice runs; -1 for other slices, and where it is not known."""
+        """Returns the stack of what made the node that a slice runs; -1 for other slices, and if unknown."""
         inside = is_node.copy()
         for rows, parents in nesting.downwards():
             inside[rows] |= (parents >= 0) & inside[parents] & (timeline.type[rows] != PYTHON)
@@ -82,7 +82,7 @@ class PythonStacks:
         calls = pl.DataFrame({"sequence": timeline.sequence[made], "thread": timeline.thread[made],
                               "stack": self.number[made]})
         here = calls.unique(["sequence", "thread"], keep="first", maintain_order=True)
-        # each thread counts for itself: of another thread only what no second one has counted
+        # each thread numbers its own nodes: a number of another thread counts only if no second thread has used it
         there = here.filter(pl.len().over("sequence") == 1).select("sequence", there="stack")
         wanted = pl.DataFrame({"sequence": timeline.sequence[nodes], "thread": timeline.thread[nodes]})
         wanted = wanted.join(here, on=["sequence", "thread"], how="left", maintain_order="left").join(

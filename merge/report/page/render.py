@@ -1,4 +1,4 @@
-"""The report as one HTML page: the document comes in, the text of the page goes out. It loads nothing from anywhere."""
+"""Renders a report document as one HTML page, which loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Kind = Callable[[float], str]
 FOLDER = Path(__file__).parent
 SCRIPTS = ("format", "dom", "table", "bars", "heat_map", "lanes", "flame", "scatter", "curves", "whole_job", "views",
            "main")
-"""In the order in which they are put together; the last one draws."""
+"""Scripts in the order in which they are concatenated; the last one draws."""
 SEVERITIES = {"bad": "problem", "warn": "warning", "note": "note", "good": "fine"}
 MOST_HOSTS = 3
 HASH = 12
 _UNSAFE = re.compile("[<>&\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-"""What could end the element, or turns the reading direction of the source."""
+"""Matches what could end the script element, or changes the reading direction of the source."""
 
 
 class Figure(NamedTuple):
-    """One of the numbers at the top."""
+    """One of the numbers at the top of the page."""
 
     label: str
     value: float
@@ -43,7 +43,7 @@ class Figure(NamedTuple):
 
 
 def page(document: Document) -> str:
-    """The page of a report document.
+    """Renders the page of a report document.
 
     Args:
         document: As `distprof report --json` prints it.
@@ -85,9 +85,9 @@ def _environment() -> Environment:
 
 
 def _sentence(text: str) -> Markup:
-    """A sentence of ours: names between backticks are set as code."""
+    """Formats a sentence of ours: names between backticks are set as code."""
     parts = visible(text).split("`")
-    if len(parts) % 2 == 0:  # a name holds one
+    if len(parts) % 2 == 0:  # a name contains a backtick
         return escape(visible(text))
     return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part
                            for number, part in enumerate(parts))
@@ -98,13 +98,13 @@ def _text(name: str) -> Markup:
 
 
 def _script() -> Markup:
-    """All scripts in a scope of their own: nothing of theirs can be reached by name from outside."""
+    """Returns all scripts in a scope of their own, so that nothing in them can be reached by name from outside."""
     scripts = Markup("\n").join(_text(f"scripts/{name}.js") for name in SCRIPTS)
     return Markup('(() => {\n"use strict";\n') + scripts + Markup("\n})();")
 
 
 def _embedded(document: Document) -> Markup:
-    """The document as JSON that ends no script element and opens no comment, whatever names it holds."""
+    """Returns the document as JSON that ends no script element and opens no comment, whatever names it contains."""
     text = _UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(document).decode())
     return Markup(text)
 
@@ -128,7 +128,7 @@ def _facts(document: Document) -> Iterator[str]:
 
 
 def _when(run: Document) -> Iterator[str]:
-    """When the job ran, how long, and which commit."""
+    """Yields when the job ran, how long, and its commit."""
     start_ns, end_ns = run["started_ns"], run["ended_ns"]
     if start_ns:
         yield f"{datetime.fromtimestamp(start_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"
@@ -139,7 +139,7 @@ def _when(run: Document) -> Iterator[str]:
 
 
 def _span(seconds: int) -> str:
-    """`2 h 5 min`, `41 s`."""
+    """Returns a text like `2 h 5 min`, `41 s`."""
     minutes, hours = seconds // 60, seconds // 3600
     if hours:
         return f"{hours} h {minutes % 60} min"
@@ -147,7 +147,7 @@ def _span(seconds: int) -> str:
 
 
 def _figures(document: Document) -> Iterator[Figure]:
-    """What is known of the numbers that people ask for first."""
+    """Returns the known ones of the numbers that people ask for first."""
     step, communication = document["step"] or {}, document["communication"] or {}
     usual = step_time_of(step)
     waiting, moving = communication.get("waiting_ratio"), communication.get("moving_ratio")
@@ -169,7 +169,7 @@ def _figures(document: Document) -> Iterator[Figure]:
 
 
 def _peaks(document: Document) -> Iterator[tuple[str, Any, Kind]]:
-    """The most memory of any rank, until its last recorded step."""
+    """Yields the peak memory of any rank, until its last recorded step."""
     rows = document["peak_memory"] or ()
     device = max((row["device_bytes"] or 0 for row in rows), default=0)
     host = max((row["host_bytes"] or 0 for row in rows), default=0)
@@ -190,7 +190,7 @@ QUANTITIES: tuple[tuple[str, str], ...] = (
 
 
 def _totals(document: Document) -> Iterator[tuple[str, Kind, Mapping[str, Any], Any, Any]]:
-    """Rows of the law: per GPU, of the model, and replicas counted once."""
+    """Yields the rows of the table of totals: per GPU, of the model, and with replicas counted once."""
     totals = document["totals"] or {"per_gpu": {}, "model": {}}
     for key, name in QUANTITIES:
         if per_gpu := totals["per_gpu"].get(key):

@@ -1,4 +1,4 @@
-"""The sections of the page, in their order: what each is called, says of itself, and how it is drawn."""
+"""Lists the sections of the page in their order: the title, description and drawing function of each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Section:
         id: Its anchor, and the name by which findings refer to it.
         title: Its heading.
         about: A sentence below the heading.
-        needs: Keys of the document of which one must be there; without any the section always is.
-        template: What of it is plain HTML.
-        view: The function of `scripts/views.js` that draws the rest.
-        always: Shown even without data, with the reason.
+        needs: Keys of the document, at least one of which must have data; a section without any is always shown.
+        template: The template of its plain HTML part.
+        view: The function in `scripts/views.js` that draws the rest.
+        always: Whether it is shown even without data, with the reason.
         absent: Why there is nothing to show.
     """
 
@@ -134,7 +134,7 @@ SECTIONS = (
 
 
 def sections(document: Mapping[str, Any]) -> Iterator[Section]:
-    """The sections of a document; one without data says why, and is left out where there is no reason to expect it."""
+    """Yields the sections of a document; one without data says why, or is left out if nobody expects it."""
     for section in SECTIONS:
         if not section.needs or any(document[key] for key in section.needs):
             yield section

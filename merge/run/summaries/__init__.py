@@ -1,1 +1,1 @@
-"""Summaries that ranks left: read, joined, and what is made of them in place of tables."""
+"""Reads and joins the summaries that ranks left, and makes frames from them in place of tables."""

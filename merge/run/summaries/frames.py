@@ -1,4 +1,4 @@
-"""Tables of all ranks as frames, made of the files of their hosts: no object a row."""
+"""Makes tables of all ranks from the files of their hosts, as frames, without creating an object per row."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ FLAGS = ("asynchronous", "in_autograd")
 TEXTS = ("op", "dtype", "module_path", "phase", "timed_by")
 OF_GROUPS = ("group", "group_description", "group_ranks")
 AT_ONCE = 64
-"""Ranks that are in one frame."""
+"""Number of ranks per frame."""
 _SCHEMA = {column.name: pl.List(pl.Int64()) if column.type.startswith("list") else TYPES[column.type]
            for column in COLLECTIVES.columns}
 TABLES = [(name, {column: np.dtype(kind).itemsize for column, kind in kinds.items()}) for name, kinds in (
     ("cells", CELL_COLUMNS), ("sequences", SEQUENCE_COLUMNS), ("calls", CALL_COLUMNS), ("waits", WAIT_COLUMNS))]
-"""Columns of each table, with the bytes of a value."""
+"""Each packed table with its columns and the bytes per value."""
 
 
 def frame_of(joined: Joined, table: Table, *, mp_size: int, dp_size: int) -> pl.DataFrame:
-    """The columns of a table, rank by rank; those that summaries do not have are null."""
+    """Returns the columns of a table, rank by rank; columns that summaries do not have are null."""
     rows = len(joined.rank)
     known = {"rank": pl.Series("rank", joined.rank, dtype=pl.Int64)}
     known |= {name: pl.repeat(size, rows, dtype=pl.Int64, eager=True) for name, size in (
@@ -78,9 +78,9 @@ def _texts(name: str, numbers: np.typing.NDArray[np.int32], texts: Sequence[str]
 
 
 def rows_of_ranks(summaries: Summaries, *, mp_size: int, dp_size: int) -> Iterator[tuple[list[int], pl.DataFrame]]:
-    """Some ranks at a time: those that have calls, and their rows with the columns of `COLLECTIVES`.
+    """Yields groups of ranks, including those without calls, and their rows with the columns of `COLLECTIVES`.
 
-    How an all_to_all is split (`split_bytes`) is not there.
+    `split_bytes`, how an all_to_all is split, is null.
     """
     together = _Together()
     for rank, found in summaries.arrivals():
@@ -95,7 +95,7 @@ def rows_of_ranks(summaries: Summaries, *, mp_size: int, dp_size: int) -> Iterat
 
 
 class _Together:
-    """Rows of some ranks; texts are numbers."""
+    """Collects rows of some ranks; texts are stored as numbers."""
 
     def __init__(self) -> None:
         self.ranks: list[int] = []
@@ -103,7 +103,7 @@ class _Together:
         self._texts: dict[str, dict[str, int]] = {name: {} for name in (*TEXTS, *OF_GROUPS)}
 
     def add(self, rank: int, found: Arrivals) -> None:
-        """The calls of a rank in the order of issue, as far as they were not issued at one instant."""
+        """Adds the calls of a rank, sorted by time of issue; calls issued at the same time keep their order."""
         self.ranks.append(rank)
         if not found.channels:
             return
@@ -133,12 +133,12 @@ class _Together:
             "step": cells["step"][cell].astype(np.int64)})
 
     def _numbered(self, name: str, texts: Sequence[str]) -> Integers:
-        """Numbers of texts among those of all ranks; the last is for null."""
+        """Returns the numbers of texts among those of all ranks, and -1 for null at the end."""
         known = self._texts[name]
         return np.array([*(known.setdefault(text, len(known)) for text in texts), -1], np.int64)
 
     def frame(self, mp_size: int, dp_size: int) -> pl.DataFrame:
-        """The rows of all."""
+        """Returns the collected rows."""
         if not self._parts:
             return pl.DataFrame(schema=_SCHEMA)
         joined = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
@@ -180,7 +180,7 @@ def _numbers(found: Arrivals, name: str, order: Integers, counted: Integers) -> 
 
 
 def is_whole(found: Arrivals) -> bool:
-    """False where a table lacks a column, or points to what is not there."""
+    """Returns whether the tables have all columns and point only to rows that exist."""
     try:
         return _agrees(found)
     except (KeyError, ValueError, IndexError):
@@ -207,7 +207,7 @@ def _agrees(found: Arrivals) -> bool:
 
 
 def calls_of_cells(found: Arrivals) -> Any:
-    """How many calls each cell has."""
+    """Returns the number of calls in each cell."""
     number, sequence = (np.frombuffer(table.columns[name], "<i4") for table, name in (
         (found.sequences, "calls"), (found.cells, "sequence")))
     return number[sequence]

@@ -1,4 +1,4 @@
-"""Summaries of the ranks of a run, read from the files of their hosts and joined: a column of all ranks is an array."""
+"""Reads the summaries of all ranks from the files of their hosts, and joins each column of all ranks to one array."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from distprof.files import MOST_LINES_BYTES, read_small
 from distprof.summaries.host_file import Frame, arrivals_of, files_of, frames_in, head_of
 
 MANY_RANKS = 64
-"""From more ranks on summaries are read first, and tables and traces of those that matter only."""
+"""In runs of more ranks, summaries are read first, and tables and traces only of the ranks that matter."""
 UNUSED: Mapping[str, Collection[str]] = {
     STEPS.file: (), OPS.file: ("read_bytes", "write_bytes", "elements", "causal_macs", "kind"),
     MODULES.file: ("own_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes", "evaluation_flops",
                    "dtype")}
-"""Columns that nothing is made of which summaries are read for."""
+"""Columns that no use of summaries needs, by table."""
 JOINED: Mapping[str, tuple[Column, ...]] = {
     table.file: tuple(column for column in columns if column.name not in UNUSED[table.file])
     for table, columns in ((STEPS, STEP_COLUMNS), (MODULES, MODULE_COLUMNS), (OPS, OP_COLUMNS))}
@@ -47,23 +47,23 @@ JOINED: Mapping[str, tuple[Column, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A table of all ranks."""
+    """The rows of one table, of all ranks."""
 
     rank: Array
-    """Of each row."""
+    """The rank of each row."""
     columns: Mapping[str, Array]
-    """Arrays; texts as numbers, -1 for null."""
+    """The columns as arrays; texts are numbers, -1 for null."""
     texts: Mapping[str, Sequence[str]]
-    """Column of texts -> what its numbers stand for."""
+    """Column of texts -> the texts that its numbers stand for."""
 
     def of(self, ranks: Collection[int]) -> Joined:
-        """Rows of some ranks."""
+        """Returns the rows of some ranks."""
         held = np.isin(self.rank, list(ranks))
         return replace(self, rank=self.rank[held],
                        columns={name: values[held] for name, values in self.columns.items()})
 
     def pieces(self, num_rows: int) -> Iterator[Joined]:
-        """Some ranks each, of about so many rows together; one piece where there are none."""
+        """Yields pieces of about `num_rows` rows that contain whole ranks; one empty piece if there are no rows."""
         begins = np.flatnonzero(np.diff(self.rank, prepend=-1))
         starts = [*begins[np.diff(begins // num_rows, prepend=-1) > 0].tolist()] or [0]
         for start, end in pairwise([*starts, len(self.rank)]):
@@ -73,26 +73,26 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summaries:
-    """What ranks said of themselves; arrivals are read when they are asked for."""
+    """What ranks recorded about themselves. Arrivals are read when they are requested."""
 
     frames: Mapping[int, Frame]
-    """Rank -> its summary."""
+    """Rank -> where its summary is."""
     abouts: Mapping[int, RankJson]
     folders: Mapping[int, str]
     """Rank -> name of its folder."""
     tables: Mapping[str, Joined]
-    """File of the table -> its rows; of `JOINED`."""
+    """File name of a table -> its rows, for the tables in `JOINED`."""
     parameters: Mapping[int, ParametersDigest]
     exchanges: Mapping[int, PackedTable]
     problems: Sequence[Unreadable]
 
     def of(self, ranks: Collection[int]) -> Summaries:
-        """Those of some ranks."""
+        """Returns the summaries of some ranks."""
         return replace(self, frames={rank: frame for rank, frame in self.frames.items() if rank in ranks},
                        tables={file: table.of(ranks) for file, table in self.tables.items()})
 
     def arrivals(self, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Arrivals]]:
-        """Arrivals of ranks that have some, file by file, by the first rank of each."""
+        """Yields the ranks that have arrivals, with these, file by file, ordered by the first rank of each file."""
         wanted = [self.frames[rank] for rank in sorted(self.frames if ranks is None else ranks)]
         first = {frame.path: frame.rank for frame in reversed(wanted)}
         wanted.sort(key=lambda frame: (first[frame.path], str(frame.path), frame.rank))
@@ -102,19 +102,19 @@ class Summaries:
                 try:
                     found = arrivals_of(frame, content)
                 except (ValueError, msgspec.MsgspecError):
-                    continue  # damaged since it was opened
+                    continue  # the file was damaged after it was opened
                 if found is not None:
                     yield frame.rank, found
 
 
 def read_summaries(paths: Sequence[Path], *, folders: Iterable[str] | None = None,
                    only: Collection[str] = tuple(JOINED)) -> Summaries | None:
-    """The summaries of run directories; None where there are none.
+    """Reads the summaries in run directories; None if there are none.
 
     Args:
         paths: Run directories of one job.
-        folders: Names of the folders of ranks that are there; a summary of a rank whose folder is gone does not count.
-            None: all count.
+        folders: Names of the folders of ranks that exist; a summary whose folder is gone does not count. None: all
+            count.
         only: Tables that are wanted; the others have no rows.
     """
     frames, problems = _frames([file for path in paths for file in files_of(path)])
@@ -137,7 +137,7 @@ def read_summaries(paths: Sequence[Path], *, folders: Iterable[str] | None = Non
 
 
 def _by_file(frames: Mapping[int, Sequence[Frame]]) -> list[tuple[Path, list[int]]]:
-    """Ranks by the file that their last summary is in, and files by their first rank: each is read once."""
+    """Returns each file with the ranks whose last summary is in it, sorted by first rank, to read each once."""
     found = defaultdict[Path, list[int]](list)
     for rank in sorted(frames):
         found[frames[rank][-1].path].append(rank)
@@ -185,7 +185,7 @@ class _Gathering:
         for file, columns in JOINED.items()})
 
     def add(self, rank: int, frames: Sequence[Frame], content: bytes, known: set[str] | None) -> None:
-        """The last summary of a rank that can be read."""
+        """Adds the last readable summary of a rank."""
         for frame in reversed(frames):
             try:
                 found = head_of(frame, content if frame.path == frames[-1].path else _content(frame.path))
@@ -222,14 +222,14 @@ class _Gathering:
 
 
 def _with_values(joined: Joined) -> Joined:
-    """Without columns that are known of no row."""
+    """Drops integer columns whose value is unknown in every row."""
     unknown = [name for name, values in joined.columns.items()
                if values.dtype == np.int64 and (values == NO_INTEGER).all()]
     return replace(joined, columns={name: values for name, values in joined.columns.items() if name not in unknown})
 
 
 class ColumnJoin:
-    """Columns of packed tables of many ranks, one behind the other."""
+    """Concatenates columns of packed tables of many ranks."""
 
     def __init__(self, kinds: Mapping[str, str], texts: Collection[str] = ()) -> None:
         self._kinds = dict(kinds)
@@ -242,7 +242,7 @@ class ColumnJoin:
         self._renumbered_columns = dict[tuple[str, tuple[str, ...], bytes], bytes]()
 
     def add(self, rank: int, table: PackedTable) -> None:
-        """The rows of a rank; a table whose columns do not fit is left out."""
+        """Adds the rows of a rank; a table whose columns have the wrong length is left out."""
         if not table.rows or not self._fits(table):
             return
         self._ranks.append(rank)
@@ -281,7 +281,7 @@ class ColumnJoin:
         return bytes(places[inside].tobytes())
 
     def joined(self) -> Joined:
-        """All rows."""
+        """Returns all rows."""
         rank = np.repeat(np.array(self._ranks, np.int32), np.array(self._rows, np.int64))
         columns = {name: np.frombuffer(held, self._kinds[name]) for name, held in self._bytes.items()}
         return Joined(rank=rank, columns=columns, texts={name: list(known) for name, known in self._known.items()})

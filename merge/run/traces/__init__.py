@@ -1,1 +1,1 @@
-"""Traces of other programs: found, read as far as it takes, and given to ranks."""
+"""Finds traces of other programs, reads them as far as needed, and assigns them to ranks."""

@@ -1,4 +1,4 @@
-"""Finds the traces in folders, files and archives, and what is left out."""
+"""Finds the traces in folders, files and archives, and notes what is left out."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from distprof.merge.scan.trace_file import TraceFile, printable
 from distprof.storage.places import real, walk
 
 LEVELS = 4
-"""Folders below the given one that are looked into: runs/plugins/profile/2026_07_25_18_01_04/host0.trace.json.gz."""
+"""How many levels of folders below the given one are searched:
+runs/plugins/profile/2026_07_25_18_01_04/host0.trace.json.gz."""
 SHOWN_LEVELS = 2
-"""Folders above a file that was given itself: its rank may be in their names."""
+"""How many folders above a directly given file are kept in its path, as their names may contain the rank."""
 ASCEND_FOLDER, ASCEND_RANK = "ASCEND_PROFILER_OUTPUT", re.compile(r"profiler_info_(\d{1,6})\.json")
 MAYBE = (".gz", ".zst", ".bz2", ".xz", ".trace", ".json.txt")
-"""Suffixes of files, beside none, that are traces if they begin like one."""
+"""Suffixes of files that, like files without a suffix, are traces if they begin like one."""
 HEAD_CHUNK_BYTES = 1 << 16
 _MERGED = re.compile("(?<![a-z])(merged?|combined|all[-_]?ranks|perfetto_trace)(?![a-z])", re.IGNORECASE)
 OF_TORCH = frozenset(("distributedInfo", "deviceProperties"))
-"""Keys that every version of Kineto writes beside the events, one of them at least."""
+"""Keys beside the events; every version of Kineto writes at least one of them."""
 OTHERS = {
     (nsys.REPORT_SUFFIX, ".qdrep"): "an Nsight Systems report: make it readable with nsys export --type sqlite",
     (".pftrace", ".perfetto-trace", ".pftrace.gz"): "a Perfetto trace, not a Chrome trace",
@@ -42,12 +43,12 @@ OTHERS = {
     (".tar.zst", ".tar.xz", ".tar.bz2", ".7z"): "an archive that has to be unpacked first",
     (".sqlite.gz", ".sqlite.zst", ".db.gz"): "a compressed database, which has to be decompressed first",
 }
-"""Ends of names -> what such a file is that may hold a trace and is not read."""
+"""Suffixes -> what a file is that may hold a trace but is not read."""
 TOLD_BY_NAME = (*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES, *chain.from_iterable(OTHERS))
 ROCPD = "a rocprofv3 database: write JSON with rocprofv3 --output-format json"
 LEFTOVER = "a leftover of merging that cannot be read"
 NAMED = 3
-"""Files that a line names of those it is about."""
+"""How many file names a message lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +57,17 @@ class Candidate:
 
     trace: TraceFile
     where: PurePosixPath
-    """Its path from the folder, or in the archive, that was given: what names can be read from."""
+    """Its path relative to the given folder or archive, in which a rank may be named."""
     identity: TraceIdentity
     modified_ns: int
     of_torch: bool = True
-    """torch.profiler has written it, as what stands around its events says."""
+    """True if torch.profiler wrote it, judging by the keys around its events."""
     has_several: bool = False
-    """Another tool has put the traces of several ranks into it, as its first events say."""
+    """True if another tool combined traces of several ranks in it, judging by its first events."""
 
     @property
     def is_merged(self) -> bool:
-        """True where its events, or its name, say that several ranks are in it."""
+        """True if its events or its name show that it contains several ranks."""
         return self.has_several or _is_called_merged(self.where.name)
 
 
@@ -74,13 +75,13 @@ class ExecutionTrace(NamedTuple):
     """A file that is an execution trace."""
 
     rank: int | None
-    """What its name tells."""
+    """The rank in its name; None if there is none."""
     trace: TraceFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What lies at the given paths."""
+    """What was found at the given paths."""
 
     candidates: list[Candidate] = field(default_factory=list)
     problems: list[Unreadable] = field(default_factory=list)
@@ -89,17 +90,17 @@ class Discovery:
     """What files are instead of traces -> their names."""
     execution_traces: list[ExecutionTrace] = field(default_factory=list)
     leftovers: dict[str, Unreadable] = field(default_factory=dict)
-    """Files that cannot be read, and that are called like what a script makes of the traces of ranks."""
+    """Unreadable files that are named like the output of a script that merges traces of ranks."""
 
     def cannot_read(self, name: str, why: Unreadable, where: PurePosixPath, *, asked: bool) -> None:
-        """Notes that a file cannot be read, which lies there; `asked` where the user named it."""
+        """Notes a file that cannot be read. `where` is its path; `asked` says that the user named it."""
         if not asked and _is_called_merged(where.name):
             self.leftovers[name] = why
         else:
             self.problems.append(why)
 
     def leave_out_merged(self) -> None:
-        """Beside traces of ranks one that another tool merged has the same events again."""
+        """Leaves out merged traces of other tools if there are also traces of ranks, which have the same events."""
         ranks = [one for one in self.candidates if not one.is_merged]
         if not ranks:
             self.problems.extend(self.leftovers.values())
@@ -112,7 +113,7 @@ class Discovery:
                 del self.skipped[instead]
 
     def remarks(self) -> Iterator[Remark]:
-        """One for each sort of file that was left out and is not paired with a timeline; what times were taken for."""
+        """Yields a remark per kind of file that was left out and not paired with a timeline, and on units of times."""
         in_ns = [one.trace.name for one in self.candidates if one.trace.in_ns]
         for one in self.candidates:
             if one.has_several:
@@ -124,26 +125,26 @@ class Discovery:
 
 
 def _is_called_merged(name: str) -> bool:
-    """Not where the name tells one rank: lora_merged_rank0.json is of a merged model."""
+    """Returns whether a name suggests a merge and contains no rank: lora_merged_rank0.json is of a merged model."""
     alone = PurePosixPath(name)
     return _MERGED.search(name) is not None and rank_in(alone) is None and not place_in(alone)
 
 
 def first_few(names: Sequence[str], shown: int = NAMED) -> str:
-    """The first names and how many more there are."""
+    """Returns the first names and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
 
 
 def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
-    """Looks at every file as far as its first event.
+    """Reads the head of every file, up to its first event.
 
     Args:
         paths: Folders, traces and archives.
-        named: True where the ranks will be taken from elsewhere: nothing is read only to find them.
+        named: Whether the ranks will be taken from elsewhere, so that nothing is read only to find them.
 
     Raises:
-        DataError: A path is not there, or is a folder of run directories.
+        DataError: A path does not exist, or is a folder of run directories.
     """
     found, seen = Discovery(), set[str]()
     for path in paths:
@@ -160,22 +161,22 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
             if (same := real(file)) not in seen:
                 here.add(same)
                 _look_at(file, where, label, found, named=named, asked=file is path)
-        seen |= here  # within a folder links of several names are several ranks
+        seen |= here  # within one folder, several links to the same file are several ranks
     return found
 
 
 def _special(path: Path) -> str | None:
-    """What a path is that can be read once or not at all; None for files, and where nothing can be said."""
+    """Returns what kind of special file, readable at most once, a path is; None for regular files and if stat fails."""
     try:
         mode = path.stat().st_mode
-    except OSError:  # opening it raises the same
+    except OSError:  # opening it raises the same error
         return None
     return None if stat.S_ISREG(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) \
         else "a device"
 
 
 def _places(path: Path, found: Discovery, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
-    """Each file at a path, its path from there, and what to call it; folders that cannot be read are noted."""
+    """Yields each file at a path, its relative path, and its label; folders that cannot be read are noted."""
     if not path.is_dir():
         yield path, PurePosixPath(*path.parts[-1 - SHOWN_LEVELS:]), str(path)
         return
@@ -188,12 +189,12 @@ def _places(path: Path, found: Discovery, *, alone: bool) -> Iterator[tuple[Path
 
 
 def trace_times(path: Path) -> Iterator[int]:
-    """When the files of a folder that may be traces were written last, in ns since the epoch."""
+    """Yields when each file of a folder that may be a trace was last modified, in ns since the epoch."""
     return (file.stat().st_mtime_ns for file in _files(path) if file.exists())
 
 
 def is_recorded(path: Path) -> bool:
-    """True for a run directory, as `distprof run` and `distprof.record` write it."""
+    """Returns whether a path is a run directory as written by `distprof run` and `distprof.record`."""
     return (path / RUN_JSON).is_file() or any(path.glob(f"rank*/{RANK_JSON}"))
 
 
@@ -211,14 +212,13 @@ def _check_no_runs(path: Path) -> None:
 def _may_be_recorded(path: Path) -> bool:
     try:
         return is_recorded(path)
-    except OSError:  # looking for traces notes it
+    except OSError:  # the search for traces notes it
         return False
 
 
 def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterator[Path]:
-    """Files whose names say JSON or tar, or that begin like a trace, in natural order; hidden ones and our own output
-    apart.
-    """
+    """Yields, in natural order, files whose suffix is that of a trace, archive or similar file, or that begin like a
+    trace. Hidden files and our own output are skipped."""
     for folder, folders, names in walk(path, note):
         below = len(folder.relative_to(path).parts)
         shown = [name for name in folders if not name.startswith(".") and name != MERGED]
@@ -229,7 +229,8 @@ def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterato
 
 
 def _with_rank_beside(identity: TraceIdentity, file: Path) -> TraceIdentity:
-    """Ascend's profiler writes ASCEND_PROFILER_OUTPUT/trace_view.json, and the rank into the name of a file above."""
+    """Adds the rank of traces by Ascend's profiler, which writes it into the name of a file one folder above
+    ASCEND_PROFILER_OUTPUT/trace_view.json."""
     if identity.rank is not None or file.parent.name != ASCEND_FOLDER:
         return identity
     names = (ASCEND_RANK.fullmatch(one.name) for one in file.parent.parent.glob("profiler_info_*.json"))
@@ -238,7 +239,7 @@ def _with_rank_beside(identity: TraceIdentity, file: Path) -> TraceIdentity:
 
 
 def _begins_like_a_trace(file: Path) -> bool:
-    """For names that do not say what a file is. Files of other kinds are passed by without a word."""
+    """Decides for names that do not show what a file is. Files of other kinds are skipped silently."""
     if not (file.name.endswith((*MAYBE, *nsys.SUFFIXES)) or "." not in file.name) or _special(file) is not None:
         return False
     try:
@@ -270,7 +271,7 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
 
 
 def _instead(path: Path) -> str | None:
-    """What a file is that is not read."""
+    """Returns what a file is if it is of a known kind that is not read."""
     found = next((what for ends, what in OTHERS.items() if path.name.endswith(ends)), None)
     if found is None and path.name.endswith(nsys.SUFFIXES) and nsys.is_of_rocprof(path):
         return ROCPD

@@ -1,4 +1,4 @@
-"""Finds the traces of other programs and makes a run of them: one trace per rank, and what is missing or in doubt."""
+"""Makes a run from traces of other programs: one trace per rank, and what is missing or in doubt."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from distprof.merge.scan.trace_file import TraceFile, printable
 def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untimed: bool = False) -> Run:
     """Finds the trace of every rank.
 
-    A rank is what `naming` says; else what `distributedInfo` in the trace says; else what the path says.
+    The rank is taken from `naming`, else from `distributedInfo` in the trace, else from the path.
 
     Args:
         paths: Folders, traces and archives.
-        naming: Where ranks are taken from if the traces do not hold them.
-        untimed: Execution traces without any timeline are a run too.
+        naming: Where ranks are taken from if the traces do not contain them.
+        untimed: Whether execution traces without any timeline count as a run.
 
     Raises:
-        DataError: There is no trace, or no file shows which rank it is of.
+        DataError: There is no trace, or no file shows its rank.
         UsageError: `naming` makes no sense.
     """
     by = naming or Naming()
@@ -85,9 +85,9 @@ def _unpaired(found: Discovery, paired: Mapping[int, TraceFile], with_rank: Numb
 
 
 def _paired(found: Discovery, chosen: Mapping[int, Candidate]) -> dict[int, TraceFile]:
-    """The execution trace of each rank that has one: by its name, or the only one beside the only timeline.
+    """Returns the execution trace of each rank that has one: by its name, or the only one beside the only timeline.
 
-    Where names do not tell ranks, but differ in one number alone, that is the rank.
+    If names contain no rank but differ in a single number, that number is the rank.
     """
     if len(found.execution_traces) == len(chosen) == 1:
         return {next(iter(chosen)): found.execution_traces[0].trace}
@@ -106,7 +106,7 @@ def _by_rank(found: Discovery) -> dict[int, TraceFile]:
 
 
 def _untimed(paths: Sequence[Path], found: Discovery) -> Run:
-    """A run of execution traces alone."""
+    """Returns a run of execution traces without timelines."""
     by_rank = _by_rank(found)
     if len(found.execution_traces) == 1:
         by_rank = {next(iter(by_rank), 0): found.execution_traces[0].trace}
@@ -123,7 +123,7 @@ def _untimed(paths: Sequence[Path], found: Discovery) -> Run:
 
 def _pairs(found: Discovery, chosen: Mapping[int, Candidate], paired: Mapping[int, TraceFile]) -> (
         Iterator[ExecutionTraces]):
-    """Takes execution traces, one of each rank, out of what is left out: they belong to timelines."""
+    """Removes execution traces, one per rank, from the files that are left out: they belong to timelines."""
     if paired and len(paired) == len(found.skipped[EXECUTION_TRACE]):
         del found.skipped[EXECUTION_TRACE]
         files = [paired[rank].name for rank in sorted(paired)]
@@ -141,7 +141,7 @@ def _nothing(paths: Sequence[Path], found: Discovery) -> str:
 
 
 def _world_size(chosen: Mapping[int, Candidate], problems: list[Problem], remarks: list[Remark]) -> int:
-    """The largest that a trace says, and at least as many as there are ranks."""
+    """Returns the largest world size that a trace states, but at least the highest rank + 1."""
     highest = max(chosen) + 1
     if any(one.identity.rank not in (None, rank) for rank, one in chosen.items()):
         remarks.append(WorldSizeFromRanks(world_size=highest, contradicted=True))
@@ -162,7 +162,7 @@ def _stating(chosen: Mapping[int, Candidate], size: int) -> tuple[int, ...]:
 
 
 def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]:
-    """The mesh of each rank where all of them have the same sizes; else none."""
+    """Returns the mesh of each rank if all ranks have one of the same sizes; otherwise nothing."""
     meshes = {rank: _stated(one.identity, world_size)
               or mesh_of(one.identity.groups, rank=rank, world_size=world_size) for rank, one in chosen.items()}
     known = {rank: mesh for rank, mesh in meshes.items() if mesh is not None}
@@ -171,7 +171,7 @@ def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]
 
 
 def _stated(identity: TraceIdentity, world_size: int) -> Mesh | None:
-    """The mesh that was written into a trace; None where there is none or it does not make up the world."""
+    """Returns the mesh written into a trace; None if there is none or it does not match the world size."""
     sizes, places = dict(identity.sizes), dict(identity.coordinates)
     fits = sizes and prod(sizes.values()) == world_size and sizes.keys() == places.keys() and all(
         places[axis] < size for axis, size in sizes.items())

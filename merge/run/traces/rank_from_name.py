@@ -1,4 +1,4 @@
-"""Reads the rank, or the place in the mesh, from the path of a trace."""
+"""Reads the rank, or the coordinates in the mesh, from the path of a trace."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from distprof.contract.run_json import MOST_RANKS
 
 SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?(\.json)?(\.gz|\.zst|\.bz2|\.xz)?$")
 RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= \[]?(\d{1,7})(?!\d)", re.IGNORECASE)
-"""rank0_trace, rank-34, rank[5], profile_rank_3, ep0-ba3-rank2."""
+"""Matches rank0_trace, rank-34, rank[5], profile_rank_3, ep0-ba3-rank2."""
 PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")
-"""Words before `rank` with which it is not the global rank."""
+"""Words before `rank` that mean it is not the global rank."""
 WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
-"""worker3_step_12.<ms>: how scripts often name a rank to TensorBoard's handler."""
+"""Matches worker3_step_12.<ms>: scripts often pass such a name with the rank to TensorBoard's handler."""
 PROFILE = re.compile(r"profile_(\d{1,7})")
-"""profile_3.json, the whole name: accelerate. In a folder of a rank it is a number of something else."""
+"""Matches the whole name profile_3.json of accelerate. In the folder of a rank, the number means something else."""
 AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
-"""dp0_pp0_tp1, TP-3-DP-0: inference servers name the place of a rank."""
+"""Matches dp0_pp0_tp1, TP-3-DP-0: inference servers name the coordinates of a rank."""
 WRITTEN = re.compile(r"\.(\d{13,19})\.pt\.trace\.")
-"""host_4711.<ms or ns>.pt.trace.json: when TensorBoard's handler wrote it. The number before is that of a process."""
+"""Matches host_4711.<ms or ns>.pt.trace.json: when TensorBoard's handler wrote it. 4711 stands for the process id."""
 STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
 NUMBER = re.compile(r"[0-9]{1,18}")
-"""Longer ones are several: Python refuses to read a number of thousands of digits."""
+"""Longer digit strings match several times: Python refuses to read a number of thousands of digits."""
 Place = Mapping[str, int]
 
 
 def rank_in(path: PurePosixPath) -> int | None:
-    """The rank in a file name, else that of the nearest folder above it."""
+    """Returns the rank in a file name, or else in the name of the nearest folder above it."""
     title = SUFFIX.sub("", path.name)
     for name in (title, *reversed(path.parts[:-1])):
         ranks = [int(rank) for before, rank in RANK.findall(name) if before.lower() not in PARTIAL]
@@ -42,7 +42,7 @@ def rank_in(path: PurePosixPath) -> int | None:
 
 
 def place_in(path: PurePosixPath) -> Place:
-    """Coordinates in a file name, else in the nearest folder above it: axis -> index; empty where there are none."""
+    """Returns the coordinates (axis -> index) in a file name, or else in the nearest folder above it; empty if none."""
     for name in (SUFFIX.sub("", path.name), *reversed(path.parts[:-1])):
         if found := AXIS.findall(name):
             return {axis.lower(): int(index) for axis, index in found}
@@ -50,10 +50,11 @@ def place_in(path: PurePosixPath) -> Place:
 
 
 def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
-    """Ranks of files that name their place, tp fastest; None where two have one place.
+    """Returns the ranks of files that name their coordinates, tp varying fastest; None if two have the same
+    coordinates.
 
-    With data-parallel attention the tp index counts all ranks of a stage and dp is a part of it, so dp is left out
-    where pp and tp are enough.
+    With data-parallel attention the tp index counts all ranks of a stage and dp is a part of it, so dp is ignored if pp
+    and tp are unique.
     """
     if not all("tp" in place for place in places) and not all("dp" in place for place in places):
         return None
@@ -65,7 +66,7 @@ def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
 
 
 def ranks_in_grid(indices: Sequence[tuple[int, ...]]) -> list[int] | None:
-    """Ranks of places in a grid, the last index fastest; None where it is too large for ranks."""
+    """Returns the ranks of places in a grid, the last index varying fastest; None if the grid exceeds `MOST_RANKS`."""
     sizes = [max(column) + 1 for column in zip(*indices, strict=True)]
     return [_flat(index, sizes) for index in indices] if math.prod(sizes) <= MOST_RANKS else None
 
@@ -78,28 +79,27 @@ def _flat(index: Iterable[int], sizes: Iterable[int]) -> int:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Sorts rank10 after rank2."""
+    """Returns a sort key that puts rank10 after rank2."""
     parts = re.split(r"([0-9]+)", name)
-    # of numbers without zeros in front the longer one is greater
+    # without leading zeros, a longer number is greater
     return [(-1, text) for text in parts] if len(parts) == 1 else [
         (len(part.lstrip("0")), part.lstrip("0")) if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
 def shape(name: str) -> str:
-    """The name without its numbers: equal for files of one naming."""
+    """Returns the name with its numbers replaced by #: equal for files named by the same scheme."""
     return NUMBER.sub("#", name)
 
 
 def written_in(name: str) -> str:
-    """Digits of the time that TensorBoard's handler wrote into a name; empty where there are none."""
+    """Returns the digits of the time that TensorBoard's handler wrote into a name; '' if there are none."""
     found = WRITTEN.search(name)
     return found[1] if found is not None else ""
 
 
 def suggested_pattern(names: Sequence[str]) -> str | None:
-    """A regular expression whose one group is another number, from 0 on, in each file; or whose two groups are places
-    in a grid that the files fill, like node and GPU. None if there is none.
-    """
+    """Suggests a regular expression whose group is a different number, counting from 0, in each file; or whose two
+    groups are coordinates in a grid that the files fill, like node and GPU. Returns None if there is none."""
     if len(names) < 2 or len({shape(name) for name in names}) > 1:
         return None
     columns = [*zip(*(list(NUMBER.finditer(name)) for name in names), strict=True)]

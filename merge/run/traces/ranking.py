@@ -1,4 +1,4 @@
-"""Decides which rank each trace is of, and which trace of a rank is merged."""
+"""Decides which rank each trace belongs to, and which trace of a rank is merged."""
 
 from __future__ import annotations
 
@@ -41,31 +41,32 @@ OF_JAX = re.compile(r"/plugins/profile/[^/]+/$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Where ranks are taken from if the traces do not hold them; at most one of the three."""
+    """Where ranks are taken from if the traces do not contain them; at most one of the three."""
 
     pattern: str | None = None
-    """A regular expression that is searched in each path. Its group is the rank; several are a place in a grid, like
-    node and GPU, the last one fastest."""
+    """A regular expression searched in each path. A single group is the rank; several groups are coordinates in a grid,
+    like node and GPU, the last one varying fastest."""
     in_order: bool = False
-    """True: ranks 0, 1, ... in the order of the files."""
+    """Whether ranks are 0, 1, ... in the order of the files."""
     of_files: Mapping[str, int] | None = None
-    """Path of a file, as it is from the folder that was given -> rank."""
+    """Path of a file, relative to the given folder, -> rank."""
 
     def __bool__(self) -> bool:
         return len(self.given) > 0
 
     @property
     def given(self) -> list[str]:
-        """Flags that say it."""
+        """The command-line flags that were given."""
         return [flag for flag, value in (("--rank-pattern", self.pattern is not None), ("--rank-map", self.of_files is
                 not None), ("--ranks-in-order", self.in_order)) if value]
 
 
 def read_rank_map(file: Path) -> dict[str, int]:
-    """A file with a rank and a path per line, for `Naming.of_files`. Empty lines and those that begin with # are none.
+    """Reads a file with a rank and a path per line, for `Naming.of_files`. Empty lines and lines that begin with # are
+    skipped.
 
     Raises:
-        UsageError: A line is something else, or a path is there twice.
+        UsageError: A line has another form, or a path occurs twice.
     """
     found: dict[str, int] = {}
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
@@ -84,7 +85,7 @@ Numbered = list[tuple[int, Candidate]]
 
 def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Problem],
              remarks: list[Remark]) -> Numbered:
-    """A rank for each file; files without one are left out where others have one.
+    """Returns a rank for each file; if some files have none, these are left out.
 
     Raises:
         DataError: No file shows its rank.
@@ -146,9 +147,10 @@ def _place(match: re.Match[str], one: Candidate) -> tuple[int, ...]:
 
 
 def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> list[int | None]:
-    """Traces first; file names where ranks in traces are missing or not unique, and those in names are.
+    """Takes ranks from the traces, or from file names if the traces lack ranks or repeat them and the names do not.
 
-    Where no way tells the ranks of all files, the one that tells most: an odd file does not cost the others theirs.
+    If no source gives the ranks of all files, the one that gives most is used, so that one odd file does not cost the
+    others their ranks.
     """
     names = [rank_in(one.where) for one in candidates]
     own = [name if one.identity.rank is None else one.identity.rank
@@ -168,14 +170,14 @@ def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> li
 
 
 def _places(candidates: Sequence[Candidate]) -> list[int | None]:
-    """Ranks by the place in the mesh that names have; None for files that name none."""
+    """Returns ranks by the mesh coordinates in names; None for files whose names have none."""
     places = [place_in(one.where) for one in candidates]
     ranks = iter(ranks_of_places([place for place in places if place]) or ())
     return [next(ranks, None) if place else None for place in places]
 
 
 def _hosts(candidates: Sequence[Candidate]) -> list[int | None]:
-    """Ranks of hosts in the order of their names, where all files are in one folder as JAX makes it."""
+    """Numbers hosts in the order of their names, if all files are in one folder of the kind that JAX makes."""
     folders = {one.where.parent if one.trace.member is not None else one.trace.path.parent for one in candidates}
     if len(folders) != 1 or not OF_JAX.search(f"/{folders.pop()}/"):
         return [None] * len(candidates)
@@ -184,7 +186,7 @@ def _hosts(candidates: Sequence[Candidate]) -> list[int | None]:
 
 
 def _are_unique(ranks: Sequence[int | None]) -> bool:
-    """True where no two files have the same rank."""
+    """Returns whether no two files have the same rank."""
     known = [rank for rank in ranks if rank is not None]
     return len(set(known)) == len(known)
 
@@ -207,11 +209,12 @@ def _no_rank(candidates: Sequence[Candidate], naming: Naming) -> DataError:
 
 
 def check_one_folder(files: Numbered, within: Path | None) -> None:
-    """Refuses folders that hold the same ranks: iterations, or jobs. Merging one of each would mix them.
+    """Refuses folders that contain the same ranks, such as iterations or several jobs: merging one of each would mix
+    them.
 
     Args:
-        files: All of them.
-        within: The folder that was given, where it was one.
+        files: All files with their ranks.
+        within: The given folder, if a single folder was given.
 
     Raises:
         DataError: There are such folders.
@@ -240,7 +243,11 @@ def _folder(one: Candidate, within: Path | None) -> str:
 
 
 def of_one_program(files: Numbered, remarks: list[Remark]) -> tuple[Numbered, Mapping[int, Sequence[Candidate]]]:
-    """Without the traces of other programs where torch.profiler has written one of the rank; and these, by rank."""
+    """Separates traces of other programs of ranks for which torch.profiler also wrote a trace.
+
+    Returns:
+        The remaining files, and those of other programs by rank.
+    """
     ranks = {rank for rank, one in files if one.of_torch}
     beside: dict[int, list[Candidate]] = defaultdict(list)
     for rank, one in files:
@@ -253,9 +260,9 @@ def of_one_program(files: Numbered, remarks: list[Remark]) -> tuple[Numbered, Ma
 
 
 def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
-    """The newest trace of each rank: by the time in its name, else by the numbers there where names are of one form,
-    else by its own time. A file whose name tells the rank comes before others, which may hold several ranks.
-    """
+    """Chooses the newest trace of each rank: by the time in its name, else by the numbers there if names have one form,
+    else by its modification time. A file whose name contains the rank wins over others, which may contain several
+    ranks."""
     of_rank: dict[int, list[Candidate]] = defaultdict(list)
     for rank, one in files:
         of_rank[rank].append(one)
@@ -273,7 +280,7 @@ def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
 
 
 def of_one_job(chosen: Mapping[int, Candidate], remarks: list[Remark]) -> dict[int, Candidate]:
-    """Without what an earlier job of more ranks has left, where a later one has overwritten the traces of its ranks."""
+    """Drops traces left by an earlier job of more ranks, if a later job has overwritten the traces of its own ranks."""
     size = max(chosen.values(), key=lambda one: one.modified_ns).identity.world_size
     later = {rank: one for rank, one in chosen.items() if one.identity.world_size == size}
     others = [one for rank, one in chosen.items() if rank not in later]

@@ -1,7 +1,7 @@
-"""Reads what stands around the events of a trace, or what a file is if it is no trace.
+"""Reads what stands around the events of a trace, or finds out what a file is if it is not a trace.
 
-The head is read up to `traceEvents` and no further. Values after the events are read from the end of a file, or by
-going through all of it where it is compressed.
+The head is read up to `traceEvents` and no further. Values after the events are read from the end of the file, or, if
+it is compressed, by reading all of it.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from distprof.merge.scan.text_window import TextFeed
 from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys
 
 NODES = "nodes"
-"""The list of an execution trace."""
+"""The key of the list in an execution trace."""
 EXECUTION_TRACE = "an execution trace"
 MERGED_TRACE = "a merged trace"
 _PREFIXED = re.compile(rb'"pid"\s*:\s*"\[[^"\]]{1,64}\] ?\d')
-"""`"pid": "[TP00-DP01] 2848"`: what puts traces of several ranks into one writes such."""
+"""Matches `"pid": "[TP00-DP01] 2848"`, as written by tools that combine traces of several ranks."""
 _OF_CPU = re.compile(rb'"name"\s*:\s*"process_labels"[^{}]*?"pid"\s*:\s*(\d+)[^{}]*\{\s*"labels"\s*:\s*"CPU"')
-"""What Kineto writes once, in front of all other events."""
+"""Matches what Kineto writes once, before all other events."""
 TAIL_BYTES = 4 << 20
 LIST_BYTES = 1 << 16
-"""Of a list: enough for its first event."""
+"""Bytes read of a list: enough for its first event."""
 END_OF_EVENTS = re.compile(rb'[}\[]\s*\]\s*(,)\s*"')
 MOST_ENDS = 1000
-"""Ends of lists that are tried: each try may read all that follows."""
+"""How many possible ends of the list of events are tried: each try may read all that follows."""
 KEPT = ("distributedInfo", "host_name", "deviceProperties", "distprof", "metadata")
-"""Values that are looked at; the others may be large."""
+"""Top-level keys whose values are read; the others may be large."""
 _KEPT_KEY = re.compile(('"(' + "|".join(KEPT) + r')"\s*:\s*').encode())
 SHOWN_KEYS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A file as far as its first event."""
+    """What a file shows up to its first event."""
 
     instead: str | None
-    """What it is, in words, where it is no Chrome trace."""
+    """What the file is, in words, if it is not a Chrome trace; else None."""
     values: Mapping[str, Any]
-    """Top-level values of a trace, by key; only those in `KEPT`."""
+    """Top-level values of a trace, by key, for the keys in `KEPT`."""
     is_damaged: bool = False
-    """True where it could be a trace that was damaged."""
+    """True if it could be a damaged trace."""
     in_ns: bool = False
-    """True where its times can only be nanoseconds."""
+    """True if its times can only be nanoseconds."""
     has_several: bool = False
-    """True where its first events are of several ranks: another tool has merged them."""
+    """True if its first events are of several ranks, because another tool merged them."""
 
 
 _UNITS: list[str | None] = [None]
-"""What is told about the unit of times, the last counts."""
+"""Units of times given by `times_in`; the last entry counts."""
 
 
 @contextmanager
 def times_in(unit: str) -> Iterator[None]:
-    """Times of traces are of this unit in here, `us` or `ns`; of the whole process."""
+    """Within the context, times of traces have this unit, `us` or `ns`; applies to the whole process."""
     _UNITS.append(unit)
     try:
         yield
@@ -71,7 +71,7 @@ def times_in(unit: str) -> Iterator[None]:
 
 
 def told_unit() -> str | None:
-    """The unit that is told here."""
+    """Returns the unit given by `times_in`; None outside of it."""
     return _UNITS[-1]
 
 
@@ -79,11 +79,11 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
     """Reads a file only until it is clear what it is.
 
     Args:
-        reader: Fresh, of any chunk size.
-        through: True to read a compressed trace to its end where its head has no `distributedInfo`.
+        reader: A fresh reader, of any chunk size.
+        through: Whether to read a compressed trace to its end if its head has no `distributedInfo`.
 
     Raises:
-        DataError: It is empty, is no JSON, or cannot be opened.
+        DataError: It is empty, is not JSON, or cannot be opened.
     """
     feed = TextFeed(reader)
     keys = TopLevelKeys(feed)
@@ -101,7 +101,7 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
 
 
 def is_merged(values: Mapping[str, Any]) -> bool:
-    """True for the top-level values of a trace that distprof merged."""
+    """Returns whether the top-level values are those of a trace that distprof merged."""
     about = values.get("metadata")
     return isinstance(about, dict) and isinstance(about.get("distprof"), dict)
 
@@ -122,7 +122,7 @@ def _instead(keys: TopLevelKeys, text: bytes | None, feed: TextFeed) -> str | No
 
 
 def _list(text: bytes, feed: TextFeed) -> str | None:
-    """Chrome's other form: a list of events and nothing around it."""
+    """Classifies Chrome's other format: a list of events with nothing around it."""
     while len(text) < LIST_BYTES and (more := feed.next()):
         text += more
     is_trace = re.match(rb"[\s,]*\{", text) is not None and re.search(rb'"ph"\s*:\s*"', text) is not None
@@ -130,7 +130,7 @@ def _list(text: bytes, feed: TextFeed) -> str | None:
 
 
 def _end(reader: ChunkReader, text: bytes, feed: TextFeed, *, through: bool) -> bytes:
-    """The last text of a file; none where that takes reading all of it, and that is not wanted."""
+    """Returns the last text of a file; empty if that requires reading all of it, and `through` is False."""
     if reader.trace.member is None and not reader.is_compressed and reader.encoding is None:
         path = reader.trace.path
         with path.open("rb") as file:
@@ -151,7 +151,7 @@ def _last(chunks: Iterable[bytes]) -> bytes:
 
 
 def _after_events(end: bytes) -> dict[str, Any]:
-    """The values behind the events. The comma after them becomes the brace of an object that ends with the file."""
+    """Returns the values after the events: the comma becomes the brace of an object that ends with the file."""
     for number, match in enumerate(END_OF_EVENTS.finditer(end)):
         members = object_of(b"{" + end[match.end(1):]) if number < MOST_ENDS else None
         if members is not None:
@@ -160,7 +160,7 @@ def _after_events(end: bytes) -> dict[str, Any]:
 
 
 def _damaged_values(end: bytes) -> Iterator[tuple[str, Any]]:
-    """Values of the keys in a text that is no JSON as a whole."""
+    """Yields the values of the keys in a text that as a whole is not JSON."""
     for match in list(_KEPT_KEY.finditer(end))[-len(KEPT):]:
         try:
             until = value_end(end, match.end())
@@ -170,7 +170,7 @@ def _damaged_values(end: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _value_or_parts(raw: bytes) -> Any:
-    """A value; the short members of one that is damaged or nested too deeply."""
+    """Returns a value, or the short members of one that is damaged or nested too deeply."""
     try:
         return value_of(raw)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads from a trace which rank wrote it: world size, host, device and process groups, and the mesh of these."""
+"""Reads from a trace which rank wrote it: world size, host, device, process groups, and the mesh of these groups."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from distprof.contract.mesh import axes_of_groups, axis_of_group, in_rank_order
 from distprof.contract.run_json import MOST_RANKS
 
 MOST_DIGITS = 20
-"""Python refuses to read a number of thousands."""
+"""Limit on the digits of a number: Python refuses to read thousands of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A process group that the rank is in."""
+    """A process group that contains the rank."""
 
     description: str
-    """`mesh_tp`, `default_pg`, `TENSOR_MODEL_PARALLEL_GROUP`."""
+    """Like `mesh_tp`, `default_pg`, `TENSOR_MODEL_PARALLEL_GROUP`."""
     ranks: tuple[int, ...]
     """Its global ranks, in the order of the group."""
     name: str = ""
-    """As events name it; unique in a process."""
+    """Its name in events; unique in a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceIdentity:
-    """What a trace says of its process; None and '' where it does not."""
+    """What a trace says about its process; None, '' or empty if it does not say it."""
 
     rank: int | None = None
     world_size: int | None = None
     host: str = ""
     device_name: str | None = None
-    """Of all devices the process saw, where they are of one kind."""
+    """The name of all devices that the process saw, if they are of one kind."""
     groups: tuple[Group, ...] = field(default=())
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Axis of the device mesh -> size, where our post-processor or our recorder wrote them into the trace."""
+    """Axis of the device mesh -> size, if our post-processor or our recorder wrote them into the trace."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
-    """Axis -> place of the rank."""
+    """Axis -> coordinate of the rank."""
     sizes_source: str = ""
 
 
@@ -67,7 +67,7 @@ def _by_axis(value: object) -> dict[str, int]:
 
 
 def _group(config: object) -> Group | None:
-    """None where not all ranks of the group are listed."""
+    """Reads a group; None if not all of its ranks are listed."""
     known = _mapping(config)
     ranks = [_whole(rank) for rank in _list(known.get("ranks"))]
     known_ranks = [rank for rank in ranks if rank is not None]
@@ -80,18 +80,18 @@ def _group(config: object) -> Group | None:
 
 @lru_cache(maxsize=1 << 12)
 def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """The same ranks as one object: each rank of a group lists all of them."""
+    """Returns the same ranks as one shared object, since each rank of a group lists all of them."""
     return ranks
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """An object, or the text of one: early versions wrote `distributedInfo` as a string."""
+    """Returns an object, also from its text: early versions wrote `distributedInfo` as a string."""
     found = _parsed(value)
     return found if isinstance(found, dict) else {}
 
 
 def _list(value: object) -> list[Any]:
-    """A list, or the text of one: a daemon that asks for a trace gets `ranks` as a string."""
+    """Returns a list, also from its text: a daemon that requests a trace gets `ranks` as a string."""
     found = _parsed(value)
     return found if isinstance(found, list) else []
 
@@ -117,19 +117,20 @@ def _whole(value: object) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """Sizes of the axes, where one rank stands, and the groups they were found by."""
+    """Sizes of the axes, the coordinates of one rank, and the groups they were derived from."""
 
     sizes: dict[str, int]
     coordinates: dict[str, int]
     source: str
-    """What says so."""
+    """What the mesh was derived from."""
 
 
 def mesh_of(groups: Iterable[Group], *, rank: int, world_size: int) -> Mesh | None:
-    """The one mesh that the groups of a rank can mean; None where they leave a doubt.
+    """Returns the only mesh that the groups of a rank can mean; None if it is ambiguous.
 
-    Groups make a mesh where they share nothing but the rank and the product of their sizes is the world size. Of
-    several such choices the finest counts. Groups of experts cut across the others: with them nothing is certain.
+    Groups form a mesh if they share nothing but the rank and the product of their sizes is the world size. Of several
+    such choices, the one with the most groups counts. Groups of experts overlap the others: with them nothing is
+    certain.
     """
     named = {(axis, group.ranks): group for group in groups if len(group.ranks) > 1 and rank in group.ranks
              and (axis := axis_of_group(group.description)) is not None}
@@ -153,7 +154,7 @@ def _is_mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], world_size: int) -> 
 def _mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], rank: int, names: Sequence[str]) -> Mesh:
     sizes, coordinates = dict[str, int](), dict[str, int]()
     parts = [(part or axis, ranks) for part, (axis, ranks) in zip(axes_of_groups(names), chosen, strict=True)]
-    # of two groups of an axis the one with neighbouring ranks varies faster
+    # of two groups of an axis, the one with the smaller rank stride varies faster
     for axis, ranks in sorted(parts, key=lambda one: -_stride(one[1])):
         coordinates[axis] = coordinates.get(axis, 0) * len(ranks) + ranks.index(rank)
         sizes[axis] = sizes.get(axis, 1) * len(ranks)

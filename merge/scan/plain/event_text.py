@@ -1,4 +1,4 @@
-"""The text of an event: where it ends, and what its literals stand for."""
+"""Finds where the text of an event ends, and decodes its literals."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from distprof.merge.scan.json_values import TURNS, bracket_at
 from distprof.merge.scan.scanned_columns import LATEST_NS, NONE
 
 DEEPEST = 257
-"""Levels that an event may nest, its own brace included."""
+"""Maximum nesting depth of an event, including its own braces."""
 _CLOSING = {b"{": b"}", b"[": b"]"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+'
-"""A string without its last quote."""
+"""A string without its closing quote."""
 _BLANK = rb"[ \t\r\n]*+"
 _TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|%b"%b(?=[,:}\]])){0,%d}' % (_STRING, _BLANK, TURNS), re.DOTALL)
-"""Text without brackets, except in strings, in parts for `bracket_at`; a string is followed by what may follow one."""
+"""Matches text without brackets, except in strings, which must be followed by what may follow one; for `bracket_at`."""
 _CUT = re.compile(rb"(?:" + _STRING + rb'(?:\\|"' + _BLANK + rb")?)?\Z", re.DOTALL)
-"""What such text ends with where a file is cut, or has not been read further."""
+"""Matches the end of such text if a file is truncated there, or has not been read further."""
 _INTEGER = re.compile(rb"-?0*[0-9]{1,19}")
 _NUMBER = re.compile(rb"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _EXACT = Context(prec=60, rounding=ROUND_DOWN, traps=[])
 
 
 class IncompleteError(Exception):
-    """The text ends inside of the event."""
+    """The text ends inside the event."""
 
 
 class DamagedError(Exception):
-    """It is no JSON."""
+    """The text is not JSON."""
 
 
 def event_end(text: bytes, at: int) -> int:
-    """Place behind the event whose brace is at `at`, by its brackets and quotes alone.
+    """Returns the place after the event whose brace is at `at`, judging only by its brackets and quotes.
 
     Raises:
         IncompleteError: The text ends before.
-        DamagedError: Brackets or quotes do not fit together.
+        DamagedError: Brackets or quotes do not match.
     """
     closing: list[bytes] = []
     while True:
@@ -56,19 +56,19 @@ def event_end(text: bytes, at: int) -> int:
 
 
 def unquoted(literal: bytes) -> bytes:
-    """Without the quotes around it, where it has them."""
+    """Returns the literal without the quotes around it, if it has them."""
     return literal[1:-1] if len(literal) > 1 and literal[:1] == literal[-1:] == b'"' else literal
 
 
 def integer(literal: bytes) -> int:
-    """An integer, quoted or not; `NONE` where it is none, or no 64 bits hold it."""
+    """Returns an integer, quoted or not; `NONE` if it is not an integer or does not fit into 64 bits."""
     text = unquoted(literal)
     value = int(text) if _INTEGER.fullmatch(text) else NONE
     return value if abs(value) < 2**63 else NONE
 
 
 def nanoseconds(literal: bytes) -> int:
-    """Exact nanoseconds of microseconds in any notation, quoted or not; `NONE` for others and from `LATEST_NS` on."""
+    """Converts microseconds in any notation, quoted or not, to exact ns; `NONE` for others and from `LATEST_NS` on."""
     text = unquoted(literal)
     if not _NUMBER.fullmatch(text):
         return NONE
@@ -77,5 +77,5 @@ def nanoseconds(literal: bytes) -> int:
 
 
 def microseconds(ns: int) -> bytes:
-    """The literal that viewers read as this time."""
+    """Returns the literal, in microseconds, that viewers read as this time."""
     return (b"-" if ns < 0 else b"") + b"%d.%03d" % divmod(abs(ns), 1000)

@@ -1,4 +1,4 @@
-"""The scanner in Python: msgspec decodes each event, and its arguments pass through as bytes."""
+"""The scanner in Python: msgspec decodes each event, and its arguments are passed through as bytes."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from distprof.merge.scan.scanned_columns import (
 
 _BETWEEN = re.compile(rb"[, \t\r\n]*+")
 _LARGE = re.compile(rb"[0-9]{19}")
-"""Large integers and, escaped, surrogates: strict JSON that msgspec takes, and viewers do not."""
+"""Matches large integers and, with escapes, surrogates: strict JSON that msgspec accepts but viewers do not."""
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _MARKS = (("bp", b'"e"', ENCLOSING), ("flow_in", b"true", FLOW_IN), ("flow_out", b"true", FLOW_OUT))
-"""Keys that set a flag, with the value that does."""
+"""Key, the value that sets a flag, and the flag."""
 
 
 class PlainInterner:
-    """Equal texts get equal numbers, counted from 0 in the order in which they first appear."""
+    """Gives equal texts equal numbers, counted from 0 in the order of first appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -58,16 +58,16 @@ class PlainInterner:
         return len(self._numbers)
 
     def texts(self, first: int = 0) -> list[bytes]:
-        """Those from number `first` on."""
+        """Returns the texts from number `first` on."""
         return list(self._numbers)[first:]
 
     def number(self, text: bytes) -> int:
-        """The number of a text."""
+        """Returns the number of a text."""
         return self._numbers.setdefault(text, len(self._numbers))
 
 
 class PlainScanner(ScannedColumns):
-    """Reads events of one file; see `Scanner` for what its methods do. Nothing is skimmed."""
+    """Reads events of one file; `Scanner` describes its methods. Nothing is skimmed."""
 
     def __init__(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15,
                  skims: bool = False) -> None:
@@ -114,7 +114,7 @@ class PlainScanner(ScannedColumns):
             place = behind
 
     def _row(self, text: bytes, start: int, end: int) -> tuple[int, ...]:
-        """Values of the columns, in the order of `ARRAYS`, then those of `args`."""
+        """Returns the values of the columns, in the order of `ARRAYS`, then those of `args`."""
         event, flags = _decoded(text)
         phase, ts, dur = (event.get(key, b"") for key in ("ph", "ts", "dur"))
         code = phase[1] if len(phase) > 2 and phase[:1] == b'"' else 0
@@ -156,7 +156,7 @@ class PlainScanner(ScannedColumns):
             yield _decoded(bytes(text[start:end]))[0]
 
     def _link(self, literal: bytes) -> int:
-        """The number for an id: its own value where it is a small one, else one given out in order."""
+        """Returns the number for an id: its own value if that is small, otherwise one assigned in order."""
         text = unquoted(literal)
         value = NONE if text.startswith(b"-") else integer(text)
         return value if NONE != value < IDS_FOR_SMALL else IDS_FOR_SMALL + self.ids.number(text)
@@ -174,7 +174,7 @@ class PlainScanner(ScannedColumns):
 
     def _numbers(self, event: dict[str, bytes], phase: int, flags: int, kept: int, new: list[int],
                  first_id: int) -> dict[str, bytes]:
-        """The fields of an event that change, and those that have to be there."""
+        """Returns the fields of an event that change, and those that must be present."""
         pid, tid, ts_ns, dur_ns, link = new
         changed = {"pid": b"%d" % pid, "tid": b"%d" % tid}
         if "ts" in event and ts_ns != NONE:
@@ -195,10 +195,10 @@ class PlainScanner(ScannedColumns):
 
 
 def _decoded(text: bytes) -> tuple[dict[str, bytes], int]:
-    """Literals of an event by key; and its flags, as far as they are about the text.
+    """Returns the literals of an event by key, and those of its flags that concern the text.
 
     Raises:
-        msgspec.DecodeError: It is no JSON that can be repaired.
+        msgspec.DecodeError: It is not JSON and cannot be repaired.
     """
     flags = 0 if text.isascii() else NON_ASCII
     if b"\\u" not in text and BACKSLASH_LAST not in text and not _LARGE.search(text):
@@ -215,7 +215,7 @@ def _fields(text: bytes) -> dict[str, bytes]:
 
 
 def _inner_fields(text: bytes) -> dict[str, bytes]:
-    """Of an object within an event that has been decoded: msgspec did not look at its keys."""
+    """Decodes an object within an event that was decoded, in which msgspec did not check the keys."""
     try:
         return _fields(text)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Slices that overlap, and the innermost slice at a time; as in slices.c."""
+"""Assigns overlapping slices to lanes, and finds the innermost slice at a time; like slices.c."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _Open(NamedTuple):
     start: int
     end: int
     whole: int
-    """Where it ends uncut."""
+    """When it ends if it is not cut."""
     place: int
-    """Rows before it, of all parts."""
+    """Number of rows before it, in all parts."""
     row: int
 
 
@@ -67,7 +67,7 @@ class PlainLanes:
         return max(tops)[1] if tops else -1
 
     def _take(self, one: _Open) -> None:
-        """Puts a slice into the first lane that takes it, and tells those that wait for it."""
+        """Puts a slice into the first lane with room for it, and notes the lane for rows that wait for this slice."""
         for lane, stack in enumerate(self._stacks):
             while stack and stack[-1].end <= one.start:
                 stack.pop()
@@ -89,7 +89,7 @@ class PlainLanes:
         self._waiting.clear()
 
     def _cut_others(self, stack: list[_Open], one: _Open, most: int) -> bool:
-        """Ends the slices that another one sticks out of where it begins, if none loses more than that, or all."""
+        """Cuts the slices that `one` outlasts where `one` begins, unless a slice loses more than `most`, or all."""
         outer = len(stack)
         while outer and stack[outer - 1].end < one.end:
             outer -= 1
