@@ -27,7 +27,7 @@ LOOKED_FOR_S = 120.0
 AFTERWARDS_S, STOPPED_S = 3.0, 5.0
 """Seconds for which the announcement is awaited after the end of a short job, and for which threads are joined."""
 SOMEWHERE = "192.0.2.1"
-"""An address reserved for documentation (RFC 5737), to find the outgoing address of this host; nothing is sent there."""
+"""An address reserved for documentation (RFC 5737), used to find the outgoing address; nothing is sent there."""
 
 
 class Meetings:
