@@ -132,7 +132,7 @@ class RunAnswers:
             return None  # foreign traces or a damaged state: the recorded steps can still be shown
 
     def _place(self) -> Path:
-        """Returns the path of the run; for a URL, a new object without cached listings."""
+        """Returns the path of the run; if it is a URL, it is listed again."""
         return self._run if remote(self._run) is None else place(str(self._run))
 
     def _windows(self) -> list[int]:
