@@ -41,8 +41,8 @@ def lightly(summary: Mapping[str, Any]) -> RecordedLightly | None:
 
 
 def rates(summary: Mapping[str, Any]) -> list[str]:
-    """Returns what is known of `step 167 ms (160 to 181)`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`.
-    """
+    """Returns what is known of `step 167 ms (160 to 181)`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`
+    and says so if no step was timed."""
     step = summary["step"]
     usual = step_time_of(step)
     if usual is None:
@@ -59,8 +59,7 @@ def rates(summary: Mapping[str, Any]) -> list[str]:
 
 
 def mfu(step: Mapping[str, Any], *, at_least: bool = False) -> str:
-    """Returns `MFU 31.2 % = forward and backward FLOPs ...` from `step` of `summary.json`; `at_least` if some are
-    unknown."""
+    """Returns `MFU 31.2 % = ...` from `step` of `summary.json`; `at_least` if FLOPs of some operators are unknown."""
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if step["mfu"] is None:
         return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)

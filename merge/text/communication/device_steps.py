@@ -1,5 +1,4 @@
-"""Shows devices in `distprof comms` and `waits`: how they spend their steps, why they are idle; and makes their data.
-"""
+"""Shows devices in `distprof comms` and `waits`: how they spend their steps, why they are idle; also as data."""
 
 from __future__ import annotations
 
