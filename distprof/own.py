@@ -1,8 +1,8 @@
-"""Clocks, threads, locks and files that stay as Python made them, whatever a script puts in the place of its own.
+"""Clocks, threads, locks and files of Python itself, whatever a script replaces them with.
 
-Tests let time stand still, and libraries for green threads exchange all that starts or waits for one: whoever waits for
-a clock that stands waits for ever, and what is counted would be ours. So `time` and `_thread` are modules of their own,
-and files are opened where nobody puts a mock.
+Tests freeze time, and libraries for green threads replace everything that starts a thread or waits for one. If distprof
+used the script's objects, a wait could last forever because the clock stands still, and a test that counts calls would
+count ours. Therefore `time` and `_thread` are separate module objects, and `open` is kept where nobody mocks it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import time as time
 else:
     def _made_anew(name: str) -> Any:
-        """A built-in module of Python beside the one that scripts import."""
+        """Returns a new module object of a built-in module, separate from the one that scripts import."""
         try:
             spec = BuiltinImporter.find_spec(name)
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-        except Exception:  # noqa: BLE001 (a Python in which it is not built in, or is made once)
+        except Exception:  # noqa: BLE001 (in this Python it is not built in, or it can only be created once)
             return importlib.import_module(name)
         return module
 
@@ -34,10 +34,10 @@ open_file = open
 
 
 def text_of(path: Path) -> str:
-    """What is in a small file of the system.
+    """Returns the contents of a small file, such as one in /proc.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     with open_file(path, "rb") as file:
         return file.read().decode(errors="replace")
@@ -54,25 +54,25 @@ def reentrant_lock() -> Any:
 
 
 class Event:
-    """Happens once: like `threading.Event`."""
+    """Like `threading.Event`, but can never be cleared."""
 
     def __init__(self) -> None:
         self._pending = lock()
         self._pending.acquire()
 
     def is_set(self) -> bool:
-        """True once it happened."""
+        """True once `set` was called."""
         return not self._pending.locked()
 
     def set(self) -> None:
-        """It happens now."""
+        """Sets the event and wakes all waiting threads."""
         try:
             self._pending.release()
-        except RuntimeError:  # it has already
+        except RuntimeError:  # already set
             return
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for it, or so long; true if it happened."""
+        """Waits until the event is set, for at most `seconds` (None: without limit); returns whether it is set."""
         if not self._pending.acquire(timeout=-1 if seconds is None else max(seconds, 0)):
             return False
         self.set()

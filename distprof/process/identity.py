@@ -24,7 +24,7 @@ from distprof.system import status_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherVariables:
-    """Names of the variables of a launcher; None where it has none."""
+    """Names of the environment variables of a launcher; `local_rank` is None if it sets none."""
 
     rank: str
     world_size: str
@@ -39,16 +39,16 @@ LAUNCHERS = (
     LauncherVariables(rank="MV2_COMM_WORLD_RANK", world_size="MV2_COMM_WORLD_SIZE",  # MVAPICH
                       local_rank="MV2_COMM_WORLD_LOCAL_RANK"),
     LauncherVariables(rank="PMI_RANK", world_size="PMI_SIZE", local_rank="MPI_LOCALRANKID"),  # MPICH, Intel MPI
-    # not SLURM_NTASKS, which the shell of a batch job has too: torchrun there is no task, and its ranks are not these
+    # not SLURM_NTASKS, which is also set in the shell of a batch job: torchrun started there is not a task of srun
     LauncherVariables(rank="SLURM_PROCID", world_size="SLURM_STEP_NUM_TASKS", local_rank="SLURM_LOCALID"),
 )
-"""The first that fits counts: torchrun may run inside a task of srun."""
+"""The first row whose variables are set and consistent counts: torchrun may run inside a task of srun."""
 LOCAL_BY_RANK = (*LAUNCHERS, LauncherVariables(rank="SLURM_PROCID", world_size="SLURM_NTASKS",
                                                local_rank="SLURM_LOCALID"))
 
 
 def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """The rank and the number of ranks as a launcher gave them; None where none did."""
+    """Returns the rank and the number of ranks from a launcher's variables; None if there are none."""
     for one in LAUNCHERS:
         rank, size = number(environ, one.rank), number(environ, one.world_size)
         if rank is not None and (size is None or rank < size) and (size is not None or one is LAUNCHERS[0]):
@@ -57,9 +57,10 @@ def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def local_rank(environ: Mapping[str, str], rank: int) -> int | None:
-    """The number of a rank on its host as its launcher gave it; None where none did.
+    """Returns the number of a rank on its host from a launcher's variables; None if there are none.
 
-    Variables of a launcher further out, in whose task the ranks were started by other means, name another rank.
+    Variables of an outer launcher, inside whose task the ranks were started by other means, belong to another rank and
+    are ignored.
     """
     given = number(environ, "LOCAL_RANK")
     if given is not None and number(environ, "RANK") in (None, rank):
@@ -73,7 +74,7 @@ def local_rank(environ: Mapping[str, str], rank: int) -> int | None:
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:
-    """A variable as a number; None where it is missing, empty (some launchers leave it so) or something else."""
+    """Returns a variable as a number; None if it is missing, empty (some launchers leave it so) or not a number."""
     text = environ.get(name, "").strip()
     return int(text) if text.isdecimal() else None
 
@@ -90,18 +91,18 @@ class Identity:
 
     rank: int
     local_rank: int
-    """0 where no launcher gave it, until ranks of the host have told each other."""
+    """0 if no launcher gave it, until the ranks of the host have exchanged it."""
     world_size: int
     attempt: int
-    """How often torchrun had restarted the job."""
+    """How often torchrun had restarted the job before this process."""
     pid: int
     host: str
     boot_id: str
-    """Equal on processes that share a kernel and therefore a clock; '' where unknown."""
+    """Equal on processes that share a kernel and therefore a clock; '' if unknown."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Identity:
-        """By the process group; before there is one, by the variables of the launcher; else rank 0 of 1."""
+        """Reads it from the process group, else from the launcher's variables, else assumes rank 0 of 1."""
         rank, world_size = _from_process_group() or rank_and_size(environ) or (0, number(environ, "WORLD_SIZE") or 1)
         return cls(
             rank=rank,
@@ -115,7 +116,7 @@ class Identity:
 
 
 def boot_id() -> str:
-    """Of the kernel that runs here; '' where it does not tell."""
+    """Returns the boot id of the running kernel; '' if unknown."""
     return _text(BOOT_ID).strip()
 
 
@@ -127,7 +128,7 @@ def _text(path: Path) -> str:
 
 
 def in_process_group() -> bool:
-    """True where this process is in a process group of torch."""
+    """True if torch's default process group exists in this process."""
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
@@ -138,7 +139,7 @@ def _from_process_group() -> tuple[int, int] | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of distprof, python and, where it is loaded, torch: the numbers depend on them."""
+    """Returns the versions of distprof, Python and, if loaded, torch, on which the numbers depend."""
     from distprof import __version__
 
     found = {"distprof": __version__, "python": platform.python_version()}
@@ -149,9 +150,9 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path) -> str:
-    """The commit that is checked out in a folder, as gitrepository-layout(5) describes it; '' where that is unclear.
+    """Returns the commit checked out in a folder, as gitrepository-layout(5) describes it; '' if that is unclear.
 
-    No program is run: in the process of a rank, the script would see it.
+    git is not run: in a rank, the script could see the child process.
     """
     try:
         git = next((place / ".git" for place in (folder, *folder.parents) if (place / ".git").exists()), None)
@@ -161,7 +162,7 @@ def git_commit(folder: Path) -> str:
 
 
 def _head_of(git: Path) -> str:
-    if git.is_file():  # of a worktree or a submodule
+    if git.is_file():  # a worktree or a submodule
         git = git.parent / _git_text(git).removeprefix("gitdir: ")
     head = _git_text(git / "HEAD")
     name = head.removeprefix("ref: ")
@@ -182,17 +183,17 @@ def _git_text(file: Path) -> str:
 
 
 def peak_memory() -> PeakMemory:
-    """The most that this process has held until now."""
+    """Returns the peak memory of this process so far."""
     return PeakMemory(host_bytes=status_bytes("VmHWM"), device_bytes=peak_device_bytes())
 
 
 def device_name() -> str:
-    """The device the process works on: the current one of its accelerator once that is in use, else the CPU."""
+    """Returns the name of the current device of the accelerator in use, else of the CPU."""
     return accelerator_name() or cpu_name()
 
 
 def tf32() -> dict[str, bool]:
-    """Whether float32 products and convolutions may run in TF32; False without CUDA."""
+    """Returns whether float32 matrix products and convolutions may use TF32; False without CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {"matmul": False, "convolution": False}
@@ -203,11 +204,11 @@ def tf32() -> dict[str, bool]:
 
 def _takes_tf32(settings: Any) -> bool:
     precision = getattr(settings, "fp32_precision", None)
-    return bool(settings.allow_tf32) if precision is None else precision == "tf32"  # torch 2.8 has only the first
+    return bool(settings.allow_tf32) if precision is None else precision == "tf32"  # torch 2.8 has only allow_tf32
 
 
 def cpu_name() -> str:
-    """The model by /proc/cpuinfo, else the architecture."""
+    """Returns the CPU model from /proc/cpuinfo, else the architecture."""
     lines = _text(CPUINFO).splitlines()
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return named or platform.processor() or platform.machine()

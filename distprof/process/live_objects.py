@@ -1,4 +1,4 @@
-"""Finds objects of this process by their type, also where nobody tells where they are."""
+"""Finds objects of this process by their type, without a reference to them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def live_objects(is_wanted: Callable[[type], bool]) -> list[Any]:
-    """All that the garbage collector knows of types that are wanted; those that were frozen with `gc.freeze` are not.
+    """Returns all objects that the garbage collector tracks whose type is wanted, except those frozen by `gc.freeze`.
 
-    A job may have millions of objects, so that only their types, of which there are few, are looked at one by one. The
-    types are not asked with `isinstance`: some objects answer that by running code.
+    A job may have millions of objects but has few types, so each type is tested once. `isinstance` is not used because
+    some objects run code when asked.
     """
     things = gc.get_objects()
     kinds = {kind for kind in set(map(type, things)) if is_wanted(kind)}
@@ -20,11 +20,12 @@ def live_objects(is_wanted: Callable[[type], bool]) -> list[Any]:
 
 
 FEW = 3
-"""Classes that each reference of each object is compared with sooner than all objects are listed."""
+"""Up to this many classes, `gc.get_referrers`, which compares each reference of each object with each class, is faster
+than listing all objects."""
 
 
 def live_instances(base: type) -> list[Any]:
-    """As `live_objects`, of a class and all that derive from it, without a look at the types of all objects."""
+    """Like `live_objects` for a class and its subclasses, but usually without looking at the types of all objects."""
     kinds = _with_subclasses(base)
     # an object refers to its type
     things = gc.get_referrers(*kinds) if len(kinds) <= FEW else gc.get_objects()
@@ -32,16 +33,16 @@ def live_instances(base: type) -> list[Any]:
 
 
 class YoungObjects:
-    """What was made since a moment, as long as the garbage collector has not put it among the old objects.
+    """Objects created since the constructor, unless the garbage collector has moved them to an old generation.
 
-    A job may have millions of objects, of which few are young: who wants only those need not look at the others.
+    A job may have millions of objects, of which few are young: searching only these is faster.
     """
 
     def __init__(self) -> None:
         self._collections = _of_older()
 
     def instances(self, base: type) -> list[Any]:
-        """As `live_instances`, at least of those that were made since."""
+        """Returns at least the instances created since the constructor, or all of them as `live_instances` does."""
         if sys.version_info >= (3, 14) or _of_older() != self._collections:
             return live_instances(base)
         kinds = _with_subclasses(base)
@@ -49,7 +50,7 @@ class YoungObjects:
 
 
 def _of_older() -> list[int]:
-    """How often objects became old."""
+    """Returns how often each of the older generations was collected."""
     return [one["collections"] for one in gc.get_stats()[1:]]
 
 

@@ -1,7 +1,8 @@
-"""The topology as objects of this process tell it.
+"""The topology as live objects of this process show it.
 
 Frameworks that keep sizes of their own are asked first, then DeviceMesh objects and pipeline stages, then the wrappers
-DDP and FSDP. Where nothing tells, all ranks are taken for data parallel, which merging checks by what they did.
+DDP and FSDP. Without any of them, all ranks are assumed to be data parallel, which merging checks against what they
+communicated.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ MESH = ("torch.distributed.device_mesh", "DeviceMesh")
 ASKED: dict[tuple[str, str], Callable[[Any], object]] = {
     STAGES: attrgetter("group_size", "group_rank"), DDP: attrgetter("process_group"),
     FSDP1: attrgetter("process_group"), FSDP2: attrgetter("mesh_info"), MESH: methodcaller("get_coordinate")}
-"""What each is asked for."""
+"""What is read of each class to see whether an object's constructor has finished."""
 
 
 def detect(*, rank: int, world_size: int) -> Topology:
-    """The topology by live objects of frameworks and of torch."""
+    """Returns the topology according to live objects of frameworks and of torch."""
     live = _live_objects() if world_size > 1 or in_process_group() else ()
     unnamed = unnamed_axes(live)
     topology = _of_framework(rank=rank, world_size=world_size) or _of_meshes(live, unnamed, world_size=world_size)
@@ -41,9 +42,10 @@ def detect(*, rank: int, world_size: int) -> Topology:
 
 
 def unnamed_axes(live: Sequence[Any] | None = None) -> tuple[str, ...]:
-    """Axes of mesh dimensions without a name, in their order.
+    """Returns the axes that dimensions of an unnamed mesh are assumed to be, in order.
 
-    `dp` under FSDP, or the two of hybrid sharding; else `tp` where parameters are sharded, and `dp` where they are not.
+    `dp` under FSDP2, or `dp_replicate` and `dp_shard` with hybrid sharding; else `tp` if parameters are sharded, and
+    `dp` if not.
     """
     objects = _live_objects() if live is None else live
     groups = [thing for thing in objects if _is(thing, *FSDP2)]
@@ -54,7 +56,7 @@ def unnamed_axes(live: Sequence[Any] | None = None) -> tuple[str, ...]:
 
 
 def axes_of_mesh(mesh: Any, unnamed: Sequence[str]) -> list[str | None]:
-    """Axis of each dimension of a DeviceMesh; None for a name that says none."""
+    """Returns the axis of each dimension of a DeviceMesh; None for a dimension whose name is not that of an axis."""
     if mesh.mesh_dim_names is not None:
         return axes_of_dimensions(mesh.mesh_dim_names)
     return [*unnamed[:mesh.ndim], *[unnamed[-1]] * (mesh.ndim - len(unnamed))]
@@ -67,7 +69,7 @@ def _is_sharded_parameter(thing: Any) -> bool:
 
 
 def _live_objects() -> list[Any]:
-    """Without those that are still being made: a signal comes at any time, also in a long `DDP(model)`."""
+    """Returns objects of torch.distributed and torch.nn.parallel, unless a signal came while they are constructed."""
     found = live_objects(lambda kind: str(kind.__module__).startswith(("torch.distributed", "torch.nn.parallel")))
     return [thing for thing in found if _is_made(thing)]
 
@@ -77,14 +79,14 @@ def _is_made(thing: Any) -> bool:
         for kind, ask in ASKED.items():
             if _is(thing, *kind):
                 ask(thing)
-    except (AttributeError, RecursionError):  # FSDP without a module looks for all names in its module
+    except (AttributeError, RecursionError):  # FSDP without a module looks up all names in its module
         return False
     return True
 
 
 def _is(thing: object, module: str, name: str) -> bool:
     home = sys.modules.get(module)
-    # not isinstance(): some objects of torch answer that by running code and warning
+    # not isinstance(): some objects of torch run code and warn when asked
     return home is not None and getattr(home, name, None) in type(thing).__mro__  # None: it is just being imported
 
 
@@ -100,7 +102,7 @@ def _of_framework(*, rank: int, world_size: int) -> Topology | None:
 
 
 def _of_meshes(live: Sequence[Any], unnamed: Sequence[str], *, world_size: int) -> Topology | None:
-    """By the DeviceMesh that says most: most ranks, names, model-parallel ranks, axes."""
+    """Returns the topology of the most informative DeviceMesh: by ranks, names, model-parallel ranks and axes."""
     meshes = [thing for thing in live if _is(thing, *MESH)]
     found = [_from_mesh(mesh, unnamed) for mesh in meshes if mesh.get_coordinate() is not None]
     return max((one for one in found if world_size % prod(one.sizes.values()) == 0), default=None, key=_says)
@@ -126,7 +128,7 @@ def _from_mesh(mesh: Any, unnamed: Sequence[str]) -> Topology:
 
 
 def _of_stages(known: Topology | None, live: Iterable[Any], *, world_size: int) -> Topology | None:
-    """Adds the factor of the world size that no mesh covers, where pipeline stages are of that number."""
+    """Adds `pp` if the factor of the world size that no mesh covers is the number of pipeline stages."""
     known = known or from_sizes({}, rank=0, world_size=1)
     missing = world_size // prod(known.sizes.values())
     stage = next((thing for thing in live if _is(thing, *STAGES) and thing.group_size == missing), None)
@@ -141,7 +143,7 @@ def _of_stages(known: Topology | None, live: Iterable[Any], *, world_size: int) 
 
 
 def _of_wrappers(known: Topology | None, live: Sequence[Any], *, rank: int, world_size: int) -> Topology:
-    """Adds the factor of the world size that nothing covers yet as data parallel."""
+    """Adds the factor of the world size that nothing else covers as data parallel."""
     hybrid = None if known else _hybrid_fsdp1(live, world_size=world_size)
     if hybrid is not None:
         return hybrid

@@ -1,7 +1,7 @@
-"""The topology of a job: sizes of its device mesh and the coordinates of this rank, given or of a framework.
+"""The topology of a job, given by the user or by a framework: sizes of its device mesh and coordinates of this rank.
 
-Megatron-core, DeepSpeed and torchtitan keep sizes of their own, without DeviceMesh. Each is asked only where the script
-has imported it.
+Megatron-core, DeepSpeed and torchtitan keep their own sizes, without DeviceMesh. Each is asked only if the script has
+imported it.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from distprof.units import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Named sizes of the device mesh and where a rank stands in it."""
+    """Named sizes of the device mesh and the position of a rank in it."""
 
     sizes: Mapping[str, int]
-    """Axis -> size, only those above 1 and those that were named."""
+    """Axis -> size, only for sizes above 1 and axes that were given."""
     coordinates: Mapping[str, int]
     source: str
-    """How it was found, in words."""
+    """Where it was found, in words."""
     basis: Basis
-    """What it rests on."""
+    """Kind of evidence: given, mesh, framework, wrapper or assumed."""
     unnamed_axes: tuple[str, ...] = ("dp",)
-    """Axes of the dimensions of a mesh without names; the last stands for all further ones."""
+    """Axes that the dimensions of an unnamed mesh are assumed to be; the last one stands for all further dimensions."""
 
     @property
     def mp_size(self) -> int:
-        """Product of the model-parallel sizes."""
+        """The product of the model-parallel sizes."""
         return mp_size_of(self.sizes)
 
     @property
     def dp_size(self) -> int:
-        """Product of the data-parallel sizes."""
+        """The product of the data-parallel sizes."""
         return dp_size_of(self.sizes)
 
 
 def requested(environ: Mapping[str, str]) -> dict[str, int]:
-    """Sizes the user gave in DISTPROF_TP, DISTPROF_PP, DISTPROF_CP, DISTPROF_EP, DISTPROF_DP.
+    """Returns the sizes that the user gave in DISTPROF_TP, DISTPROF_PP, DISTPROF_CP, DISTPROF_EP, DISTPROF_DP.
 
     Raises:
         UsageError: A size is not a number above 0.
@@ -61,10 +61,10 @@ def requested(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topology:
-    """A topology from given sizes; without one for dp, the rest of the world is data parallel.
+    """Returns the topology for given sizes; without a size for dp, the remaining factor of the world is data parallel.
 
     Raises:
-        UsageError: The sizes do not divide the world, or with dp do not make it up.
+        UsageError: The product of the sizes does not divide the world size, or with dp does not equal it.
     """
     product = prod(sizes.values())
     if world_size % product or ("dp" in sizes and product != world_size):
@@ -85,7 +85,7 @@ def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkSizes:
-    """What a framework says about this rank."""
+    """What a framework reports about this rank."""
 
     sizes: Mapping[str, int]
     """Axis -> size; their product is the world size."""
@@ -94,11 +94,11 @@ class FrameworkSizes:
 
 
 def framework_sizes(*, rank: int, world_size: int) -> FrameworkSizes | None:
-    """What the first framework says whose sizes make up the world; None where none does."""
+    """Returns what the first framework reports whose sizes multiply to the world size; None if there is none."""
     for ask in (_megatron, _deepspeed_grid, _deepspeed_groups, _torchtitan):
         try:
             found = ask(rank)
-        except Exception:  # noqa: BLE001 (they are internals of other packages; versions differ)
+        except Exception:  # noqa: BLE001 (internals of other packages, which differ between versions)
             continue
         if found is not None and prod(found.sizes.values()) == world_size:
             return found
@@ -124,7 +124,7 @@ def _megatron(_rank: int) -> FrameworkSizes | None:
 
 
 def _asked(question: Callable[[], Any], otherwise: int = 1) -> int:
-    """The answer; `otherwise` where the framework refuses one, as it does for groups that it did not make."""
+    """Returns the framework's answer; `otherwise` if it refuses, as for groups that it did not create."""
     try:
         return int(question() or otherwise)
     except (AssertionError, RuntimeError, TypeError, KeyError):
@@ -133,7 +133,7 @@ def _asked(question: Callable[[], Any], otherwise: int = 1) -> int:
 
 def _with_experts(sizes: dict[str, int], places: dict[str, int], *, num_groups: int,
                   place: int) -> dict[str, dict[str, int]]:
-    """Sizes with the axis of experts, which frameworks take from the data-parallel ranks."""
+    """Returns sizes and coordinates with an expert axis, which frameworks split off the data-parallel ranks."""
     if num_groups > 1 and sizes["dp"] % num_groups == 0:
         sizes = {**sizes, "dp": sizes["dp"] // num_groups, "ep": num_groups}
         places = {**places, "dp": places["dp"] // num_groups, "ep": place}
@@ -144,7 +144,7 @@ def _with_experts(sizes: dict[str, int], places: dict[str, int], *, num_groups: 
 
 
 def _deepspeed_grid(_rank: int) -> FrameworkSizes | None:
-    """By the grid of a PipelineModule."""
+    """Reads the grid of a PipelineModule."""
     home = sys.modules.get("deepspeed.runtime.pipe.topology")
     grid = home and next(iter(live_objects(lambda kind: kind is home.PipelineParallelGrid)), None)
     if not grid:
@@ -155,7 +155,7 @@ def _deepspeed_grid(_rank: int) -> FrameworkSizes | None:
 
 
 def _deepspeed_groups(rank: int) -> FrameworkSizes | None:
-    """By the `mpu` that was passed to DeepSpeed, and by groups that it made for experts and sequences."""
+    """Reads the `mpu` that was passed to DeepSpeed, and the groups that it created for experts and sequences."""
     groups = sys.modules.get("deepspeed.utils.groups")
     distributed = sys.modules.get("torch.distributed")
     if groups is None or distributed is None:
@@ -182,7 +182,7 @@ TITAN_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
 def _torchtitan(rank: int) -> FrameworkSizes | None:
-    """By its ParallelDims: of its several meshes none shows all axes."""
+    """Reads torchtitan's ParallelDims: none of its several meshes has all axes."""
     home = sys.modules.get("torchtitan.distributed.parallel_dims")
     dims = home and next(iter(live_objects(lambda kind: kind is home.ParallelDims)), None)
     if not dims:

@@ -1,1 +1,1 @@
-"""One rank of a job: its steps are recorded and its folder of the run directory is written."""
+"""Records the steps of one rank of a job and writes the rank's folder of the run directory."""

@@ -1,4 +1,4 @@
-"""`distprof.record`, and which recorder runs in this process."""
+"""`distprof.record`, and the active recorder of this process."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = "", topics: s
 
 
 def begin(out: str, *, steps: str, topics: str, force: bool, tentative: bool) -> Recorder | None:
-    """Records this process until `end`, for a script that does not know of it.
+    """Starts recording this process until `end`, for a script that does not record itself.
 
     Args:
         out: The run directory.
-        steps: Steps of each pass.
+        steps: Steps of each pass, as in `record`.
         topics: As in `record`.
         force: Replaces an existing run.
-        tentative: Nothing is written if the process turns out not to train.
+        tentative: Whether nothing is to be written if the process turns out not to train.
 
     Returns:
-        The recorder; None where the script records itself already.
+        The recorder; None if the script is already recording itself.
 
     Raises:
-        UsageError: `steps` and `topics` do not form a plan, or a DISTPROF_ variable gives no size.
+        UsageError: `steps` and `topics` do not form a plan, or a DISTPROF_ variable is wrong.
     """
     if _active:
         return None
@@ -91,7 +91,7 @@ def begin(out: str, *, steps: str, topics: str, force: bool, tentative: bool) ->
 
 
 def end(recorder: Recorder, error: BaseException | None) -> None:
-    """Closes what `begin` began; see `Recorder.close`."""
+    """Closes a recorder that `begin` returned; see `Recorder.close`."""
     try:
         recorder.close(error)
     finally:
@@ -99,15 +99,15 @@ def end(recorder: Recorder, error: BaseException | None) -> None:
 
 
 def forget_active() -> None:
-    """In a forked child: the recordings of the parent are not its own."""
+    """Forgets the recorders of the parent; called in a forked child."""
     _active.clear()
 
 
 def _forget(recorder: Recorder) -> None:
-    if recorder in _active:  # not so in a child that was forked meanwhile
+    if recorder in _active:  # not true in a child that was forked meanwhile
         _active.remove(recorder)
 
 
 def active() -> list[Recorder]:
-    """The recorder that runs in this process, if any."""
+    """Returns the recorder that runs in this process, or nothing."""
     return list(_active)

@@ -1,6 +1,6 @@
-"""Ranks that are recorded fully, as `--ranks 0-7,leaders,sample:32` names them; the others are recorded lightly.
+"""Which ranks are recorded fully, from `--ranks 0-7,leaders,sample:32`; the others are recorded lightly.
 
-Each rank decides by itself, from what all ranks know alike: nothing is communicated for it.
+Each rank decides for itself, from what all ranks know; this needs no communication.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ ALL, LEADERS, SAMPLE = "all", "leaders", "sample"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _SAMPLE = re.compile(rf"{SAMPLE}:(\d+)")
 KNOWN_BASES = ("given", "mesh", "framework")
-"""What a topology may rest on whose coordinates say which part of the model a rank has."""
+"""Bases of a topology whose coordinates show which part of the model a rank holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRanks:
-    """All that were named; a rank is recorded fully if one of the parts names it."""
+    """The parsed `--ranks`; a rank is recorded fully if at least one part selects it."""
 
     text: str
     """As the user gave it."""
     spans: tuple[tuple[int, int], ...] = ()
-    """First and last rank."""
+    """First and last rank of each range."""
     leaders: bool = False
     sample: int = 0
-    """Ranks that are spread evenly over the job."""
+    """Number of ranks, spread evenly over the job; 0 for none."""
     every: bool = False
 
     @classmethod
     def parse(cls, text: str, *, where: str = "--ranks") -> ChosenRanks:
-        """Reads `0-7,leaders,sample:32` or `all`.
+        """Parses `0-7,leaders,sample:32` or `all`.
 
         Raises:
-            UsageError: A part is none of these.
+            UsageError: A part has another form.
         """
         parts = [part.strip() for part in text.split(",") if part.strip()]
         spans, samples = list[tuple[int, int]](), [0]
@@ -58,32 +58,32 @@ class ChosenRanks:
 
     @classmethod
     def requested(cls, environ: Mapping[str, str]) -> ChosenRanks | None:
-        """What DISTPROF_RANKS says; None where nothing does.
+        """Parses DISTPROF_RANKS; None if it is unset or empty.
 
         Raises:
-            UsageError: It names no ranks.
+            UsageError: Its value names no ranks.
         """
         text = environ.get(VARIABLE, "")
         return cls.parse(text, where=VARIABLE) if text else None
 
     def are_with(self, own: Identity, topology: Topology | None) -> bool:
-        """Whether a rank is one of them.
+        """Returns whether a rank is selected.
 
         Args:
-            own: The rank.
-            topology: Its place in the device mesh; None where that is not known yet.
+            own: Identity of the rank.
+            topology: Its position in the device mesh; None if that is not known yet.
         """
         return (self.every or any(first <= own.rank <= last for first, last in self.spans)
                 or own.rank in spread(self.sample, own.world_size) or (self.leaders and _leads(own, topology)))
 
 
 def spread(number: int, num_ranks: int) -> frozenset[int]:
-    """So many ranks at even distances, the first among them; all where there are no more."""
+    """Returns `number` evenly spaced ranks, beginning with the first; all ranks if there are not more."""
     return frozenset(index * num_ranks // number for index in range(number)) if number else frozenset()
 
 
 def _leads(own: Identity, topology: Topology | None) -> bool:
-    """One rank of each part of the model, the first along dp; where parts are not known, one of each host."""
+    """Selects one rank per part of the model, the first along dp; if parts are not known, one per host."""
     if topology is None or topology.basis not in KNOWN_BASES:
         return own.local_rank == 0
     return topology.coordinates.get("dp", 0) == 0

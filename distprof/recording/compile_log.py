@@ -1,6 +1,6 @@
-"""Compilations of a process from the first to the last, as torch's compiler reports each when it is over.
+"""Logs all compilations of a process, as torch's compiler reports each of them when it ends.
 
-A row of compilations.parquet each, from torch's metrics of the compilation and its list of graph breaks.
+Each becomes a row of compilations.parquet, from torch's metrics of the compilation and its list of graph breaks.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from distprof.own import time
 from distprof.recording.blocking.origins import NOWHERE, Place, caller_of_callback, place_of, place_of_thread
 
 LONGEST = 2000
-"""Characters of a reason that are kept."""
+"""Maximum number of characters of a reason that are kept."""
 FAKE = ("get_fake_value", "wrap_to_fake_tensor_and_record")
 GUARDS = ("build_guards",)
-"""Names under which dynamo notes its times, for propagation on tensors without data and for making guards."""
+"""Names under which dynamo records time: `FAKE` for propagating tensors without data, `GUARDS` for creating guards."""
 PARTS = {"fake_ns": FAKE, "guards_ns": GUARDS}
 
 
 class Phases:
-    """Times that dynamo notes for the whole process, taken apart by compilation."""
+    """Splits times that dynamo accumulates for the whole process into those of single compilations."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Sequence[float], int]] = {}
 
     def since(self, utils: object) -> dict[str, int | None]:
-        """What was noted since the last call; None where this torch does not time it."""
+        """Returns the times recorded since the last call, in ns; None for a part that this torch does not time."""
         noted = getattr(utils, "compilation_time_metrics", {})
         return {column: sum(self._new(name, noted[name]) for name in names if name in noted)
                 if any(name in noted for name in names) else None for column, names in PARTS.items()}
@@ -48,17 +48,17 @@ class Phases:
     def _new(self, name: str, seconds: Sequence[float]) -> int:
         known, number = self._seen.get(name, (seconds, 0))
         self._seen[name] = seconds, len(seconds)
-        # the script may have torch forget them and begin anew
+        # the script may reset torch's lists
         return round(sum(seconds[number if known is seconds else 0:]) * 1e9)
 
 
 def metrics_row(metrics: object, phases: dict[str, int | None], forward: TableRow | None) -> TableRow:
-    """The row of a compilation.
+    """Returns the row of a compilation.
 
     Args:
         metrics: torch's CompilationMetrics.
-        phases: Times of `Phases`.
-        forward: Of a graph of backward the row of its forward graph, where that is known.
+        phases: The result of `Phases.since`.
+        forward: For a backward graph, the row of its forward graph if it is known.
     """
     def of(name: str) -> Any:
         return getattr(metrics, name, None)
@@ -80,11 +80,11 @@ def metrics_row(metrics: object, phases: dict[str, int | None], forward: TableRo
 
 
 def graph_break_row(one: Any, compiled: TableRow) -> TableRow:
-    """The row of a graph break.
+    """Returns the row of a graph break.
 
     Args:
         one: torch's GraphCompileReason.
-        compiled: Row of the compilation in which it was met.
+        compiled: Row of the compilation in which it occurred.
     """
     where = one.user_stack[-1] if getattr(one, "user_stack", None) else None
     return {
@@ -105,40 +105,40 @@ def _short(reason: str | None) -> str | None:
 
 UTILS = "torch._dynamo.utils"
 REPORT = "log_compilation_event"
-"""Function of these utilities that gets the metrics of each compilation."""
+"""Function of `UTILS` that gets the metrics of each compilation."""
 MOST_ROWS = 1 << 14
 CALLS_OF_MODULES = ("_call_impl", "_wrapped_call_impl")
 Held = Site | weakref.ref[nn.Module] | None
-"""What is known of a module."""
+"""What is kept of a module: its site, a reference to it while it has none, or None without a module."""
 
 
 def can_log_compilations() -> bool:
-    """False for a torch whose compiler does not report what it did."""
+    """False if this torch's compiler does not report its compilations."""
     return hasattr(torch._utils_internal, REPORT)
 
 
 class CompileLog:
-    """What the compiler did. Nothing is touched before the process imports the compiler."""
+    """Log of what the compiler did. It changes nothing until the process imports the compiler."""
 
     def __init__(self, *, step: Callable[[], int | None], find: Callable[[nn.Module], Site | None],
                  note: Callable[[str], None]) -> None:
-        """Begins without listening.
+        """Creates an empty log; `start` begins to listen.
 
         Args:
-            step: The running step; None where none is recorded.
-            find: The place of a module in its model, as far as that is known by now.
-            note: Says a line that is kept in rank.json.
+            step: Returns the running step; None if none is recorded.
+            find: Returns the site of a module in its model, if it is known by then.
+            note: Prints a line and keeps it in rank.json.
         """
         self._step = step
         self._find = find
         self._note = note
         self._rows: list[TableRow] = []
         self._modules: list[Held] = []
-        """Of each row: the innermost that was called."""
+        """The innermost running module for each row."""
         self._num_written = 0
         self._num_left_out = 0
         self._breaks: list[Any] = []
-        """All that torch keeps."""
+        """Torch's whole list of graph breaks at the last look."""
         self._phases = Phases()
         self._thread = 0
         self._finder = AfterImport(UTILS, self._listen)
@@ -147,11 +147,11 @@ class CompileLog:
 
     @property
     def has_news(self) -> bool:
-        """True where compilations were added since `rows` was asked for."""
+        """True if compilations were added since the last call of `rows`."""
         return len(self._rows) > self._num_written
 
     def start(self) -> None:
-        """Listens, now or once the compiler is imported; the calling thread runs the steps."""
+        """Begins to listen, as soon as the compiler is imported; the calling thread is the one that runs the steps."""
         self._thread = threading.get_ident()
         if UTILS in sys.modules:
             self._listen()
@@ -159,7 +159,7 @@ class CompileLog:
             sys.meta_path.insert(0, self._finder)
 
     def stop(self) -> None:
-        """Ends that."""
+        """Stops listening."""
         self._finder.remove()
         utils = sys.modules.get(UTILS)
         if self._ours is not None and getattr(utils, REPORT, None) is self._ours:
@@ -167,18 +167,18 @@ class CompileLog:
         self._ours = None
 
     def forget(self) -> None:
-        """In a forked child: what the parent compiled is not its own."""
+        """Drops the parent's compilations; called in a forked child."""
         self.stop()
         self._rows, self._modules, self._num_written, self._num_left_out = [], [], 0, 0
 
     def rows(self) -> list[TableRow]:
-        """Rows of compilations.parquet; modules have the paths that are known by now."""
+        """Returns the rows of compilations.parquet, with module paths as far as they are known by now."""
         rows = list(self._rows)
         self._num_written = len(rows)
         return [row | {"module_path": self._path(held)} for row, held in zip(rows, self._modules, strict=False)]
 
     def _path(self, held: Held) -> str | None:
-        """None for a module that was not seen as part of a model until now."""
+        """Returns the path of a module; None if it was not seen as part of a model until now."""
         module = held() if isinstance(held, weakref.ref) else None
         site = self._find(module) if module is not None else held if isinstance(held, Site) else None
         return site.path if site is not None else None
@@ -209,7 +209,7 @@ class CompileLog:
 
     def _on_compiled(self, utils: object, metrics: object) -> None:
         if getattr(metrics, "is_runtime", False):
-            return  # tuning of kernels that are compiled already
+            return  # autotuning of kernels that are already compiled
         caller = caller_of_callback()
         place, held = self._place(caller), self._held(_called_module(caller))
         common = {"step": self._step(), "caller_file": place.file, "caller_line": place.line,
@@ -224,7 +224,7 @@ class CompileLog:
             self._add(common | graph_break_row(one, row), held)
 
     def _held(self, module: nn.Module | None) -> Held:
-        """Its place where that is known, as the script may let go of the module; else the module, to look again."""
+        """Returns the module's site if it is known, since the script may delete the module; else a weak reference."""
         return None if module is None else self._find(module) or weakref.ref(module)
 
     def _add(self, row: TableRow, held: Held) -> None:
@@ -237,7 +237,7 @@ class CompileLog:
             self._note(f"more than {MOST_ROWS} compilations and graph breaks: later ones are not recorded")
 
     def _forward_of(self, metrics: Any) -> int | None:
-        """Index of the compilation that a backward one belongs to: torch gives both the same id."""
+        """Returns the index of the forward compilation of a backward one: torch gives both the same id."""
         wanted, rows = str(metrics.compile_id), self._rows
         return next((index for index in range(len(rows) - 1, -1, -1)
                      if rows[index]["compile_id"] == wanted and rows[index]["event"] != "graph_break"), None)
@@ -245,7 +245,7 @@ class CompileLog:
     def _place(self, caller: FrameType | None) -> Place:
         place = place_of(caller) or NOWHERE
         if place.file is None and threading.get_ident() != self._thread and in_backward():
-            place = place_of_thread(self._thread)  # which waits for this thread of autograd's
+            place = place_of_thread(self._thread)  # the steps' thread waits for this autograd thread
         return place
 
     def _new_breaks(self, utils: object) -> list[Any]:
@@ -261,7 +261,7 @@ def _breaks(utils: object) -> Sequence[Any]:
 
 
 def _called_module(frame: FrameType | None) -> nn.Module | None:
-    """The innermost module that is being called."""
+    """Returns the innermost module whose call is on the stack."""
     while frame is not None:
         if frame.f_code.co_filename == nn_module.__file__ and frame.f_code.co_name in CALLS_OF_MODULES:
             module = frame.f_locals.get("self")

@@ -1,4 +1,4 @@
-"""What failed, in a line: a failure of the recording, or the exception that ends a script and where it was raised."""
+"""Describes a failure in one line: of the recording, or the exception that ends a script and where it was raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distprof.recording.hang.report import is_communication, message_of
 
 
 def in_words(error: Exception) -> tuple[str, str | None]:
-    """What failed, in a line, and what the user can do about it."""
+    """Returns what failed, in one line, and a hint for the user."""
     if isinstance(error, DistprofError):
         return str(error.args[0]), error.hint
     if isinstance(error, OSError) and error.errno:
@@ -31,7 +31,7 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 def failure_of(error: BaseException | None) -> RankFailure | None:
-    """What rank.json says of it; None for an end that is no failure, or of which everybody is told (Ctrl-C)."""
+    """Returns the entry for rank.json; None for an end without failure, and for Ctrl-C, which all ranks receive."""
     if error is None or isinstance(error, KeyboardInterrupt | GeneratorExit):
         return None
     if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -44,7 +44,7 @@ def failure_of(error: BaseException | None) -> RankFailure | None:
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """It and what it was raised from; what was merely being handled at that time may be something else."""
+    """Yields the exception and its explicit causes; `__context__` may be unrelated."""
     seen: BaseException | None = error
     for _ in range(MOST_CAUSES):
         if seen is None:
@@ -54,7 +54,7 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """`ValueError in the script: bad sample 17 (train.py:9)`."""
+    """Returns a line such as `ValueError in the script: bad sample 17 (train.py:9)`."""
     message, place = _message(error), _place(error)
     said = f": {message}" if message else ""
     return f"{type(error).__name__} in the script{said}{f' ({place})' if place else ''}"
@@ -68,7 +68,7 @@ def _message(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """The innermost line that is not of a library, nor ours."""
+    """Returns the innermost line that is neither of a library nor of distprof."""
     own = str(Path(__file__).parents[1])
     found = [one for one in traceback.extract_tb(error.__traceback__)
              if not one.filename.startswith((*_LIBRARIES, own, "<frozen"))]

@@ -1,4 +1,4 @@
-"""What the first recording of a process found out about its job, with which later ones begin at once."""
+"""What the first recording of a process learned about its job; later recordings use it to begin at once."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from distprof.recording.steps.step_thread import StepThread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownJob:
-    """Shared with the first recording, not copied: what is learned later is known to both."""
+    """State shared with the first recording, not copied: what one learns later, both know."""
 
     rank: KnownRank
     finder: StepFinder
-    """What ends a step."""
+    """Finds what ends a step."""
     modules: ModuleMap
-    """The same paths as before."""
+    """Modules with the paths of the first recording."""
     calls: CallsWithoutGradient
     judge: EvaluationJudge
     thread: StepThread
-    """Whose steps these are."""
+    """The thread that runs the steps."""
     num_evaluations: int
-    """Above 0 where the script says just now that it evaluates."""
+    """Above 0 while the script has declared that it evaluates."""
     signals_seen: bool
-    """Whether the first recording still watches for signals, and passes them on."""
+    """Whether the first recording still handles signals, and passes them on."""
     written: Callable[[], None]
-    """Called whenever files were written by the main thread: a signal may have waited for that."""
+    """Called whenever the main thread has written files, since a signal may have been postponed until then."""

@@ -1,4 +1,4 @@
-"""Which line of the script runs, asked again and again by a thread of its own while collectives are labelled."""
+"""Samples which line of the script runs, from a separate thread, while collectives are labelled."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from distprof.recording.blocking.origins import Place, line_of_script
 from distprof.threads import UnseenThread, is_scarce
 
 ENGINE = _engine_run_backward.__code__
-"""What waits in C++ for the threads that autograd has for each GPU."""
+"""Code in which the thread waits, in C++, for autograd's threads (one per GPU)."""
 PERIOD_S = 0.025
-"""A sample takes some 100 us, in which the script does not run if it runs Python: threads take turns."""
+"""Time between two samples. One takes about 100 us, during which the script cannot run Python code, because of the
+GIL."""
 MOST = 20_000
-"""Samples that are kept; at so many every second one is dropped, and they are taken half as often."""
+"""Maximum number of samples kept; at this number, every second one is dropped and the period is doubled."""
 
 
 class Sample(NamedTuple):
-    """Where the thread of the steps was."""
+    """The line at which the thread of the steps was."""
 
     at_ns: int
     step: int
@@ -31,23 +32,23 @@ class Sample(NamedTuple):
 
 
 class LineSampler:
-    """Takes samples between `start` and `stop`, as often as that happens.
+    """Takes samples between each `start` and `stop`.
 
     Args:
-        step: The running step.
+        step: Returns the running step.
     """
 
     def __init__(self, step: Callable[[], int]) -> None:
         self.samples: list[Sample] = []
         self.was_on = False
-        """Whether there may be any."""
+        """Whether samples may exist."""
         self._step, self._period_s = step, PERIOD_S
         self._thread: UnseenThread | None = None
         self._ended = _thread.allocate_lock()
         self._watched = 0
 
     def start(self) -> None:
-        """Begins to look at the calling thread; where there can be no more threads, nothing is looked at."""
+        """Begins to sample the calling thread; if no more threads can be started, no samples are taken."""
         self.look_at_this_thread()
         self.was_on = True
         if self._thread is not None or is_scarce():
@@ -61,22 +62,22 @@ class LineSampler:
             self._ended.release()
 
     def look_at_this_thread(self) -> None:
-        """The steps are on this thread now."""
+        """Samples the calling thread from now on: the steps have moved to it."""
         self._watched = _thread.get_ident()
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the sampling thread."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._ended.release()
             thread.join()
 
     def forget(self) -> None:
-        """Drops what was seen."""
+        """Drops all samples."""
         self.samples, self.was_on = [], False
 
     def rows(self, num_steps: int) -> list[TableRow]:
-        """Rows of `LINES`: samples in lines of the script, of steps below this one."""
+        """Returns rows of `LINES`: samples in lines of the script, of the first `num_steps` steps."""
         return list(self._rows(num_steps))
 
     def _rows(self, num_steps: int) -> Iterator[TableRow]:
@@ -95,7 +96,7 @@ class LineSampler:
 
 
 def _line_of_steps(frames: Mapping[int, FrameType], watched: int) -> Place | None:
-    """Where the steps are: with a GPU, backward runs on a thread of autograd's, for which theirs waits."""
+    """Returns where the steps are: with a GPU, backward runs on an autograd thread, for which their thread waits."""
     frame = frames.get(watched)
     if frame is not None and frame.f_code is ENGINE:
         for thread, other in frames.items():
@@ -106,7 +107,7 @@ def _line_of_steps(frames: Mapping[int, FrameType], watched: int) -> Place | Non
 
 
 def _is_of_torch(frame: FrameType) -> bool:
-    """True on a thread that C++ began: no thread of Python's is below."""
+    """True on a thread started by C++: its outermost frame is not that of a Python thread."""
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name not in ("_bootstrap", "<module>")

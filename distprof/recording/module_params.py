@@ -1,6 +1,6 @@
-"""Parameters of a rank in all, by module, and one by one, counted while the modules are alive.
+"""Counts the parameters of a rank, in total, by module and one by one, while the modules are alive.
 
-A number that says whether a parameter has the same values on two ranks.
+A checksum tells whether a parameter has the same values on two ranks.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from distprof.model.params import OwnParam, ParamCounter, active_ratios
 from distprof.process.topology import Topology
 
 MOST_ELEMENTS = 4096
-"""Elements that are looked at, evenly spread over the tensor: parameters of billions of elements take no time."""
+"""Maximum number of elements that a checksum covers, evenly spaced, so that huge parameters take no time."""
 
 
 def checksum(tensor: torch.Tensor) -> int | None:
-    """A 63-bit hash of the values; None where they say nothing: none are there, or all are equal."""
+    """Returns a 63-bit hash of the values; None if they identify nothing: fewer than two, or all equal."""
     try:
         values = _sample(tensor.detach())
     except (RuntimeError, NotImplementedError, TypeError):
-        return None  # a subclass that keeps its values in a way of its own
+        return None  # a subclass that stores its values in its own way
     if values is None or values.shape[0] < 2 or bool((values == values[0]).all()):
         return None
     return int.from_bytes(hashlib.blake2b(values.numpy().tobytes(), digest_size=8).digest(), "big") >> 1
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Some elements as bytes, one row per element."""
+    """Returns some elements as bytes, one row per element."""
     if tensor.device.type == "meta" or not tensor.numel() or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     flat = tensor.reshape(-1)
@@ -42,7 +42,8 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 MOST_LOOKS = 16
-"""Before a pass ends, so that a script that makes models all the time is not held up in every step."""
+"""Maximum number of counts before a pass ends, so that a script that keeps creating models is not slowed down in each
+step."""
 
 
 class ModuleParams:
@@ -50,30 +51,30 @@ class ModuleParams:
 
     def __init__(self) -> None:
         self.total: ParamCount | None = None
-        """Over all root modules; None before the first count."""
+        """Sum over all root modules; None before the first count."""
         self.rows: list[TableRow] = []
-        """Those of parameters.parquet."""
+        """Rows of parameters.parquet."""
         self._by_site: dict[Site, TableRow] = {}
         self._num_counted = 0
-        """Sites of the models that totals are of."""
+        """Number of modules in the models that the total covers."""
         self._looked_at = set[Model]()
         self._looks = 0
 
     def lacks(self, modules: ModuleMap) -> bool:
-        """Whether there are models with parameters that came since the last time, and may be gone before the next."""
+        """Returns whether there are new models with parameters, which may be gone before the next count."""
         new = [model for model in modules.models if model not in self._looked_at and model.has_parameters()]
         return bool(new) and self._looks < MOST_LOOKS
 
     def measure(self, modules: ModuleMap, topology: Callable[[], Topology], *, checksums: bool) -> None:
-        """Counts if modules are new since the last time.
+        """Counts if there are new modules since the last time.
 
-        Called between two steps, when FSDP has its shards in place, and by all ranks after the same step: checksums of
-        ranks can be compared.
+        Called between two steps, when FSDP has its shards in place, and by all ranks after the same step, so that
+        checksums of ranks can be compared.
 
         Args:
             modules: The models that were called.
-            topology: Where this rank stands.
-            checksums: False where the device must not be waited for, as another thread hangs.
+            topology: Returns the position of this rank.
+            checksums: False if the device must not be waited for, because another thread hangs.
         """
         self._looked_at.update(modules.models)
         self._looks += 1
@@ -85,13 +86,13 @@ class ModuleParams:
         self._by_site |= {site: _columns(counter.below([module]), counter.own(module)) for site in sites
                           if (module := site.module()) is not None}
         alive = [root for model in models if (root := model.called()) is not None]
-        if len(counted) != self._num_counted and (alive or self.total is None):  # not for one that one rank evaluates
+        if len(counted) != self._num_counted and (alive or self.total is None):  # not if one rank evaluates a model
             self._num_counted = len(counted)
             self.total = counter.below(alive)
             self.rows = _param_rows(modules, counted, counter, checksums=checksums)
 
     def columns(self, sites: Sequence[Site]) -> list[TableRow]:
-        """The first columns of modules.parquet, one row per site."""
+        """Returns the first columns of modules.parquet, one row per site."""
         return [{"module_path": site.path, "class_name": site.class_name, "depth": site.depth,
                  **self._by_site.get(site, UNKNOWN)} for site in sites]
 
@@ -103,7 +104,7 @@ def _columns(numbers: ParamCount, own_params: int) -> TableRow:
 
 
 UNKNOWN: TableRow = dict.fromkeys(_columns(ParamCount(), 0))
-"""Of a module that was gone before it was looked at."""
+"""Columns of a module that was gone before it was counted."""
 
 
 def _param_rows(modules: ModuleMap, sites: Sequence[Site], counter: ParamCounter, *,

@@ -1,4 +1,4 @@
-"""Switches the passes of a rank on and off, and hands what happens in a step to the one that is on."""
+"""Switches the passes of a rank on and off, and forwards the events of a step to the active pass."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 
 
 class PassSwitch:
-    """All passes of one recorder, at most one of them on."""
+    """All passes of one recorder, of which at most one is active."""
 
     def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], judge: Callable[[Frame], None],
                  note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int],
                  folder: Callable[[], Path | None], are_work: Callable[[Site], bool],
                  is_light: Callable[[], bool] = lambda: False, modules: ModuleMap | None = None) -> None:
-        """Begins with no pass on.
+        """Begins with no active pass.
 
         Args:
-            guard: Wraps what torch calls.
-            before_root: As of `ModuleScopes`.
-            judge: Likewise.
-            note: Writes a line that is kept.
-            tags: What every file carries.
-            step: The running step.
-            folder: Where files of this rank are now.
-            are_work: Whether calls of a root without gradient are part of every step.
-            is_light: Whether the rank is recorded lightly; asked once, when the first pass begins that measures.
-            modules: Those that are known already.
+            guard: Wraps callbacks that torch calls.
+            before_root: As in `ModuleScopes`.
+            judge: As in `ModuleScopes`.
+            note: Prints a line and keeps it in rank.json.
+            tags: Returns the fields that every file carries.
+            step: Returns the running step.
+            folder: Returns the current folder of this rank's files.
+            are_work: Whether calls of a root without gradients are part of every step.
+            is_light: Whether the rank is recorded lightly; asked once, when the first pass after the wait pass begins.
+            modules: Modules that are already known.
         """
         self._is_light, self._classes, self._decided = is_light, PASS_CLASSES, False
         self.modules = ModuleMap() if modules is None else modules
         self.scopes = ModuleScopes(self.modules, guard, before_root, judge=judge)
         self.phases = Phases(self.scopes)
         self.running: str | None = None
-        """The pass that is on."""
+        """Name of the active pass; None if there is none."""
         self.labels_collectives = False
-        """True once a pass that does was on."""
+        """True once a pass that labels collectives was active."""
         self._note = note
         self._compilations = 0
         self._guard = guard
         works = RunningWorks(guard)
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), works, guard)
-        """One for all passes: it numbers collectives without a gap."""
+        """Shared by all passes, so that collectives are numbered without gaps."""
         self.lines = LineSampler(step)
         self.sessions = ProfilerSessions(works)
         self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step, folder=folder,
@@ -67,16 +67,16 @@ class PassSwitch:
 
     @property
     def passes(self) -> Iterable[Pass]:
-        """In the order of the plan."""
+        """All passes, in the order of the plan."""
         return self._passes.values()
 
     @property
     def current(self) -> Pass:
-        """The pass that is on, or one that does nothing."""
+        """The active pass, or one that does nothing."""
         return self._passes.get(self.running, self._off)
 
     def switch(self, name: str | None) -> None:
-        """Ends the running pass and begins another, or none."""
+        """Ends the active pass and begins another, or none."""
         ending, self.running = self.current, None
         ending.stop()
         if name not in (None, WAIT) and not self._decided:
@@ -103,7 +103,7 @@ class PassSwitch:
         self.labels_collectives = False
 
     def next_step(self) -> None:
-        """A step ended."""
+        """Ends a step."""
         self.current.next_step()
         self.scopes.next_step()
         compiled, self._compilations = self.scopes.compilations - self._compilations, self.scopes.compilations
@@ -112,19 +112,19 @@ class PassSwitch:
                        "(distprof waits shows why)")
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
-        """Called in front of every optimizer.step()."""
+        """Called before every optimizer.step()."""
         if self.phases.optimizer_begins(optimizer):
             self.current.optimizer_begins()
 
     def optimizer_ends(self, optimizer: Optimizer) -> bool:
-        """Called behind it; true if no other optimizer called it."""
+        """Called after every optimizer.step(); true if it was not called by another optimizer."""
         outermost = self.phases.optimizer_ends(optimizer)
         if outermost:
             self.current.optimizer_ends()
         return outermost
 
     def around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """The same closure; what runs in it is no part of the optimizer."""
+        """Wraps an optimizer's closure, so that what runs in it does not count as the optimizer."""
         begins, ends = self._guard(self._closure_begins), self._guard(self._closure_ends)
 
         def around(*args: Any, **kwargs: Any) -> Any:
@@ -145,5 +145,5 @@ class PassSwitch:
         self.phases.closure_ends()
 
     def open_calls(self) -> list[CollectiveCall]:
-        """Collectives that have not ended, as far as that is seen."""
+        """Returns collectives that have not ended, as far as that is known."""
         return self.collectives.open_calls()

@@ -1,12 +1,12 @@
-"""How many steps each pass records, like `wait=2,count=1,time=3,trace=6,arrivals=20`, and how far a rank has come.
+"""The number of steps of each pass, like `wait=2,count=1,time=3,trace=6,arrivals=20`, and a rank's progress through it.
 
-The plan is what a user asks for: by `--steps`, by `--topics`, or by both.
+The user asks for a plan by `--steps`, by `--topics`, or by both.
 
-Steps in which the script runs its own profiler are no part of it. Passes have to meet the same steps on all ranks.
-Where every rank of the job is profiled by its script in a step, the plan waits for that step to end. Where only some
-are, it goes on everywhere, and these ranks miss what it had for the step. Which of the two it is, the ranks agree on
-over the store of the job, without waiting for each other: a rank that ends a step in which all ranks communicate knows
-that all have begun it.
+Steps in which the script runs its own profiler do not count, and passes must cover the same steps on all ranks. If all
+ranks of the job are profiled by their scripts in a step, the plan is delayed by that step. If only some are, the plan
+continues everywhere, and these ranks miss what it had for the step. Ranks agree on which it is over the store of the
+job, without waiting for each other: a rank that ends a step in which all ranks communicate knows that all have begun
+it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from distprof.errors import UsageError
 
 EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in USUAL)
 OFF = "off"
-"""The plan without passes: in its only step it is found what ends one; the watch notes all others."""
+"""The plan without passes: its only step is used to find out what ends a step; the watch logs all others."""
 OPTIONAL = tuple(row.name for row in PASSES if row.optional)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class StepPlan:
-    """Number of steps spent in each pass; passes follow each other in the order of the contract."""
+    """Number of steps of each pass; passes run in the order of the contract."""
 
     steps: dict[str, int]
-    """By pass, in that order; without passes that depend on an unknown number of ranks."""
+    """Pass -> steps, in that order; without passes whose default depends on the number of ranks."""
 
     def __init__(self, **steps: int) -> None:
-        """Takes steps by pass; passes that are not named keep their default.
+        """Takes the steps of each pass; passes that are not named keep their default.
 
         Raises:
             UsageError: There is no such pass, a number is negative, or no step would be recorded.
@@ -53,7 +53,7 @@ class StepPlan:
 
     @classmethod
     def parse(cls, text: str) -> StepPlan:
-        """Parses `wait=2,count=1`; passes that are not named keep their defaults. `off`: there are none.
+        """Parses `wait=2,count=1`; passes that are not named keep their defaults. `off` is the plan without passes.
 
         Raises:
             UsageError: A part is not `pass=number`.
@@ -62,14 +62,14 @@ class StepPlan:
 
     @classmethod
     def off(cls) -> StepPlan:
-        """Without passes."""
+        """Returns the plan without passes."""
         plan = cls()
         object.__setattr__(plan, "steps", _ONE_WAIT)
         return plan
 
     @property
     def is_off(self) -> bool:
-        """True where no pass is wanted: then there is only the watch."""
+        """True for the plan without passes: only the watch runs."""
         return self.steps == _ONE_WAIT
 
     @classmethod
@@ -82,35 +82,35 @@ class StepPlan:
         return cls(**{**dict.fromkeys(PASS_NAMES, 0), **parse_steps(text)})
 
     def also(self, name: str) -> StepPlan:
-        """The plan with at least one step of a pass."""
+        """Returns the plan with at least one step of a pass."""
         return StepPlan(**{**self.steps, name: self.steps.get(name, 0) or 1})
 
     def __str__(self) -> str:
         return OFF if self.is_off else ",".join(f"{name}={number}" for name, number in self._shown().items())
 
     def _shown(self) -> dict[str, int]:
-        """Without passes that nobody asked for."""
+        """Returns the steps without passes that nobody asked for."""
         usual = {row.name for row in USUAL}
         return {name: number for name, number in self.steps.items() if number or name in usual}
 
     def for_ranks(self, num_ranks: int) -> StepPlan:
-        """The plan of a job with that many ranks."""
+        """Returns the plan for a job with that many ranks."""
         if self.is_off:
             return self
         return StepPlan(**{row.name: self.steps.get(row.name, row.steps_of(num_ranks)) for row in PASSES})
 
     @property
     def num_steps(self) -> int:
-        """Steps of all passes."""
+        """Number of steps of all passes."""
         return sum(self.steps.values())
 
     @property
     def num_required(self) -> int:
-        """Steps after which a recording is complete."""
+        """Number of steps after which a recording is complete."""
         return sum(number for name, number in self.steps.items() if name not in OPTIONAL)
 
     def pass_of(self, step: int) -> str | None:
-        """Pass of a step counted from 0; None after the last."""
+        """Returns the pass of a step, counted from 0; None after the last step."""
         for name, number in self.steps.items():
             step -= number
             if step < 0:
@@ -122,7 +122,7 @@ _ONE_WAIT = {row.name: int(row.name == WAIT) for row in PASSES}
 
 
 def parse_steps(text: str) -> dict[str, int]:
-    """Reads `wait=2,count=1`: steps by pass, of those that are named.
+    """Parses `wait=2,count=1` into steps per named pass.
 
     Raises:
         UsageError: A part is not `pass=number`.
@@ -139,7 +139,7 @@ def parse_steps(text: str) -> dict[str, int]:
 
 
 def default_plan() -> str:
-    """The plan if the user gives none, in words."""
+    """Describes the plan that is used if the user gives none."""
     few = [f"with {'1 rank' if most == 1 else f'up to {most} ranks'} {row.name}={steps}"
            for row in PASSES for most, steps in reversed(row.with_few_ranks)]
     return "; ".join((EXAMPLE.removeprefix("--steps "), *few))
@@ -157,16 +157,16 @@ VARIABLE = "DISTPROF_TOPICS"
 
 def asked_plan(steps: str | StepPlan = "", topics: str = "", *, default: StepPlan | None = None,
                also: Sequence[str] = ()) -> StepPlan:
-    """The plan; of topics it has the passes that record them, and `--steps` says how long these are, or adds others.
+    """Returns the requested plan; topics select the passes that record them, `--steps` sets lengths or adds passes.
 
     Args:
-        steps: Like `wait=2,count=1`; '' where the user gave none.
-        topics: Like `operator,sync`; '' likewise.
-        default: The plan without both; its wait pass comes before those of topics too.
-        also: Passes that are needed besides those of topics.
+        steps: Such as `wait=2,count=1`; '' if the user gave none.
+        topics: Such as `operator,sync`; '' if the user gave none.
+        default: The plan if both are ''; its wait pass is used with topics as well.
+        also: Passes that are needed in addition to those of topics.
 
     Raises:
-        UsageError: There is no such pass or topic, or they contradict each other.
+        UsageError: There is no such pass or topic, or `steps` and `topics` contradict each other.
     """
     plan = default or StepPlan()
     if not topics:
@@ -183,20 +183,20 @@ def asked_plan(steps: str | StepPlan = "", topics: str = "", *, default: StepPla
 
 
 NOT_RESUMED = (TRACE, MEMORY)
-"""Passes whose steps lie in one session of the profiler."""
+"""Passes whose steps lie in a single session of the profiler."""
 
 
 class PlanProgress:
-    """The pass of each step."""
+    """The pass of each step, taking the script's own profiler into account."""
 
     def __init__(self, plan: Callable[[], StepPlan], *, tell: Callable[[int, int], None],
                  all_told: Callable[[int], bool]) -> None:
         """Begins at the first step of the plan.
 
         Args:
-            plan: It, for as many ranks as are known by now.
-            tell: Tells the other ranks that this one is profiled in a step (1), or after all is not (-1).
-            all_told: Whether all ranks told that, as they agreed.
+            plan: Returns the plan for the number of ranks that is known by now.
+            tell: Tells the other ranks that this one is profiled in a step (1), or that it is not after all (-1).
+            all_told: Returns whether all ranks told that, as they agreed.
         """
         self._plan = plan
         self._tell = tell
@@ -204,23 +204,23 @@ class PlanProgress:
         self._behind = 0
         self._over: set[str | None] = set()
         self.paused = False
-        """True in a step in which the script is profiled."""
+        """True in a step in which the script's own profiler runs."""
         self.paused_steps: list[int] = []
-        """All such steps, from 0."""
+        """All such steps of this rank, from 0."""
         self.missed = Counter[str]()
-        """Pass -> steps that other ranks recorded meanwhile."""
+        """Pass -> number of steps that other ranks recorded meanwhile."""
 
     def pass_of(self, step: int) -> str | None:
-        """The pass of a step; None after the last of the plan."""
+        """Returns the pass of a step; None after the end of the plan."""
         found = self._plan().pass_of(step - self._behind)
         return WAIT if found in self._over else found
 
     def has_enough(self, step: int) -> bool:
-        """True where the passes that are still to come may be missing."""
+        """True if all passes that are still to come are optional."""
         return step - self._behind >= self._plan().num_required
 
     def pause(self, step: int) -> None:
-        """The script is profiled in this step."""
+        """Notes that the script's own profiler runs in this step."""
         if not self.paused:
             self.paused = True
             self.paused_steps.append(step)
@@ -231,13 +231,13 @@ class PlanProgress:
             self._tell(step, 1)
 
     def resume(self, step: int) -> None:
-        """The script is not profiled in this step after all: that ended before the step did anything."""
+        """Takes `pause` back: the profiler ended before the step did anything."""
         self.paused = False
         self.paused_steps.remove(step)
         self._tell(step, -1)
 
     def step_ended(self, step: int) -> None:
-        """This step ended; the plan goes on, or stays where it was."""
+        """Ends a step; if it was paused on all ranks, the plan is delayed by one step."""
         if not self.paused:
             return
         self.paused = False

@@ -1,4 +1,4 @@
-"""What one rank leaves in the run directory: its folder, its place in the job, its clock and its messages."""
+"""What one rank writes into the run directory: its folder, its place in the job, its clock and its messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from distprof.terminal import say
 from distprof.threads import UnseenThread, is_scarce
 
 MOST_MODULES = 64
-"""Modules of a rank that is recorded lightly: whole levels of the tree, the same on all such ranks."""
+"""Maximum number of modules of a lightly recorded rank: whole levels of the tree, the same on all such ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class KnownRank:
 
 
 class RankRecording:
-    """The part of a run that one rank writes. The rank may be unknown until there is a process group."""
+    """The part of a run that one rank writes. The rank may be unknown until a process group exists."""
 
     def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool,
                  compilations: CompileLog, ranks: ChosenRanks | None = None,
@@ -73,15 +73,15 @@ class RankRecording:
         self._job = JobMembership(run, known.place if known else None)
         self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
         self.failure: RankFailure | None = None
-        """What ended the script."""
+        """What ended the script; None while it runs or if it did not fail."""
         self.labels_last_calls = False
-        """Whether collectives were labelled until it did."""
+        """Whether collectives were labelled until the script failed."""
         self._has_last_calls = False
         self._device_clock_ns = 0
         self._folder: RankFolder | None = None
         self._topology = known.topology if known else None
         self._params = known.params if known else ModuleParams()
-        self._checksums = known is None  # all parameters are read for them, which takes longer than steps may wait
+        self._checksums = known is None  # in a later recording, reading all parameters takes too long
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
         self._compilations = compilations
@@ -92,19 +92,19 @@ class RankRecording:
 
     @property
     def identity(self) -> Identity:
-        """As far as it is known by now."""
+        """The identity as far as it is known."""
         return self._job.identity
 
     @property
     def plan(self) -> StepPlan:
-        """For as many ranks as are known by now."""
+        """The plan for the number of ranks that is known by now."""
         num_ranks = self.identity.world_size
         if self._planned is None or self._planned[0] != num_ranks:
-            self._planned = num_ranks, self._plan.for_ranks(num_ranks)  # asked for twice a step
+            self._planned = num_ranks, self._plan.for_ranks(num_ranks)  # asked for twice per step
         return self._planned[1]
 
     def is_light(self) -> bool:
-        """Whether --ranks chose others; asked when it begins to matter, as the script makes the device mesh."""
+        """Returns whether --ranks did not select this rank; asked once the script has had time to create the mesh."""
         if self._ranks is not None:
             own = self.identity if self._folder is not None else Identity.read()
             self._light = not self._ranks.are_with(own, self._topology_by_now(own))
@@ -114,32 +114,32 @@ class RankRecording:
         try:
             return self._topology or (from_sizes(self._sizes, rank=own.rank, world_size=own.world_size)
                                       if self._sizes else detect(rank=own.rank, world_size=own.world_size))
-        except UsageError:  # said when it is known for good
+        except UsageError:  # reported once the topology is final
             return None
 
     @property
     def rank_folder(self) -> Path | None:
-        """Where this rank's files are now; None before there is a folder."""
+        """The current folder of this rank's files; None until there is one."""
         if self._folder is None:
             return None
         return next((path for path in (self._folder.path, self._folder.final) if path.exists()), None)
 
     def say(self, message: str) -> None:
-        """One line on stderr."""
+        """Prints one line to stderr."""
         say(f"rank {self.identity.rank}: {message}")
 
     def note(self, message: str) -> None:
-        """One line on stderr that is kept in rank.json as well."""
+        """Prints one line to stderr and keeps it in rank.json."""
         self._notes.append(message)
         self.say(message)
 
     def open(self) -> None:
-        """Claims the rank's folder if rank and run are known: else that waits for the process group, or a step."""
+        """Creates the rank's folder if rank and run are known, else later: with a process group or the first step."""
         if self._job.is_known():
             self._claim()
 
     def later(self, number: int, *, first_step: int, plan: StepPlan) -> KnownRank:
-        """What a recording goes on with that begins in a step of the job, for the N-th time."""
+        """Returns what the N-th later recording starts with, which begins in step `first_step` of the job."""
         place = self._job.later(number, first_step=first_step, plan=str(plan))
         return KnownRank(place=place, topology=self._topology, params=self._params, ranks=self._ranks)
 
@@ -149,17 +149,17 @@ class RankRecording:
         return self._folder is not None and self._folder.is_complete
 
     def is_superfluous(self, *, tentative: bool) -> bool:
-        """Whether this process, in which no step was found, is no rank: it only started ranks, say.
+        """Returns whether this process, in which no step was found, is not a rank but, for example, only started ranks.
 
         Args:
-            tentative: Nobody started it as a rank.
+            tentative: True if nobody started it as a rank.
         """
         if self._folder is not None or in_process_group():
             return False
         return tentative or (self.identity.world_size == 1 and any(self._run.glob(f"rank*/{RANK_JSON}")))
 
     def _claim(self) -> RankFolder:
-        """The rank's folder; the first rank makes the run directory where no launcher did."""
+        """Returns the rank's folder, creating it; the first rank creates the run directory if no launcher did."""
         if self._folder is None:
             self._job.look()
             self._job.enter(plan=str(self.plan), sizes=self._sizes, force=self._force)
@@ -169,7 +169,7 @@ class RankRecording:
         return self._folder
 
     def tags(self) -> dict[str, Any]:
-        """Rank, sizes and ids, which every file carries."""
+        """Returns rank, sizes and ids, which every file carries."""
         topology = self._known_topology()
         return {"format": FORMAT, "run_id": self._job.run_id, "rank": self.identity.rank,
                 "world_size": self.identity.world_size, "mp_size": topology.mp_size, "dp_size": topology.dp_size,
@@ -190,22 +190,22 @@ class RankRecording:
         return self._topology
 
     def add_step(self, row: TableRow) -> None:
-        """Keeps a step and writes it down at once."""
+        """Adds a step and writes it to a file at once."""
         self._steps.append(row)
         self._claim().add_step(row)
 
     def look_at_models(self, switch: PassSwitch) -> None:
-        """Counts parameters of new models, between two steps: the script may drop them before the pass ends."""
+        """Counts parameters of new models, between two steps: the script may drop the models before the pass ends."""
         if self._params.lacks(switch.modules):
             self._params.measure(switch.modules, self._known_topology, checksums=self._checksums)
 
     def flush(self, switch: PassSwitch, *, status: Status, why: str | None = None, elsewhere: bool = False) -> None:
-        """Writes all tables that are known by now, and rank.json.
+        """Writes all tables as far as they are known, and rank.json.
 
         Args:
             switch: The passes.
-            status: `recording` where more steps follow that are needed.
-            why: Why steps are missing.
+            status: `recording` if needed steps follow.
+            why: Why steps are missing; None if none are.
             elsewhere: True on another thread than that of the steps, which hangs.
         """
         folder = self._claim()
@@ -220,7 +220,7 @@ class RankRecording:
         for write in self._writers(folder, switch, ended=status != "recording", elsewhere=elsewhere):
             try:
                 write()
-            except Exception as error:  # noqa: BLE001 (raised below: what is smaller may still find room)
+            except Exception as error:  # noqa: BLE001 (raised below: smaller files may still find room)
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -235,7 +235,7 @@ class RankRecording:
 
     def _writers(self, folder: RankFolder, switch: PassSwitch, *, ended: bool,
                  elsewhere: bool) -> Iterator[Callable[[], None]]:
-        """What is to be written, in this order."""
+        """Yields the functions that write files, in this order."""
         if self._params.total is not None:
             yield lambda: folder.write_rows(MODULES, self._module_rows(switch))
         if self._params.rows:
@@ -257,7 +257,7 @@ class RankRecording:
             sites = _top_levels(sites)
         rows = self._params.columns(sites)
         for one in switch.passes:
-            for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have none
+            for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have no rows
                 row |= columns
         return rows
 
@@ -269,9 +269,9 @@ class RankRecording:
         return self._steps
 
     def _collective_rows(self, switch: PassSwitch) -> list[TableRow]:
-        # what follows the last step, a barrier or an evaluation, is no part of the arrivals pass
+        # a barrier or an evaluation after the last step is not part of the arrivals pass
         steps = max(len(self._steps), self.plan.num_required)
-        waited = {row["step"] for row in self._steps if row["pass"] == WAIT}  # a pass was interrupted in it
+        waited = {row["step"] for row in self._steps if row["pass"] == WAIT}  # a pass was interrupted in this step
         calls = switch.collectives.calls
         self._has_last_calls = self.labels_last_calls and all(call.step < steps for call in calls)
         return collective_rows(call for call in calls if call.step < steps and call.step not in waited)
@@ -282,7 +282,7 @@ class RankRecording:
         self._summarise()
 
     def _summarise(self) -> None:
-        """On a thread that gets no signal, as those that pyarrow starts then to read tables get none either."""
+        """Adds the rank to its host's file, on a thread that gets no signals; pyarrow's threads inherit this."""
         if is_scarce():
             self._add_summary()
             return
@@ -291,12 +291,12 @@ class RankRecording:
         adding.join()
 
     def _add_summary(self) -> None:
-        """Whoever reads the run reads the tables of a rank that is in no file of a host."""
+        """Adds the rank to its host's file; if that fails, readers of the run read the rank's tables instead."""
         folder = self.rank_folder
         try:
             if folder is not None:
                 self._helper.call("distprof.summaries.maker:add_summary", self._run.absolute(), folder.absolute())
-        except Exception as error:  # noqa: BLE001 (the recording is whole without it)
+        except Exception as error:  # noqa: BLE001 (the recording is complete without it)
             self.say(f"not in the file of its host, so commands read its tables instead: {error}")
 
     def stop(self) -> None:
@@ -308,14 +308,12 @@ class RankRecording:
             self._folder.close()
 
     def forget(self) -> None:
-        """In a forked child: what is open is the parent's."""
+        """Leaves the parent's connections and helper alone; called in a forked child."""
         self.clock.forget()
         self._helper.forget()
 
     def add_end(self) -> None:
-        """Adds what came behind the last pass, where the folder was written before: compilations, and what ended the
-        script.
-        """
+        """Adds what happened after the folder was written: compilations, and what ended the script."""
         folder = self.rank_folder
         try:
             if folder is not None and self._folder is not None and (self.failure or self._compilations.has_news):
@@ -327,11 +325,11 @@ class RankRecording:
                 if self._folder.is_complete:
                     self._summarise()
                 self._helper.close()
-        except Exception:  # noqa: BLE001 (the recording is whole without it, and the script ends as it would have)
+        except Exception:  # noqa: BLE001 (the recording is complete without it, and the script ends as it would have)
             return
 
     def fail(self, why: str) -> None:
-        """Leaves the folder as it is, marked; what was flushed before stays."""
+        """Marks the folder as failed; what was flushed before stays."""
         if self._folder is not None and not self._folder.is_complete and self._folder.path.exists():
             self._folder.write_rank(self._rank_json("failed", why))
 
@@ -358,7 +356,7 @@ class RankRecording:
 
 
 def _top_levels(sites: Sequence[Site]) -> list[Site]:
-    """Root modules and what is right below them, and further levels as long as there are at most `MOST_MODULES`."""
+    """Returns the sites of depth 0 and 1, and of further levels as long as they are at most `MOST_MODULES` in all."""
     by_depth = Counter(site.depth for site in sites)
     deepest = 1
     while deepest < max(by_depth, default=0) and sum(

@@ -1,7 +1,7 @@
-"""The recorder of one rank: it wires what watches the script to what writes the rank folder, and ends both.
+"""The recorder of one rank: connects what observes the script with what writes the rank's folder, and ends both.
 
-It walks through the passes of the plan once and removes everything when the last is done. It never raises into the
-script: a failure ends the recording with one line on stderr.
+It goes through the passes of the plan once and removes everything after the last. It never raises into the script: a
+failure ends the recording with one line on stderr.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from distprof.recording.watch.windows import LaterRecording, Windows
 from distprof.units import counted
 
 MakesLater = Callable[[Path, StepPlan, KnownJob], LaterRecording]
-"""Makes a recording of the same job into another run directory, and prepares it."""
+"""Creates and prepares a recording of the same job into another run directory."""
 
 
 class Recorder:
-    """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
+    """Records the steps of this process into one rank folder of a run directory, as described in `record`."""
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool,
                  every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None,
@@ -73,7 +73,7 @@ class Recorder:
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light, modules=known.modules if known else None)
         self.later = RankWatch(self._finder, self._passes, self._rank, wanted=known is None)
-        """Notes the steps behind the last pass."""
+        """Logs the steps after the last pass."""
         self._windows = self.later.windows = Windows(
             run, lambda: self._rank.rank_folder, self.later, prepare=self._window, say=self._rank.say)
         self._thread = known.thread if known else StepThread(self._rank.note)
@@ -91,12 +91,12 @@ class Recorder:
                                           is_recording=lambda: self.recording and not self._thread.is_other,
                                           later=self._windows, is_told=known is not None)
         if known:
-            self._hang.stays = False  # the first recording goes on watching
+            self._hang.stays = False  # the first recording keeps watching
             self._passes.phases.num_evaluations = known.num_evaluations
 
     @property
     def plan(self) -> StepPlan:
-        """Steps of each pass."""
+        """The number of steps of each pass."""
         return self._rank.plan
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class Recorder:
         """Writes what has been recorded, and stops recording.
 
         Args:
-            error: What ended the script; None: it ran to its end.
+            error: The exception that ended the script; None if it ended normally.
         """
         self._windows.close(error)
         failure = failure_of(error)
@@ -162,7 +162,7 @@ class Recorder:
     # --- later in the job ------------------------------------------------------------------------------------------
 
     def _window(self, number: int, first_step: int, plan: StepPlan, folder: Path) -> LaterRecording | None:
-        """A recording that is to begin in a step of the job; None where the profiler has not ended."""
+        """Returns a recording that begins in a step of the job; None if a profiler session has not ended."""
         if self._make_later is None or not self._passes.sessions.have_ended():
             return None
         return self._make_later(folder, plan, KnownJob(
@@ -193,7 +193,7 @@ class Recorder:
         self._finish(status, why)
 
     def _no_step_found(self) -> str:
-        """Why; said to the user as well, unless the script failed."""
+        """Returns why no step was found; also tells the user, unless the script failed."""
         found = self._finder.why_none(self._step.all_forward_calls)
         if self._rank.failure is None:
             self._say_no_step(found, "no step was recorded")
@@ -206,7 +206,7 @@ class Recorder:
         self._rank.say(f"{what}: expected optimizer.step() to end each step, {found}  hint: {hint}")
 
     def _complete(self) -> None:
-        """All passes are done, and the script goes on."""
+        """Ends the recording after all passes, while the script continues."""
         self._finish("complete", goes_on=self.later.are_wanted)
         self.later.start(self._step.number)
         self._passes.sessions.forget_events()
@@ -221,7 +221,7 @@ class Recorder:
         if self._hang.stays:  # until the script ends
             self._watch.resume()
         else:
-            self._stop_watching()  # a SIGTERM until here waited for the files
+            self._stop_watching()  # a SIGTERM that came before waited for the files
 
     def _write(self, status: Status, why: str | None) -> None:
         self._step.device_times.settle()
@@ -231,7 +231,7 @@ class Recorder:
         self._rank.stop()
 
     def _on_termination(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
-        """Called by a signal handler, or by a thread while the main thread hangs."""
+        """Writes the recording; called by a signal handler, or by a thread while the main thread hangs."""
         inside = self._windows.end_by_signal(reason, on_main_thread=on_main_thread)
         if inside is not Flush.DONE:
             return inside
@@ -244,7 +244,7 @@ class Recorder:
         try:
             with self._writing.at_the_end():
                 self._finish_early(reason, on_main_thread)
-        except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
+        except Exception as error:  # noqa: BLE001 (the process is about to end, and its signal must not be held up)
             self._rank.say(f"could not write the recording: {error}")
         return Flush.DONE
 
@@ -262,7 +262,7 @@ class Recorder:
             self._hang.complete(self._rank.complete)
 
     def _outcome(self, reason: str, failure: str | None = None) -> tuple[Status, str | None]:
-        """Status of a recording that ends here, and why steps are missing, or how the script failed."""
+        """Returns the status of a recording that ends here, and why steps are missing or how the script failed."""
         if self._step.number and self._walk.has_enough:
             return "complete", failure
         profiled = sum(step < self._step.number for step in self._rank.progress.paused_steps)
@@ -275,10 +275,10 @@ class Recorder:
         self._watch.stop()
 
     def _remove(self, *, goes_on: bool = False) -> None:
-        """Removes every hook, mode and patched function, but for the one by which later steps are noted."""
+        """Removes every hook, mode and patched function, except those for logging later steps (`goes_on`)."""
         self.recording = False
         try:
-            self._walk.stop()  # first: what a pass wraps may be wrapped by these hooks already
+            self._walk.stop()  # first, because these hooks may already wrap what a pass wraps
         finally:
             self._optimizers.stop(goes_on=goes_on)
 
@@ -295,12 +295,12 @@ class Recorder:
         for undo in undoing:
             try:
                 undo()
-            except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)
+            except Exception:  # noqa: BLE001 (the failure is already reported; nothing may reach the script)
                 continue
-        error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold models and optimizers
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # they refer to models and optimizers
 
     def _forget(self) -> None:
-        # a forked child, a data loader worker for instance, must not write into our folder
+        # a forked child, for example a data loader worker, must not write into our folder
         self.recording = self._hang.stays = False
         self.later.forget()
         self._windows.forget()
@@ -308,13 +308,13 @@ class Recorder:
         self._compilations.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Wraps what the script's thread calls: an error ends the recording and nothing else.
+        """Wraps a function that the script's thread calls: an error ends the recording and nothing else.
 
-        What TorchScript traces would become part of its graph.
+        It does nothing while TorchScript traces, which would make it part of the graph.
         """
 
         def guarded(*args: Any, **kwargs: Any) -> None:
-            # first: a compiler that traces this must not depend on whether we record
+            # first, because a compiler that traces this must not depend on whether we record
             if is_compiling() or not self.recording or is_traced() is not None:
                 return
             try:

@@ -1,4 +1,4 @@
-"""The directory of a run with its run.json, which the launcher makes, else rank 0; and the folder of a rank in it."""
+"""The run directory with its run.json, created by the launcher or else by rank 0; and the folder of a rank in it."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ from distprof.system import opened_at
 
 WATCH = "DISTPROF_WATCH"
 NO_ARGV = "DISTPROF_NO_ARGV"
-"""A variable: where it is set, run.json holds no arguments."""
+"""Environment variable: if it is set, run.json holds no arguments."""
 MERGING = ".merging"
-"""A folder in a run directory once a launcher merges what several hosts recorded there."""
+"""A folder in the run directory, created when a launcher merges what several hosts recorded there."""
 LOCK = ".claim"
-"""A folder in a run directory while somebody makes it: making a folder is atomic on every file system."""
+"""A folder in the run directory that serves as a lock: creating a folder is atomic on every file system."""
 
 
 def new_run_id() -> str:
-    """A random id for one launch."""
+    """Returns a random id for one launch."""
     return uuid.uuid4().hex[:12]
 
 
 def run_id_of(environ: Mapping[str, str], directory: Path) -> str:
-    """The same id on all ranks of one launch: the launcher's, else a hash of what torchrun gives to all of them."""
+    """Returns an id that is the same on all ranks of a launch: the launcher's, else a hash of torchrun's variables."""
     given = environ.get("DISTPROF_RUN_ID")
     if given:
         return given
     job = environ.get("TORCHELASTIC_RUN_ID", "")
-    # address and port may be others when torchrun starts the ranks anew
+    # address and port may change when torchrun restarts the ranks
     shared = [job] if job not in ("", "none") else [environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
     if not any(shared):
         return new_run_id()
@@ -68,7 +68,7 @@ def run_id_of(environ: Mapping[str, str], directory: Path) -> str:
 
 
 def run_id_in(path: Path) -> str | None:
-    """The run that a run.json or rank.json belongs to; None where there is none or it cannot be read."""
+    """Returns the run that a run.json or rank.json belongs to; None if it does not exist or cannot be read."""
     try:
         found = json.loads(read_small(path))
     except (OSError, ValueError):
@@ -77,12 +77,12 @@ def run_id_in(path: Path) -> str | None:
 
 
 def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None:
-    """Makes the directory of a run and writes its run.json.
+    """Creates the directory of a run and writes its run.json.
 
-    Folders that other ranks of the same run made in the meantime are left alone.
+    Folders that other ranks of the same run created in the meantime are left alone.
 
     Raises:
-        OutputError: There is something already and `force` is False or it is no run; or it cannot be written.
+        OutputError: The directory has other contents and `force` is False or it is not a run; or it cannot be written.
     """
     refuse_file(directory)
     try:
@@ -98,11 +98,11 @@ def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None
 
 
 def refuse_file(directory: Path) -> None:
-    """Raises an OutputError where a file is in the place of a run directory."""
+    """Raises an OutputError if there is a file in the place of the run directory."""
     try:
         is_file = directory.exists() and not directory.is_dir()
     except OSError:
-        return  # making it will tell
+        return  # creating the directory will report it
     if is_file:
         raise OutputError(f"{directory} is a file, not a directory", hint="choose another --out")
 
@@ -126,11 +126,11 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
             shutil.rmtree(path)
         elif path.name == REPORT_HTML:
             path.unlink()
-    (directory / RUN_JSON).unlink()  # last: until then the directory is known for a run
+    (directory / RUN_JSON).unlink()  # last, because it identifies the directory as a run
 
 
 def launch_key_of(environ: Mapping[str, str]) -> str:
-    """Equal in all attempts of a job that torchrun restarts, different in other jobs; '' where that is not known."""
+    """Returns a key that is equal in all attempts of a job under torchrun and differs between jobs; '' if unknown."""
     job = environ.get("TORCHELASTIC_RUN_ID", "")
     if job in ("", "none"):
         job = ":".join(environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
@@ -139,7 +139,7 @@ def launch_key_of(environ: Mapping[str, str]) -> str:
 
 def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mapping[str, int],
                 key: str = "") -> RunJson:
-    """What run.json holds of a job that this process launches, or is the first rank of."""
+    """Returns run.json for a job that this process launches, or is the first rank of."""
     return RunJson(run_id=run_id, argv=_arguments(), working_directory=_working_directory(), steps=plan,
                    world_size=world_size, given_sizes=dict(sizes), versions=versions(), hosts=[socket.gethostname()],
                    start_ns=time.time_ns(), launch_key=key, directory_id=new_run_id(), git_commit=_git_commit())
@@ -150,7 +150,7 @@ def _arguments() -> list[str]:
 
 
 def _git_commit() -> str:
-    """Of the script; where none is named, of the working directory."""
+    """Returns the commit of the script's folder; of the working directory if no script is named."""
     script = next((word for word in job_command(sys.argv) if word.endswith(".py")), "")
     return git_commit(Path(_working_directory(), script).parent if script else Path(_working_directory()))
 
@@ -163,35 +163,35 @@ def _working_directory() -> str:
 
 
 class RankFolder:
-    """`rank00003.partial/` that becomes `rank00003/`."""
+    """The folder of a rank: `rank00003.partial/`, renamed to `rank00003/` when it is complete."""
 
     def __init__(self, run: Path, rank: int, *, run_id: str, force: bool,
                  tags: Callable[[], Mapping[str, Any]], helper: Helper | None = None) -> None:
-        """Makes the folder.
+        """Creates the folder.
 
         Args:
             run: The run directory.
             rank: The global rank.
             run_id: The run that the rank belongs to.
-            force: Replaces what another run left.
-            tags: What every table carries, asked for when one is written.
-            helper: Writes the tables, and is closed by who gives it.
+            force: Replaces what another run left there.
+            tags: Returns what every table carries; called when one is written.
+            helper: Writes the tables; the caller closes it.
 
         Raises:
-            OutputError: There is a folder of this rank already, or none can be made.
+            OutputError: There is already a folder of this rank, or it cannot be created.
         """
         self.final = run / rank_folder(rank)
         self.path = run / f"{rank_folder(rank)}{PARTIAL_SUFFIX}"
         self.files: dict[str, int | None] = {}
-        """File -> rows; None for files without rows."""
+        """File name -> number of rows; None for files without rows."""
         self.left_out: EventsLeftOut | None = None
-        """Events of its timeline for which there was no room."""
+        """Events of its timeline that were left out for lack of room."""
         self.is_complete = False
-        """True once it has its final name."""
+        """True once the folder has its final name."""
         self._tags = tags
         self._helper = helper or Helper()
         self._step_lines: int | None = None
-        """Number of the open file."""
+        """File descriptor of the open step file."""
         self._opened: tuple[int, int] | None = None
         with told(run):
             for folder in (self.final, self.path):
@@ -211,16 +211,16 @@ class RankFolder:
                                    "(force=True)") from None
 
     def add_step(self, row: TableRow) -> None:
-        """Appends a step at once: it survives a killed process."""
+        """Appends a step to a file at once, so that it survives if the process is killed."""
         with told(self.path):
             if self._step_lines is None or opened_at(self._step_lines) != self._opened:
-                # it stays open: opening it takes longer than all else
+                # it stays open, since opening it takes longer than everything else
                 self._step_lines = os.open(self.path / STEP_LINES, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
                 self._opened = opened_at(self._step_lines)
             os.write(self._step_lines, f"{json.dumps(row)}\n".encode())
 
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
-        """Writes one table, tagged."""
+        """Writes one table with its tags."""
         with told(self.path):
             self.files[table.file] = self.call("distprof.contract.parquet:write_table", self.path.absolute(), table,
                                                rows, **self.about_tables())
@@ -229,23 +229,23 @@ class RankFolder:
                 (self.path / STEP_LINES).unlink(missing_ok=True)
 
     def about_tables(self) -> dict[str, dict[str, Any]]:
-        """Columns that are equal in all rows of a table, and what its schema holds."""
+        """Returns the columns that are equal in all rows of a table, and the metadata of its schema."""
         tags = self._tags()
         return {"tags": {column.name: tags[column.name] for column in TAGS},
                 "metadata": {f"distprof.{name}": str(value) for name, value in tags.items()}}
 
     def call(self, where: str, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function, given as `module:name`, in the process that writes the tables."""
+        """Calls a function, given as `module:name`, in the process that writes tables."""
         return self._helper.call(where, *args, **kwargs)
 
     def write_rank(self, rank: RankJson) -> None:
-        """Writes rank.json, with the files that the folder holds by now."""
+        """Writes rank.json, with the files that the folder holds so far."""
         self.close()
         with told(self.path):
             rank_json.write(self.path / RANK_JSON, replace(rank, files=self.files, left_out=self.left_out))
 
     def close(self) -> None:
-        """Closes the file of step lines; the next step opens it again."""
+        """Closes the step file; the next step opens it again."""
         lines, self._step_lines = self._step_lines, None
         if lines is not None and opened_at(lines) == self._opened:
             os.close(lines)

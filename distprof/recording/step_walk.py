@@ -1,4 +1,4 @@
-"""Walks a rank through its plan: ends a step where the script does, and switches to the pass of the next one."""
+"""Walks a rank through its plan: ends a step when the script does, and switches to the pass of the next one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distprof.recording.termination import Writing
 from distprof.recording.tracing.foreign_profiler import ForeignProfiler
 
 sequence_number = torch._C._autograd._get_sequence_nr
-"""Of the next node that autograd makes on this thread."""
+"""Returns the sequence number of the next autograd node that is created on this thread."""
 
 
 class StepWalk:
@@ -31,21 +31,21 @@ class StepWalk:
                  writing: Writing, hang: HangWatch, guard: Guard, is_recording: Callable[[], bool],
                  complete: Callable[[], None], written: Callable[[], None], thread: StepThread,
                  writes_between: bool = True) -> None:
-        """Prepares.
+        """Stores its parts; `start` begins.
 
         Args:
-            rank: Where steps are written to, and the progress in the plan.
-            passes: What is switched.
-            step: The step that runs.
-            finder: What ends one.
+            rank: Receives the rows of steps, and knows the progress in the plan.
+            passes: The passes to switch.
+            step: The running step.
+            finder: Finds out what ends a step.
             writing: Held while files are written.
             hang: Told of every step.
-            guard: What wraps calls from the script.
-            is_recording: False once everything was written.
+            guard: Wraps functions that the script calls.
+            is_recording: Returns False once everything was written.
             complete: Called at the end of the last step.
-            written: Called whenever writing is over.
-            thread: Whose steps these are.
-            writes_between: Whether tables are written where a pass ends, which takes a second at first.
+            written: Called whenever writing has ended.
+            thread: The thread that runs the steps.
+            writes_between: Whether tables are written when a pass ends, which takes a second the first time.
         """
         self._rank = rank
         self._passes = passes
@@ -68,7 +68,7 @@ class StepWalk:
         self._profiler.start()
 
     def stop(self) -> None:
-        """Takes everything away; what makes way for a session of the script stays until ours has ended."""
+        """Removes everything, except what makes way for a session of the script while our session has not ended."""
         self._passes.scopes.remove(self._step)
         self._passes.switch(None)
         if self._passes.sessions.have_ended():
@@ -76,18 +76,18 @@ class StepWalk:
 
     @property
     def has_enough(self) -> bool:
-        """True where the passes that are still to come may be missing."""
+        """True if all passes that are still to come are optional."""
         return self._rank.progress.has_enough(self._step.number)
 
     @property
     def evaluates(self) -> bool:
-        """True inside of `Recorder.evaluation`."""
+        """True inside `Recorder.evaluation`."""
         return self._passes.phases.num_evaluations > 0
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
     def before_root(self, frame: Frame) -> None:
-        """A root module is about to be called."""
+        """Called before a call of a root module."""
         self._thread.meets(frame.site.model)
         if self._thread.is_open:
             return
@@ -96,23 +96,23 @@ class StepWalk:
         self._after_event(ended=ended, was_unclear=was_unclear)
         if not ended and not self._step.number and not self._step.all_forward_calls and not self._finder.num_turns:
             self._rank.clock.sample() if self._rank.plan.pass_of(0) != WAIT else self._rank.clock.meet()
-            # what the script did before its first forward call is no part of the first step
+            # what the script did before its first forward call is not part of the first step
             self._step.restart()
             self._finder.begins()
             self._passes.current.restart_step()
 
     def optimizer_stepped(self, optimizer: Optimizer, skipped: bool) -> None:  # noqa: FBT001 (a callback)
-        """An optimizer stepped, or a gradient scaler left that out."""
+        """Called after an optimizer stepped, or a gradient scaler skipped its step."""
         inside = in_backward()
         if not (inside or self._counts(optimizer)):
             return
         was_unclear = self._finder.rule is None
         ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
-        if not inside:  # there nothing can be switched: it may be a thread of autograd's
+        if not inside:  # in backward nothing can be switched: this may be a thread of autograd
             self._after_event(ended=ended, was_unclear=was_unclear)
 
     def _counts(self, optimizer: Optimizer) -> bool:
-        """Whether the step is one of the thread whose steps are recorded."""
+        """Returns whether the optimizer step belongs to the thread whose steps are recorded."""
         num_others = len(self._thread.left_out)
         counts = self._thread.counts(optimizer, measured=not self._finder.waiting)
         if len(self._thread.left_out) > num_others:
@@ -125,21 +125,21 @@ class StepWalk:
         return counts
 
     def explicit_step(self) -> None:
-        """The script says that a step ends."""
+        """Called when the script explicitly ends a step."""
         is_unclear = self._finder.must_wait
         if self._finder.explicit():
             if is_unclear and self._rank.progress.pass_of(self._step.number) != WAIT:
-                self.begin_step()  # nothing was switched on in what ends here
+                self.begin_step()  # nothing was switched on in the step that ends here
             else:
                 self._end_step()
 
     def script_ended(self) -> None:
-        """Ends the step that only a next one would have ended."""
+        """Ends the step that otherwise only the next one would have ended."""
         if self._finder.at_end() or (self._finder.rule == "forward" and self._step.forward_calls):
             self._end_step()
 
     def _after_event(self, *, ended: bool, was_unclear: bool) -> None:
-        """Ends a step; where it is not clear yet what ends one, goes on looking."""
+        """Ends a step; while it is unclear what ends one, keeps looking."""
         if self._finder.must_wait:
             self._keep_looking()
         elif ended and was_unclear and len(waited := self._finder.waited()) > 1:
@@ -148,7 +148,7 @@ class StepWalk:
             self._end_step()
 
     def _keep_looking(self) -> None:
-        """Several optimizers are alive, and no step ends until their pattern is known."""
+        """Goes on without ending a step: several optimizers are alive, and their pattern is not known yet."""
         self._step.num_turns = self._finder.num_turns
         self._hang.step_ended(self._step.duration_ns() // (self._finder.num_turns or 1))
         if self._passes.running not in (None, WAIT):
@@ -157,7 +157,7 @@ class StepWalk:
         self._rank.clock.meet()
 
     def _end_waiting(self, waited: Sequence[Waited]) -> None:
-        """It is clear now what ends a step: iterations that are over count as steps of the wait pass."""
+        """Records finished iterations as steps of the wait pass, after it became clear what ends a step."""
         number = self._rank.plan.steps[WAIT]
         with self._writing.held():
             for step in waited[-number:] if number else ():
@@ -173,19 +173,19 @@ class StepWalk:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """Switches to the pass of the step that begins."""
+        """Begins a step and switches to its pass."""
         self._began_at = None
         if self._profiler.is_active():
             self._pause()
             self._began_at = sequence_number()
         wanted = WAIT if self._rank.progress.paused else self._rank.progress.pass_of(self._step.number)
-        if self._finder.must_wait:  # what was switched on before that was known goes off again
+        if self._finder.must_wait:  # while that is unclear, nothing stays switched on
             wanted = None
         if not self._rank.progress.paused:
             self._finder.waiting = wanted in (None, WAIT)
         if wanted != self._passes.running:
             self._passes.switch(wanted)
-        # while waiting only optimizers are watched, once it is known that they end steps
+        # while waiting, only optimizers are watched, once it is known that they end steps
         listening = wanted not in (None, WAIT) or self._finder.needs_modules
         if listening != self._listening:  # hooks that are on stay on: a module may be about to be called
             self._listening = listening
@@ -194,14 +194,14 @@ class StepWalk:
             else:
                 self._passes.scopes.remove(self._step)
         self._step.begin(listening=listening)
-        self._passes.current.restart_step()  # what we wrote since the last one is part of neither
+        self._passes.current.restart_step()  # the time since the last step, spent writing, belongs to neither
 
     def _end_step(self) -> None:
         with self._writing.held():
             if self._is_recording():  # the thread may have written everything already
                 self._write_step()
             if self._is_recording():
-                self.begin_step()  # a pass that is on by half cannot be taken away
+                self.begin_step()  # a pass that is half switched on cannot be removed
         self._written()
 
     def _write_step(self) -> None:
@@ -212,9 +212,9 @@ class StepWalk:
         self._rank.add_step(self._step.end(running or WAIT, duration_ns))
         self._rank.progress.step_ended(self._step.number - 1)
         following = self._rank.progress.pass_of(self._step.number)
-        # before anything is written: the other ranks are here now, and the interpreter is free to answer them
+        # before anything is written, while the other ranks are here and the interpreter is free to answer them
         if following is not None and self._profiler.is_active():
-            return  # what would be done now would be in the profile
+            return  # otherwise this would be in the script's profile
         if following != running:
             self._rank.clock.sample(last=following is None)
         elif following == WAIT:
@@ -232,13 +232,13 @@ class StepWalk:
     # --- the script's own profiler ---------------------------------------------------------------------------------
 
     def _make_way(self) -> None:
-        """The script's own profiler begins."""
-        with suppress(RuntimeError):  # torch says by itself what keeps a session from beginning
-            self._passes.sessions.make_way()  # after the recording as well
+        """Makes way for the script's own profiler when it begins."""
+        with suppress(RuntimeError):  # torch itself reports what keeps a session from beginning
+            self._passes.sessions.make_way()  # also after the recording
         self._paused()
 
     def _pause(self) -> None:
-        """The script's own profiler begins, or runs on: in this step nothing of ours is on."""
+        """Switches everything off for this step, in which the script's own profiler begins or runs."""
         with self._writing.held():
             if not self._rank.progress.paused_steps:
                 self._rank.say("the script is running its own torch.profiler, so distprof does not record those steps")
@@ -248,7 +248,7 @@ class StepWalk:
             self._rank.progress.pause(self._step.number)
 
     def _resume(self) -> None:
-        """The script's own profiler has ended; the step may begin only now."""
+        """Restarts the step if the script's own profiler ended before anything happened in it."""
         if self._rank.progress.paused and self._began_at == sequence_number() and not self._profiler.is_active():
             with self._writing.held():
                 self._rank.progress.resume(self._step.number)

@@ -1,7 +1,7 @@
-"""When each allocation of a session was last used by an operator.
+"""When each allocation of a profiler session was last used by an operator.
 
-The Chrome trace has the shapes of inputs alone. The profiler's own events, from which Kineto makes the trace, also know
-in which allocation each input lay.
+The Chrome trace only has the shapes of inputs. The profiler's own events, from which Kineto makes the trace, also know
+the allocation of each input.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch._C import _profiler
 from distprof.contract.tables import TableRow
 
 MOST_EVENTS = 1_000_000
-"""Each takes some 14 us to look at."""
+"""Maximum number of events that are examined; each takes about 14 us."""
 ENGINE = "autograd::engine::"
-"""Begins names of functions of the autograd engine, which call the node that does the work."""
+"""Prefix of functions of the autograd engine, which call the node that does the work."""
 NO_USE = frozenset((
     "alias", "as_strided", "chunk", "contiguous", "detach", "expand", "expand_as", "flatten", "is_pinned", "narrow",
     "numpy_T", "permute", "reshape", "resize_", "result_type", "select", "size", "slice", "split", "squeeze", "stride",
     "t", "to", "transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as"))
-"""Operators that do not read a tensor themselves: they give a view of it, or call one that reads."""
+"""Operators that do not read a tensor themselves: they return a view of it, or call one that reads it."""
 
 
 class _Life:
-    """An allocation."""
+    """The use of an allocation."""
 
     __slots__ = ("address", "by", "device", "last_ns", "made_ns")
 
@@ -40,13 +40,13 @@ class _Life:
 
 
 def tensor_uses(roots: Iterable[Any]) -> list[TableRow] | None:
-    """Rows of uses.parquet.
+    """Returns the rows of uses.parquet.
 
     Args:
-        roots: `experimental_event_tree()` of the profiler.
+        roots: The profiler's `experimental_event_tree()`.
 
     Returns:
-        One for each allocation of the session; None where there are more than `MOST_EVENTS` events.
+        One row per allocation made in the session; None if there are more than `MOST_EVENTS` events.
     """
     lives: dict[int, _Life] = {}
     todo, num_events = [(root, "", 0) for root in roots], 0
@@ -86,7 +86,7 @@ def _tensors(inputs: Iterable[Any]) -> Iterator[Any]:
 
 
 def _allocate(lives: dict[int, _Life], event: Any, outer: str, end_ns: int) -> None:
-    """Who allocates it writes it, until the operator that the script called is over."""
+    """Notes an allocation: the outermost operator it was made in writes to it until that operator ends."""
     fields = event.extra_fields
     if fields.alloc_size <= 0 or fields.allocation_id is None:
         return

@@ -1,9 +1,9 @@
-"""Flushes what was recorded when the process gets a signal to end, then lets the signal take effect.
+"""Writes what was recorded when a signal is about to end the process, then lets the signal take effect.
 
-torchrun ends the peers of a failed rank with SIGTERM, often while they hang in a collective, where no handler in Python
-would run. So a handler in C (`compiled/signals.c`), which the script cannot see, wakes a thread. Where the signal ends
-the process, the thread first asks the main thread to flush, by a real-time signal that nobody else uses, then flushes
-without it, and ends the process. Where the script handles the signal, nothing is done, unless the main thread hangs.
+torchrun ends the peers of a failed rank with SIGTERM, often while they hang in a collective, where no Python handler
+would run. So a handler in C (`compiled/signals.c`), which the script cannot see, wakes a thread. If the signal ends the
+process, the thread first asks the main thread to write, by an otherwise unused real-time signal, then writes without
+it, and ends the process. If the script handles the signal, nothing is done, unless the main thread hangs.
 
 Two threads of one recording never write its files at once.
 """
@@ -22,20 +22,20 @@ from distprof.own import reentrant_lock, time
 from distprof.threads import UnseenThread, is_unseen
 
 PATIENCE_S = 5.0
-"""How long another thread may go on writing when the process is told to end."""
+"""Maximum time in seconds that another thread may continue to write when the process is told to end."""
 
 
 class Writing:
-    """A lock of the rank folder, and whether the main thread holds it."""
+    """A lock of the rank's folder that knows whether the main thread holds it."""
 
     def __init__(self) -> None:
         self.now = False
-        """True while the main thread writes: a signal handler on it must not."""
+        """True while the main thread writes: a signal handler on that thread must not write then."""
         self._lock = reentrant_lock()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Puts a SIGTERM off: the thread that watches for it writes the same files, and so would its handler."""
+        """Holds the lock on the main thread; a SIGTERM waits, since its handler and thread write the same files."""
         outer, self.now = self.now, True
         try:
             with self._lock:
@@ -45,16 +45,16 @@ class Writing:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """For a thread that writes while the script goes on: a SIGTERM need not wait for the main thread."""
+        """Holds the lock on a thread while the script continues; a SIGTERM does not wait for the main thread."""
         with self._lock:
             yield
 
     @contextmanager
     def at_the_end(self) -> Iterator[None]:
-        """Waits for a write that goes on, a while.
+        """Holds the lock, after waiting for a running write for at most `PATIENCE_S`.
 
         Raises:
-            TimeoutError: It does not end.
+            TimeoutError: The running write does not end.
         """
         if not self._lock.acquire(timeout=PATIENCE_S):
             raise TimeoutError("a write to the run directory hangs")
@@ -66,35 +66,36 @@ class Writing:
 
 WATCHED = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 1.0
-"""How often it is looked whether the script has set a handler, in front of which ours goes again."""
+"""Time in seconds between two checks whether the script has installed a handler, which ours then precedes again."""
 STOPPED, NO_SIGNAL = 0, -1
-"""What `signal_wait` returns besides signals."""
+"""Results of `signal_wait` that are no signals."""
 GRACE_S = 1.5
-"""How long the main thread has to flush by itself, timeline included, before a thread does without it."""
+"""Time in seconds for the main thread to write by itself, timeline included, before another thread writes."""
 WRITING_S = 15.0
-"""How long a write of the main thread may hold up the end, for which torchrun waits 30 s: file systems may hang."""
+"""Time in seconds that a write of the main thread may delay the end, as file systems may hang; torchrun waits 30 s."""
 AGAIN_S = 0.02
-"""After that the main thread is asked again: it was in the midst of an operator, or just about to sleep."""
+"""Time in seconds until the main thread is asked again: it was inside an operator, or just about to sleep."""
 REACTION_S = 5.0
-"""How long the main thread may stay where it is, where the script handles a signal, before it is taken to hang in C."""
+"""Time in seconds after a signal that the script handles, after which a main thread that stays at the same place is
+assumed to hang in C."""
 
 
 class Flush(Enum):
-    """What became of the wish to write what was recorded."""
+    """The result of a request to write what was recorded."""
 
     DONE = "done"
     LATER = "later"
     """The main thread is writing, and calls `resume` afterwards."""
     SOON = "soon"
-    """The main thread is in the midst of an operator, which is over in a moment, unless it hangs."""
+    """The main thread is inside an operator, which ends in a moment unless it hangs."""
 
 
 class TerminationWatch:
-    """Calls `flush` when a signal is about to end the process, wherever the main thread hangs.
+    """Calls `flush` when a signal is about to end the process, even if the main thread hangs.
 
     Args:
-        flush: Called with the reason, and True on the main thread.
-        arrived: Called at once, on a thread of its own, with the signal, and whether it ends the process.
+        flush: Called with the reason, and whether this is the main thread.
+        arrived: Called at once, on a separate thread, with the signal and whether it ends the process.
     """
 
     def __init__(self, flush: Callable[[str, bool], Flush], arrived: Callable[[int, bool], None]) -> None:
@@ -102,14 +103,14 @@ class TerminationWatch:
         self._arrived = arrived
         self._thread: UnseenThread | None = None
         self._ending = 0
-        """The signal that ends the process."""
+        """The signal that ends the process; 0 for none."""
         self._asked: int | None = None
-        """The signal by which the main thread is asked; None where the recording was not started on it."""
+        """The signal by which the main thread is asked; None if the recording was not started on the main thread."""
         self._flushing = self._stopped = False
         self._became: Flush | None = None
 
     def start(self) -> None:
-        """Begins to watch; does nothing where there is no compiled library."""
+        """Begins to watch; does nothing without the compiled library."""
         compiled = library()
         if compiled is None:
             return
@@ -123,7 +124,7 @@ class TerminationWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Takes our handlers away and ends the thread; a signal that came meanwhile takes effect first."""
+        """Removes our handlers and ends the thread; a signal that came meanwhile takes effect first."""
         if self._thread is None or self._stopped:
             return
         self._stopped = True
@@ -132,10 +133,10 @@ class TerminationWatch:
         if self._asked is not None and here == threading.main_thread().ident:
             signal.signal(self._asked, signal.SIG_DFL)
         if self._ending and not self._flushing and not is_unseen(here):
-            self._thread.join(WRITING_S)  # the script must not go on until then
+            self._thread.join(WRITING_S)  # the script must not continue before
 
     def resume(self) -> None:
-        """Flushes on the main thread for a signal that came while that was not possible."""
+        """Writes on the main thread for a signal that came while writing was not possible."""
         if self._became is Flush.LATER:
             self._flush_here()
 
@@ -150,7 +151,7 @@ class TerminationWatch:
         self._became = self._flush(_reason(self._ending), True)
         self._flushing = False
         if self._became is Flush.DONE and self._thread is not None:
-            self._thread.join(WRITING_S)  # until the signal takes effect: the script would not go on either
+            self._thread.join(WRITING_S)  # until the signal takes effect, so that the script does not continue
 
     # --- on a thread of its own ----------------------------------------------------------------------------------
 
@@ -174,9 +175,9 @@ class TerminationWatch:
             library().signal_watch(number)
 
     def _on_handled(self, number: int) -> int:
-        """The script handles the signal, if its main thread still runs Python; returns the next signal.
+        """Waits until the main thread runs Python, for a signal that the script handles; returns the next signal.
 
-        The main thread is not asked: the wakeup descriptor of the script would tell it of our signal as well.
+        The main thread is not asked to write: the script's wakeup descriptor would also report our signal.
         """
         self._arrived(number, False)
         was_at, until = _place_of_main_thread(), time.monotonic() + REACTION_S
@@ -189,7 +190,7 @@ class TerminationWatch:
         return NO_SIGNAL
 
     def _end(self, number: int) -> None:
-        """Flushes, then ends the process as the signal would have."""
+        """Writes, then ends the process as the signal would have."""
         self._ending = number
         with suppress(Exception):
             self._arrived(number, True)
@@ -198,7 +199,7 @@ class TerminationWatch:
         library().signal_end(number)
 
     def _main_thread_flushes(self) -> bool:
-        """True once it did, within the time that it has."""
+        """Returns whether the main thread has written in the time that it has."""
         until, longest = time.monotonic() + GRACE_S, time.monotonic() + WRITING_S
         while not self._stopped and self._became is not Flush.DONE:
             if self._became is Flush.LATER:
@@ -211,7 +212,7 @@ class TerminationWatch:
         return True
 
     def _ask(self) -> bool:
-        """Has the main thread call `_on_main_thread`, as soon as it runs Python; False where it cannot be asked."""
+        """Makes the main thread call `_on_main_thread` as soon as it runs Python; False if it cannot be asked."""
         main = threading.main_thread().ident
         if self._asked is None or main is None:
             return False
@@ -220,13 +221,13 @@ class TerminationWatch:
 
 
 def _place_of_main_thread() -> tuple[int, int] | None:
-    """Where it is in Python: another one soon, unless it hangs or waits in C."""
+    """Returns its place in the Python code, which changes soon unless the thread hangs or waits in C."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return (id(frame), frame.f_lasti) if frame is not None else None
 
 
 def _unused_signal() -> int | None:
-    """A real-time signal without a handler, from the end: from the start they are taken by others."""
+    """Returns an unused real-time signal, searched from the last one: the first ones are used by others."""
     if not hasattr(signal, "SIGRTMIN"):
         return None
     free = (number for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1)

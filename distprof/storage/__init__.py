@@ -1,4 +1,4 @@
-"""Runs that lie elsewhere: paths of URLs, their listings and streams, and uploads. fsspec does the transfers.
+"""Runs that are stored elsewhere: paths of URLs, their listings and streams, and uploads. fsspec does the transfers.
 
 Nothing here imports fsspec before a URL is used.
 """

@@ -1,4 +1,4 @@
-"""A storage as fsspec knows it: what is there, and bytes of it. Each request is tried again where that may help."""
+"""A storage accessed through fsspec: its listing and its bytes. Requests are repeated if that may help."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from distprof.storage.writing.writable import Writable
 
 Result = TypeVar("Result")
 LISTING_BYTES = 8 << 20
-"""That a listing in one request is taken to be."""
+"""Size that a listing made in one request is assumed to have, for its time limit."""
 MOST_BYTES = 1 << 46
-"""No storage takes a larger object: whoever says so does not tell its length."""
+"""No storage has larger objects: a server that reports more does not know the length."""
 MOST_S = 1 << 33
-"""A time later than that is none."""
+"""Later times (in seconds since the epoch) are invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An object, as a listing shows it."""
+    """An object, as shown in a listing."""
 
     size: int | None
-    """Bytes; None where the listing does not tell."""
+    """Bytes; None if the listing does not show it."""
     modified_ns: int
-    """0 where it does not tell."""
+    """ns since the epoch; 0 if the listing does not show it."""
     tag: str
-    """Another one where the object was replaced; empty where that cannot be told."""
+    """Changes when the object is replaced; '' if that cannot be detected."""
 
 
 class Backend(Writable):
     """All objects of a storage that one client reaches.
 
     Args:
-        scheme: Of its URLs.
-        filesystem: Of fsspec.
+        scheme: The scheme of its URLs.
+        filesystem: The filesystem of fsspec.
     """
 
     def __init__(self, scheme: str, filesystem: Any) -> None:
@@ -47,16 +47,16 @@ class Backend(Writable):
 
     @property
     def filesystem(self) -> Any:
-        """Of fsspec."""
+        """The filesystem of fsspec."""
         return self._filesystem
 
     def key(self, url: str) -> str:
-        """What fsspec calls the object of a URL."""
+        """Returns fsspec's name of the object at a URL."""
         found: str = self.filesystem._strip_protocol(url)
         return found.rstrip("/")
 
     def entries(self, url: str) -> dict[str, Entry]:
-        """All objects at and below a URL, by what follows it; "" is the object itself. Nothing where nothing is."""
+        """Returns all objects at and below a URL by what follows it ("" for the object itself); empty if none."""
         root = self.key(url)
 
         def find() -> Mapping[str, Any]:
@@ -73,7 +73,7 @@ class Backend(Writable):
         return dict(self._named(root, found))
 
     def _found(self, root: str) -> Mapping[str, Any]:
-        """What fsspec says of all objects at and below a key, by their keys."""
+        """Returns what fsspec reports about all objects at and below a key, by key."""
         found: Mapping[str, Any] = self.filesystem.find(root, detail=True)
         return found
 
@@ -81,16 +81,16 @@ class Backend(Writable):
         for name, about in found.items():
             inside = name.removeprefix(root).removeprefix("/")
             parts = inside.split("/") if inside else []
-            # markers of folders, and keys that are no paths: nobody can have meant them as files of a run
+            # markers of folders, and keys that are not paths, cannot be meant as files of a run
             if about.get("type") == "directory" or any(part in ("", ".", "..") for part in parts):
                 continue
             yield inside, entry_of(about)
 
     def info(self, url: str) -> Entry:
-        """An object as it is now.
+        """Returns an object as it is at this moment.
 
         Raises:
-            RemoteError: It is not there, or cannot be asked for.
+            RemoteError: It does not exist, or cannot be asked for.
         """
         def ask() -> Entry:
             self.filesystem.invalidate_cache()
@@ -99,16 +99,16 @@ class Backend(Writable):
         return persistently(url, ask)
 
     def _info(self, key: str) -> Mapping[str, Any]:
-        """What fsspec says of an object."""
+        """Returns what fsspec reports about an object."""
         found: Mapping[str, Any] = self.filesystem.info(key)
         return found
 
     def read(self, url: str, start: int, end: int, entry: Entry) -> bytes:
-        """Bytes of an object, all of them or an error.
+        """Returns bytes of an object, either all that were requested or an error.
 
         Raises:
-            RemoteError: It is not there, not readable, or another one than the entry says.
-            StorageError: The storage does not answer, or refuses the keys.
+            RemoteError: It does not exist, cannot be read, or is not the one of the entry any more.
+            StorageError: The storage does not answer, or refuses the credentials.
         """
         def get() -> bytes:
             content: bytes = self._get(self.key(url), start, end, entry)
@@ -119,17 +119,17 @@ class Backend(Writable):
         return persistently(url, get, num_bytes=end - start)
 
     def whole(self, url: str, entry: Entry) -> bytes:
-        """All bytes of a small object; see `read`."""
+        """Returns all bytes of a small object; see `read`."""
         content = self.read(url, 0, entry.size or 0, entry)
         self.check(url, entry)
         return content
 
     def holds(self, file: Path, entry: Entry) -> bool:
-        """Whether an object that `put_file` wrote is that of a file; False where that cannot be told."""
+        """Returns whether an object that `put_file` wrote has the content of a file; False if that cannot be told."""
         return False
 
     def check(self, url: str, entry: Entry) -> None:
-        """Asks whether an object is still the one of the entry, where reading itself does not tell.
+        """Checks that an object is still the one of the entry, for storages whose reads do not check that.
 
         Raises:
             RemoteError: It was replaced or removed.
@@ -143,7 +143,7 @@ class Backend(Writable):
 
 
 def entry_of(about: Mapping[str, Any]) -> Entry:
-    """What fsspec says of an object, whatever it is called there."""
+    """Converts what fsspec reports about an object, whose names depend on the storage."""
     modified = next((about[name] for name in ("LastModified", "mtime", "updated", "last_modified", "created")
                      if about.get(name) is not None), None)
     tag = next((str(about[name]) for name in ("ETag", "etag", "generation") if about.get(name)), "")

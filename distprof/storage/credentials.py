@@ -1,7 +1,7 @@
-"""Secrets of URLs, apart from the URLs: nothing that is printed, listed, sent or raised has them.
+"""Keeps secrets separate from URLs: nothing that is printed, listed, sent or raised contains them.
 
-`kept` takes the password out of a URL where a user names it. All other rooms know the URL without it, and the client of
-the storage alone asks for the rest.
+`kept` removes the password from a URL that a user gives. Everything else uses the URL without it, and only the client
+of the storage asks for the secret part.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from distprof.hidden import MARK, hidden, learn
 WEB = ("http", "https")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
 _WHOLE: dict[str, str] = {}
-"""Of a host `scheme://user@host`, or of an address with a query, as it is shown -> as it is."""
+"""Host `scheme://user@host`, or address with a query, without secrets -> the same with secrets."""
 
 
 def is_url(text: str) -> bool:
-    """True for `s3://bucket/run` and its like."""
+    """True for URLs such as `s3://bucket/run`."""
     return _SCHEME.match(text) is not None and "://" in text
 
 
 def kept(url: str) -> str:
-    """The URL as everybody may see it; what is left out is kept for the client.
+    """Returns the URL without its secrets, which are kept for the client.
 
-    On the web a user without a password is left out as well, since it is a token as a rule; so are secrets in a query.
+    On the web, a user without a password is removed as well, because it is usually a token; so are secrets in a query.
     """
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
@@ -41,7 +41,7 @@ def kept(url: str) -> str:
 
 
 def _shown_host(scheme: str, host: str) -> str:
-    if f"{scheme}://{host}" in _WHOLE:  # as it is shown
+    if f"{scheme}://{host}" in _WHOLE:  # it is already without secrets
         return host
     before, at, name = host.rpartition("@")
     user, colon, password = before.partition(":")
@@ -55,30 +55,30 @@ def _shown_host(scheme: str, host: str) -> str:
 
 
 def whole_host(scheme: str, host: str) -> str:
-    """The host of a URL with its user and password."""
+    """Returns the host of a URL with its user and password."""
     return _WHOLE.get(f"{scheme}://{host}", f"{scheme}://{host}").partition("://")[2]
 
 
 def whole_query(url: str) -> str:
-    """A URL of the web with the secrets of its query, and without user and password, which go into a header."""
+    """Returns a web URL with the secrets of its query, but without user and password, which are sent in a header."""
     scheme, _, rest = _WHOLE.get(_one_slash(url), url).partition("://") if "?" in url else url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def exported(url: str) -> Mapping[str, str]:
-    """What another process has to `remember` before it opens a URL."""
+    """Returns what another process has to `remember` before it opens a URL."""
     return {shown: whole for shown, whole in _WHOLE.items()
             if shown == _one_slash(url) or url == shown or url.startswith(f"{shown}/")}
 
 
 def remember(whole: Mapping[str, str]) -> None:
-    """Takes over what another process `exported`."""
+    """Takes over the secrets that another process has `exported`."""
     for url in whole.values():
         kept(url)
 
 
 def _one_slash(url: str) -> str:
-    """As paths have it."""
+    """Collapses repeated slashes, as paths do."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.sub('/+', '/', rest)}"

@@ -1,4 +1,4 @@
-"""What an error of a storage means: whether to try again, and what a user reads."""
+"""Classifies errors of storages: whether to try again, and what to tell the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY_CODES = frozenset(("ExpiredToken", "ExpiredTokenException", "InvalidAccessKe
 KEY_ERRORS = frozenset(("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound",
                         "TokenRetrievalError", "UnauthorizedSSOTokenError", "RefreshError", "DefaultCredentialsError",
                         "AuthenticationException", "PermissionDenied", "ClientAuthenticationError"))
-"""Names of classes: which libraries there are, depends on the scheme."""
+"""Names of classes, because which libraries are installed depends on the scheme."""
 NETWORK_ERRORS = frozenset((
     "FSTimeoutError", "ServerTimeoutError", "ClientConnectionError", "ClientConnectorError", "ClientOSError",
     "ClientPayloadError", "ServerDisconnectedError", "ConnectionClosedError", "EndpointConnectionError",
@@ -44,17 +44,17 @@ class Kind(Enum):
     AGAIN = "again"
     """The storage is busy, or the connection broke: the same request may succeed."""
     REFUSED = "refused"
-    """The keys are none, wrong or expired: nothing else will succeed either."""
+    """There are no credentials, or they are wrong or expired: no other request will succeed either."""
     DENIED = "denied"
-    """This object, or this bucket, may not be read or written."""
+    """This object or bucket may not be read or written."""
     MISSING = "missing"
     REPLACED = "replaced"
-    """The object is another one than that which was listed."""
+    """The object is not the one that was listed."""
     OTHER = "other"
 
 
 class Fault(NamedTuple):
-    """An error in words."""
+    """An error, with a description and a hint for the user."""
 
     kind: Kind
     what: str
@@ -62,13 +62,13 @@ class Fault(NamedTuple):
 
 
 class RemoteError(OSError):
-    """An object that cannot be read or written, for a reason that concerns it alone.
+    """An object that cannot be read or written, for a reason that concerns only this object.
 
     Args:
-        number: The nearest error of the system.
-        reason: In words.
+        number: The closest errno.
+        reason: A description.
         place: Its URL.
-        hint: What a user can do about it.
+        hint: What the user can do about it.
     """
 
     def __init__(self, number: int, reason: str, place: str, hint: str = "") -> None:
@@ -80,7 +80,7 @@ NUMBERS = {Kind.DENIED: errno.EACCES, Kind.MISSING: errno.ENOENT, Kind.REPLACED:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What it means."""
+    """Classifies an error."""
     code, status = _answer(error)
     names = {type(one).__name__ for one in _chain(error)}
     said = f"{status} {code}".strip() if status and not code.startswith(str(status)) else code
@@ -104,9 +104,9 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def raised(error: BaseException, place: str) -> Exception:
-    """The error of ours to be raised for one at a place.
+    """Returns the error of ours to raise for an error at a place.
 
-    What concerns the whole storage ends the command; what concerns one object is an error like that of a local file.
+    An error that concerns the whole storage ends the command; one that concerns an object is like that of a local file.
     """
     if isinstance(error, RemoteError | StorageError):
         return error
@@ -125,13 +125,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _answer(error: BaseException) -> tuple[str, int]:
-    """Code and status of the answer of a server, "" and 0 where there was none."""
+    """Returns code and status of a server's answer; "" and 0 if there was none."""
     for one in _chain(error):
         response = getattr(one, "response", None)
         if isinstance(response, dict) and "Error" in response:  # botocore
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             return str(response["Error"].get("Code", "")), int(status or 0)
-        if isinstance(status := getattr(one, "status_code", None), int):  # of Azure
+        if isinstance(status := getattr(one, "status_code", None), int):  # Azure
             code = getattr(one, "error_code", None) or ""
             return str(getattr(code, "value", code)), status
         status = one.status if hasattr(one, "status") else getattr(one, "code", None)  # aiohttp, gcsfs
@@ -141,7 +141,7 @@ def _answer(error: BaseException) -> tuple[str, int]:
 
 
 def _is_forbidden(error: BaseException) -> bool:
-    """An answer 403 for which gcsfs has no class."""
+    """True for an answer 403, for which gcsfs has no class."""
     return type(error) is OSError and str(error).startswith("Forbidden: ")
 
 

@@ -1,4 +1,4 @@
-"""Whole objects: in memory where they are small, perhaps ahead of their reader, else on disk without a name."""
+"""Whole objects: in memory if they are small, perhaps fetched ahead of their reader, otherwise in an unnamed file."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from distprof.storage.stream import requests
 
 PIECE_BYTES = 1 << 20
 HELD_BYTES = 16 << 20
-"""A larger object is not held in memory as a whole."""
+"""Maximum size of an object that is held in memory as a whole."""
 _COMING: dict[str, Future[bytes]] = {}
 _LOCK = threading.Lock()
 
 
 class Nameless(io.FileIO):
-    """A file that is closed when nobody refers to it any more: libraries that read it do not say when they are done."""
+    """A file that is closed when it is no longer referenced: libraries that read it do not say when they are done."""
 
     def __del__(self) -> None:
         self.close()
 
 
 def fetched(path: Path) -> io.BytesIO | Nameless:
-    """The content of an object as a file, whose end is also its own."""
+    """Returns the content of an object as a file that disappears when it is closed."""
     if path.stat().st_size <= HELD_BYTES:
         return io.BytesIO(path.read_bytes())
     return copied(path)
 
 
 def copied(path: Path) -> Nameless:
-    """A file without a name, of which nothing is left when it is closed or the process ends, however that goes."""
+    """Copies an object to a file without a name, which disappears when it is closed or the process ends in any way."""
     size, free = path.stat().st_size, shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
         raise RemoteError(errno.ENOSPC, f"it has {size:,} bytes, too many for a copy in {tempfile.gettempdir()}",
@@ -53,7 +53,7 @@ def copied(path: Path) -> Nameless:
 
 
 def begin(url: str, entry: Entry) -> bool:
-    """Begins to fetch an object that will be read; False where it is too large for that, or on its way already."""
+    """Begins to fetch an object that will be read; False if it is too large for that, or already being fetched."""
     if not entry.size or entry.size > HELD_BYTES:
         return False
     with _LOCK:
@@ -64,14 +64,14 @@ def begin(url: str, entry: Entry) -> bool:
 
 
 def taken(url: str) -> bytes | None:
-    """What was fetched of a URL ahead, once; None where it was not."""
+    """Returns once what was fetched ahead for a URL; None if nothing was."""
     with _LOCK:
         coming = _COMING.pop(url, None) if _COMING else None
     return None if coming is None else coming.result()
 
 
 def drop(url: str) -> None:
-    """Gives up what was fetched of a URL ahead, where nobody took it."""
+    """Drops what was fetched ahead for a URL, if it was not used."""
     with _LOCK:
         coming = _COMING.pop(url, None)
     if coming is not None:

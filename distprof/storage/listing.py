@@ -1,4 +1,4 @@
-"""What lies at a URL: listed once, then asked without requests."""
+"""The contents of a URL: listed once, then looked up without requests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from distprof.storage.backend import Entry
 from distprof.storage.kinds.schemes import backend_of
 
 FEW = 64
-"""Objects of a folder that go along with its path to other processes."""
+"""Maximum number of objects of a folder that are sent to other processes together with its path."""
 
 
 class Listing:
-    """All objects at and below a URL, as they were when it was first asked.
+    """All objects at and below a URL, as they were when it was first listed.
 
     Args:
-        url: Without a slash at its end.
-        entries: Where they are known; else they are listed when they are asked for.
-        stamp: That of the listing of another process of which this one is a copy.
+        url: URL without a slash at its end.
+        entries: The objects if they are known; otherwise they are listed when needed.
+        stamp: Stamp of another process's listing, of which this one is a copy.
     """
 
     def __init__(self, url: str, entries: dict[str, Entry] | None = None, stamp: str = "") -> None:
@@ -30,14 +30,14 @@ class Listing:
         self._entries = entries
         self._children: dict[str, set[str]] = {}
         self._names: list[str] = []
-        """Sorted, once that was needed."""
+        """Sorted names; empty until they are needed."""
         self._lock = threading.Lock()
         if entries is not None:
             self._note_folders(entries)
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """By what follows the URL; "" where it is an object itself."""
+        """Objects by what follows the URL; "" if it is an object itself."""
         with self._lock:
             if self._entries is None:
                 found = backend_of(self.url).entries(self.url)
@@ -46,17 +46,17 @@ class Listing:
             return self._entries
 
     def entry(self, inside: str) -> Entry | None:
-        """The object at a path; None for folders and for nothing."""
+        """Returns the object at a path; None for a folder or nothing."""
         return self.entries.get(inside)
 
     def children(self, inside: str) -> list[str] | None:
-        """Names in a folder, sorted; None where there is no folder."""
+        """Returns the sorted names in a folder; None if there is no folder."""
         self.entries  # noqa: B018 (lists)
         found = self._children.get(inside)
         return None if found is None else sorted(found)
 
     def below(self, inside: str) -> dict[str, Entry]:
-        """The objects of a folder and of those in it, by what follows it; of a file itself."""
+        """Returns the objects in a folder and its subfolders, keyed by what follows it; of a file, the file itself."""
         own = self.entry(inside)
         if own is not None:
             return {"": own}
@@ -81,14 +81,14 @@ class Listing:
 
 
 class Listings:
-    """Those of this process, by their URLs."""
+    """The listings of this process, by URL."""
 
     def __init__(self) -> None:
         self._known: dict[str, Listing] = {}
         self._lock = threading.Lock()
 
     def of(self, url: str) -> tuple[Listing, str]:
-        """The listing that shows a URL, and what follows there; one of its own where none does."""
+        """Returns the listing that contains a URL, creating it if needed, and the path of the URL in it."""
         with self._lock:
             for above in _above(url):
                 if (found := self._known.get(above)) is not None:
@@ -97,27 +97,27 @@ class Listings:
             return found, ""
 
     def add(self, listing: Listing) -> None:
-        """Has it answer for all below its URL, unless it is that of which there is a copy."""
+        """Uses this listing for everything below its URL, unless it is a copy of the one in use."""
         with self._lock:
             known = self._known.get(listing.url)
             if known is None or known.stamp != listing.stamp:
                 self._known[listing.url] = listing
 
     def forget(self, url: str) -> None:
-        """After something was written there: what shows it is listed anew."""
+        """Drops listings that contain a URL or are below it, after something was written there."""
         with self._lock:
             for known in [known for known in self._known
                           if known == url or known.startswith(f"{url}/") or url.startswith(f"{known}/")]:
                 self._known[known] = Listing(known)
 
     def forget_all(self) -> None:
-        """Every place is listed anew."""
+        """Drops all listings."""
         with self._lock:
             self._known.clear()
 
 
 def _above(url: str) -> Iterator[str]:
-    """The URL, and those of the folders around it."""
+    """Yields the URL and those of the folders around it."""
     yield url
     scheme, _, rest = url.partition("://")
     while "/" in rest:

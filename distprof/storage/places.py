@@ -1,6 +1,6 @@
-"""What a user names, a local path or the URL of one that lies elsewhere, the folders in it, and small objects ahead.
+"""Places that a user names, by a local path or a URL; the folders in them; and fetching small objects ahead.
 
-Small objects that will be read soon are fetched side by side.
+Small objects that will soon be read are fetched in parallel.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LOCAL = ("file", "local")
 
 
 def place(text: str | os.PathLike[str]) -> Path:
-    """The path of a text; one whose content comes when it is opened, where the text is a URL.
+    """Returns the path for a text; for a URL, a path whose content is fetched when it is opened.
 
     Raises:
-        UsageError: No such URLs can be read, or not with what is installed.
+        UsageError: Such URLs cannot be read, or not with what is installed.
     """
     if isinstance(text, Path) or not is_url(str(text)):
         return Path(text)
@@ -44,17 +44,17 @@ def place(text: str | os.PathLike[str]) -> Path:
 
 
 def remote(path: os.PathLike[str]) -> RemotePath | None:
-    """The path, where it lies elsewhere."""
-    return cast("RemotePath", path) if type(path).__name__ == "RemotePath" else None  # imports nothing for local ones
+    """Returns the path if it is remote; None for local ones."""
+    return cast("RemotePath", path) if type(path).__name__ == "RemotePath" else None  # avoids importing for local ones
 
 
 def real(path: Path) -> str:
-    """What tells whether two paths lead to the same place: a local one without links, or the URL."""
+    """Returns a text that is equal for paths to the same place: a local path with links resolved, or the URL."""
     return str(path) if remote(path) is not None else os.path.realpath(path)
 
 
 def walk(path: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Folders from a path down: each with names of folders in it, which the caller may cut, and names of files."""
+    """Yields folders from a path down, with names of subfolders (which the caller may remove) and of files."""
     if (elsewhere := remote(path)) is not None:
         yield from elsewhere.walk()
         return
@@ -64,7 +64,7 @@ def walk(path: Path, on_error: Callable[[OSError], None] | None = None) -> Itera
 
 @contextmanager
 def ahead(paths: Iterable[Path]) -> Iterator[None]:
-    """Small objects that are read in here are fetched side by side; of local files nothing is done."""
+    """Fetches small objects that are read inside the context in parallel; does nothing for local files."""
     elsewhere = [found for path in paths if (found := remote(path)) is not None]
     if not elsewhere:
         yield

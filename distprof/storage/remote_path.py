@@ -1,4 +1,4 @@
-"""A path whose content comes when it is opened. What is there, is asked of a listing that was made once."""
+"""Paths whose content is fetched when they are opened. Lookups use a listing that is made once."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ BUFFER_BYTES = 1 << 16
 
 
 class RemotePath(PosixPath):
-    """`s3://bucket/run` and what is below: read like a local path, and never written.
+    """`s3://bucket/run` and everything below: read like a local path, never written.
 
-    Its parts are `s3:`, `bucket`, `run`. It goes to other processes and hosts with what is known of the object, or of
-    the few objects of a folder, so that nothing is listed there again.
+    Its parts are `s3:`, `bucket`, `run`. It is pickled with what is known of the object, or of the objects of a folder
+    if they are few, so that other processes and hosts need not list them again.
     """
 
     def __new__(cls, *parts: Any, **_: object) -> RemotePath:
-        """As a path that is never opened: on Windows that of `PosixPath` refuses."""
+        """Creates it like a pure path, because creating a `PosixPath` fails on Windows."""
         return PurePosixPath.__new__(cls, *map(_without_secrets, parts))
 
     if sys.version_info >= (3, 12):
@@ -43,26 +43,26 @@ class RemotePath(PosixPath):
 
     @classmethod
     def given(cls, url: str) -> RemotePath:
-        """The path of a URL that a user names: all below it is listed at once, when it is first asked.
+        """Returns the path of a URL given by a user: everything below it is listed at once, when first needed.
 
         Raises:
-            UsageError: No such URLs can be read.
+            UsageError: Such URLs cannot be read.
         """
         found = cls(url)
         backend_of(found.url)
-        LISTINGS.forget(found.url)  # a notebook may ask for the same run again, which has grown
+        LISTINGS.forget(found.url)  # a notebook may open the same run again after it has grown
         LISTINGS.add(Listing(found.url))
         return found
 
     @property
     def url(self) -> str:
-        """Without secrets, which `credentials` has."""
+        """The URL without secrets, which are in `credentials`."""
         scheme, *rest = self.parts or ("",)
         return f"{scheme}//{'/'.join(rest)}" if is_url(f"{scheme}//") else "/".join(self.parts)
 
     @property
     def entry(self) -> Entry | None:
-        """The object; None for a folder and for nothing."""
+        """The object; None for a folder or nothing."""
         listing, inside = LISTINGS.of(self.url)
         return listing.entry(inside)
 
@@ -78,7 +78,7 @@ class RemotePath(PosixPath):
         return _unpickled, (self.url, below if len(below) <= FEW else None, listing.stamp, exported(self.url))
 
     def __fspath__(self) -> str:
-        """A copy on this machine, for what takes no other path; it goes with the process. A folder has none."""
+        """Returns a local copy, for code that takes only local paths; it ends with the process. Not for folders."""
         entry = self.entry
         return str(self) if entry is None else f"/proc/self/fd/{_copy(self.url, entry).fileno()}"
 
@@ -111,14 +111,14 @@ class RemotePath(PosixPath):
         return self
 
     def relative_to(self, *other: Any, **_: object) -> Any:
-        """What follows another path, as a plain one."""
+        """Returns the path relative to another one, as a pure path."""
         before = type(self)(*other).parts
         if self.parts[:len(before)] != before:
             raise ValueError(f"{self} is not below {type(self)(*other)}")
         return PurePosixPath(*self.parts[len(before):])
 
     def stat(self, **_: object) -> os.stat_result:
-        """Size and time; those that no listing tells are asked for."""
+        """Returns size and time; what the listing does not contain is requested."""
         entry = self.entry
         if entry is None:
             if not self.is_dir():
@@ -147,7 +147,7 @@ class RemotePath(PosixPath):
                 yield from child.glob(rest) if rest else (child,)
 
     def walk(self, *_: object, **__: object) -> Any:
-        """Folders from here down: path, names of folders, which the caller may cut, names of files."""
+        """Yields folders from here down: path, names of subfolders (which the caller may remove), names of files."""
         children = list(self.iterdir()) if self.is_dir() else []
         folders = [child.name for child in children if child.is_dir()]
         yield self, folders, [child.name for child in children if child.is_file()]
@@ -156,7 +156,7 @@ class RemotePath(PosixPath):
 
     def open(self, mode: str = "r", buffering: int = -1, encoding: str | None = None,  # type: ignore[override]
              errors: str | None = None, newline: str | None = None) -> IO[Any]:
-        """A stream of the object: a few blocks of it are in memory, nothing lies on disk."""
+        """Opens the object as a stream: a few blocks are in memory, nothing is stored on disk."""
         if set(mode) - set("rbt"):
             self._fail(errno.EROFS)
         raw: Any = RemoteFile(self.url, backend_of(self.url), self._known())
@@ -172,7 +172,7 @@ class RemotePath(PosixPath):
             return file.readall()
 
     def mkdir(self, *_: object, **__: object) -> None:
-        """Nothing: a folder comes with what is written to it."""
+        """Does nothing: folders are created by writing to them."""
 
     def unlink(self, *_: object, **__: object) -> NoReturn:
         self._fail(errno.EROFS)
@@ -186,7 +186,7 @@ class RemotePath(PosixPath):
         return self._asked() if entry.size is None else entry
 
     def _asked(self) -> Entry:
-        """With what the listing does not tell, which is kept."""
+        """Requests what the listing does not contain, and stores it there."""
         listing, inside = LISTINGS.of(self.url)
         found = listing.entries[inside] = backend_of(self.url).info(self.url)
         if found.size is None:
@@ -204,7 +204,7 @@ def _without_secrets(part: object) -> Any:
 
 def _unpickled(url: str, below: dict[str, Entry] | None, stamp: str, secrets: Mapping[str, str]) -> RemotePath:
     remember(secrets)
-    LISTINGS.add(Listing(url, below, stamp))  # a worker of a cluster may have known what lay there before
+    LISTINGS.add(Listing(url, below, stamp))  # a worker of a cluster may have an older listing
     return RemotePath(url)
 
 

@@ -1,6 +1,6 @@
-"""Tries requests again for as long as a storage is busy or the network broken, and waits for none without end.
+"""Repeats requests while a storage is busy or the network is broken, with limited waiting.
 
-Counts what a listing brings, and ends one that has no end: a server may say that there is always more.
+It also counts the results of a listing, and ends one that is endless: a server may always claim that there is more.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from distprof.threads import is_scarce
 
 Result = TypeVar("Result")
 PATIENCE_S = 60.0
-"""How long the same request is tried; `VARIABLE` says otherwise."""
+"""Time in seconds during which a request is repeated, unless `VARIABLE` is set."""
 VARIABLE = "DISTPROF_STORAGE_PATIENCE"
 FIRST_S, LONGEST_S = 0.1, 8.0
-"""Pauses: each is twice as long as the one before."""
+"""Shortest and longest pause between repetitions in seconds; each is twice as long as the one before."""
 LONG_S = 3.0
-"""What takes longer is said."""
+"""Time in seconds after which repetitions are reported."""
 WAITED_S = 5.0
-"""What is waited for longer is said likewise."""
+"""Time in seconds after which waiting for an answer is reported."""
 QUIET_S = 30.0
-"""After a line on an answer that is waited for: many requests may wait side by side."""
+"""Minimum time in seconds between two such reports: many requests may wait in parallel."""
 LEAST_S = 10.0
-"""An answer is waited for at least so long: the patience may be less, for errors."""
+"""Minimum time in seconds to wait for an answer, even if the patience for errors is set to less."""
 UNIT_BYTES = 1 << 20
-"""Of content, for which a request may take as long again: slower is no use, however it trickles."""
+"""Bytes of content for which a request may take its time again: a slower one is abandoned, however steadily it
+delivers."""
 
 
 class _Told:
-    """When somebody last said that an answer is waited for."""
+    """Limits how often waiting for an answer is reported."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._until = 0.0
 
     def say(self, line: str) -> None:
-        """Says it, unless another line was said just now."""
+        """Prints a line, unless another one was printed recently."""
         with self._lock:
             if time.monotonic() < self._until:
                 return
@@ -55,20 +56,20 @@ class _Told:
 
 _TOLD = _Told()
 _OWN = threading.local()
-"""Of the thread that makes a request: `until`, when nobody waits for it any more."""
+"""`until`: when nobody waits for the request of this thread any more (`time.monotonic`)."""
 
 
 def persistently(place: str, work: Callable[[], Result], *, num_bytes: int = 0) -> Result:
-    """What the work gives, once it succeeds.
+    """Returns the result of `work` once it succeeds.
 
     Args:
         place: A URL, for messages.
-        work: May be called several times; it is left behind where it takes too long.
-        num_bytes: That it moves: the more, the longer it may take.
+        work: May be called several times; it is abandoned if it takes too long.
+        num_bytes: Number of bytes that it transfers, which extends the time limit.
 
     Raises:
-        StorageError: The storage refuses the keys, or did not answer in time.
-        RemoteError: The object cannot be had.
+        StorageError: The storage refuses the credentials, or did not answer in time.
+        RemoteError: The object is not available.
     """
     began, pause, told = time.monotonic(), FIRST_S, False
     while True:
@@ -87,8 +88,8 @@ def persistently(place: str, work: Callable[[], Result], *, num_bytes: int = 0) 
 
 
 def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
-    """What the work gives, in a thread that is left behind where it takes longer."""
-    if is_scarce():  # a thread that gets no memory is waited for without end
+    """Returns the result of `work`, running it in a thread that is abandoned if it takes longer."""
+    if is_scarce():  # starting a thread that gets no memory would wait forever
         return work()
     done = Future[Result]()
     threading.Thread(target=_settle, args=(done, work, time.monotonic() + seconds), daemon=True).start()
@@ -103,12 +104,12 @@ def _settle(done: Future[Result], work: Callable[[], Result], until: float) -> N
     _OWN.until = until
     try:
         done.set_result(work())
-    except BaseException as error:  # noqa: BLE001 (whoever waits raises it)
+    except BaseException as error:  # noqa: BLE001 (raised by the waiting thread)
         done.set_exception(error)
 
 
 def awaited(loop: object, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What a coroutine gives, on the loop of fsspec; one for which nobody waits any more is ended."""
+    """Returns the result of a coroutine on fsspec's loop; it is cancelled when nobody waits for it any more."""
     from fsspec.asyn import sync
 
     until = getattr(_OWN, "until", None)
@@ -117,12 +118,12 @@ def awaited(loop: object, call: Callable[..., Any], *arguments: Any, **options: 
 
 
 def allowed_s(num_bytes: int) -> float:
-    """How long a request may take that moves so many bytes."""
+    """Returns the time limit in seconds of a request that transfers this many bytes."""
     return max(patience_s(), LEAST_S) * (1 + num_bytes / UNIT_BYTES)
 
 
 def patience_s() -> float:
-    """The limit that is set."""
+    """Returns the time in seconds during which requests are repeated."""
     try:
         return max(float(os.environ.get(VARIABLE, PATIENCE_S)), 0.0)
     except ValueError:
@@ -130,19 +131,19 @@ def patience_s() -> float:
 
 
 MOST_OBJECTS = 2_000_000
-"""A run of 16,384 ranks has a tenth of that."""
+"""Maximum number of objects of a listing; a run of 16,384 ranks has a tenth of that."""
 MOST_FOLDERS = 200_000
 MOST_DEPTH = 32
-"""Folders within folders; a run has four."""
+"""Maximum nesting depth of folders; a run has four levels."""
 PER_PATIENCE = 100
-"""Objects for which a listing may take as long again as a request."""
+"""Number of objects for which a listing may take the time limit of a request again."""
 
 
 class Tally:
-    """Of one listing. Threads may count side by side.
+    """Counts the results of one listing; several threads may count in parallel.
 
     Args:
-        url: What is listed.
+        url: The URL that is listed.
     """
 
     def __init__(self, url: str) -> None:
@@ -153,16 +154,16 @@ class Tally:
         self._lock = threading.Lock()
 
     def took(self, *, objects: int = 0, folders: int = 0, depth: int = 0) -> None:
-        """Counts what has come.
+        """Counts new results.
 
         Args:
-            objects: So many more.
-            folders: Likewise.
-            depth: Of these, in folders within folders.
+            objects: Number of additional objects.
+            folders: Number of additional folders.
+            depth: Nesting depth of these folders.
 
         Raises:
-            RemoteError: It is more than anybody stores.
-            StorageError: It comes too slowly.
+            RemoteError: There are more than anybody stores.
+            StorageError: They arrive too slowly.
         """
         with self._lock:
             self._objects += objects
@@ -178,6 +179,6 @@ class Tally:
             raise StorageError(f"cannot list {self._url}: {self._objects:,} objects in {passed:.3g} s", hint=NETWORK)
 
     def endless(self) -> RemoteError:
-        """What is raised where it is known to have no end."""
+        """Returns the error for a listing that is endless."""
         return RemoteError(errno.EIO, f"its listing does not end: {self._objects:,} objects in {self._folders:,} "
                                       "folders so far", self._url, LIES)

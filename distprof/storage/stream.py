@@ -1,4 +1,4 @@
-"""Reads an object from begin to end, a few blocks ahead; a broken connection goes on at the byte that comes next."""
+"""Reads an object sequentially, a few blocks ahead; after a broken connection, it continues at the next byte."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from distprof.system import after_fork
 from distprof.threads import thread_pool
 
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 22
-"""Of a block: the first is small, since many files are read only at their start."""
+"""Block sizes: the first block is small, since of many files only the start is read."""
 AHEAD = 2
-"""Blocks that are on their way while another one is read."""
+"""Number of blocks that are requested while another one is read."""
 REQUESTS = 32
-"""At a time, of all files of this process."""
+"""Maximum number of parallel requests for all files of this process."""
 
 
 class RemoteFile(io.RawIOBase):
-    """An object as a file. In memory are `AHEAD` + 1 blocks at most.
+    """An object as a file. At most `AHEAD` + 1 blocks are in memory.
 
     Args:
-        url: Where it lies.
-        backend: Of the URL.
-        entry: As it was listed; another one is an error.
+        url: The URL of the object.
+        backend: The storage of the URL.
+        entry: The object as it was listed; reading another one is an error.
     """
 
     def __init__(self, url: str, backend: Backend, entry: Entry) -> None:
@@ -37,7 +37,7 @@ class RemoteFile(io.RawIOBase):
         self._held = memoryview(b"")
         self._coming: deque[Future[bytes]] = deque()
         self._asked = 0
-        """The first byte that nobody has asked for."""
+        """The first byte that has not been requested."""
         self._block = FIRST_BYTES
         self._checked = False
 
@@ -72,7 +72,7 @@ class RemoteFile(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """The rest, in large requests."""
+        """Returns the rest, read by large requests."""
         rest = [bytes(self._held)]
         self._held = memoryview(b"")
         self._block = MOST_BYTES
@@ -87,7 +87,7 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _next(self) -> bytes:
-        """The block that comes next; nothing at the end."""
+        """Returns the next block; empty at the end."""
         if not self._coming:
             self._ask()
         if not self._coming:
@@ -117,8 +117,8 @@ class RemoteFile(io.RawIOBase):
 
 @cache
 def requests() -> Executor:
-    """Where all requests of this process are made; none of them waits for another."""
+    """Returns the executor for all requests of this process, none of which waits for another."""
     return thread_pool(REQUESTS)
 
 
-after_fork(requests.cache_clear)  # its threads are not there
+after_fork(requests.cache_clear)  # a forked child does not have its threads

@@ -1,4 +1,4 @@
-"""Communication of a rank as arrays of all ranks can be joined: every call, what it is apart from when it was."""
+"""Communication of a rank in arrays that can be joined with those of other ranks: what each call is, and its times."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from distprof.summaries.rank_calls import Cells, RankCalls, cells_of, labels_of
 
 LARGEST = 2**31 - 2
 MOST_UNIT_NS = 1 << 12
-"""Times that do not fit even so are no times of this step."""
+"""Largest unit; times that do not fit even in this unit are not times of this step."""
 
 
 def arrivals_of(calls: RankCalls, steps: Any | None) -> Arrivals:
-    """All calls.
+    """Packs all calls of a rank.
 
     Args:
-        calls: Of the rank.
-        steps: Its table of steps, where there is one.
+        calls: The calls.
+        steps: The rank's table of steps, if there is one.
     """
     if not len(calls):
         return Arrivals()
@@ -49,7 +49,7 @@ def arrivals_of(calls: RankCalls, steps: Any | None) -> Arrivals:
 
 
 def _sequences(calls: RankCalls, cells: Cells) -> tuple[Integers, Integers]:
-    """Of each cell the number of its sequence, and the first cell of each."""
+    """Returns the sequence number of each cell, and the first cell of each sequence."""
     what = np.stack((calls.op, calls.dtype, calls.size, calls.elements, _peer(calls), calls.tag, calls.module,
                      calls.phase, calls.timed_by, calls.asynchronous, _autograd(calls))).astype(np.int64)
     alike = np.unique(what, axis=1, return_inverse=True)[1].reshape(-1)[cells.row]
@@ -64,7 +64,7 @@ def _sequences(calls: RankCalls, cells: Cells) -> tuple[Integers, Integers]:
 
 
 def _peer(calls: RankCalls) -> Integers:
-    """Roots; the other side of messages is that of the channel: so calls of peers are the same."""
+    """Returns roots only: the peer of a message is that of its channel, so calls to different peers are alike."""
     return np.where(calls.is_message, NO_INTEGER, calls.peer)
 
 
@@ -73,7 +73,7 @@ def _autograd(calls: RankCalls) -> Integers:
 
 
 def _times(calls: RankCalls, cells: Cells) -> tuple[int, Integers, dict[str, bytes]]:
-    """The unit, the first call of each cell, and the times of calls, in the order of cells."""
+    """Returns the unit, the first call time of each cell, and the times of calls, in the order of cells."""
     at = {name: getattr(calls, name.removesuffix("_ns"))[cells.row] for name in TIMES}
     base = np.minimum.reduceat(at["enqueue_ns"], cells.first)
     since = {name: _since(values, np.repeat(base, cells.count) if name == TIMES[0] else at["enqueue_ns"])
@@ -98,7 +98,7 @@ def _offsets(values: Integers, unit_ns: int) -> bytes:
 
 
 def _numbers(calls: RankCalls, cells: Cells) -> tuple[dict[str, Integers], dict[str, bytes]]:
-    """First number of each cell, and how the others differ from counting on; nearly always they do not."""
+    """Returns the first number of each cell, and how the others deviate from counting on, which is rare."""
     place = np.arange(len(cells.row)) - np.repeat(cells.first, cells.count)
     firsts, found = dict[str, Integers](), dict[str, bytes]()
     for name in NUMBERS:
@@ -121,7 +121,7 @@ def _sequence_table(calls: RankCalls, cells: Cells, first_cell: Integers) -> Pac
 
 
 def _call_table(calls: RankCalls, cells: Cells, first_cell: Integers) -> PackedTable:
-    """What calls are, in the first step of their sequence."""
+    """Packs what calls are, from the first cell of each sequence."""
     row = np.concatenate([cells.row[cells.first[cell]:cells.first[cell] + cells.count[cell]]
                           for cell in first_cell.tolist()])
     peer = _peer(calls)
@@ -142,12 +142,12 @@ def _cell_table(calls: RankCalls, cells: Cells, sequence: Integers, base: Intege
 
 
 def held_ns(calls: RankCalls) -> Integers:
-    """Time from arrival to end; 0 where that is not known."""
+    """Returns the time from arrival to end of each call; 0 if unknown."""
     return _between(calls.arrival, calls.end)
 
 
 def waited_ns(calls: RankCalls) -> Integers:
-    """Time in which a thread is known to have waited for it."""
+    """Returns the time that a thread is known to have waited for each call; 0 if unknown."""
     return _between(calls.wait_start, calls.wait_end)
 
 
@@ -166,10 +166,10 @@ class Covered:
     starts: Integers
     ends: Integers
     before: Integers
-    """Time in those in front of each."""
+    """Total length of the intervals before each one."""
 
     def until(self, at: Integers) -> Integers:
-        """Time in them up to some times."""
+        """Returns the total length of the intervals up to each of these times."""
         if not len(self.starts):
             return np.zeros(len(at), np.int64)
         index = np.searchsorted(self.starts, at, "right") - 1
@@ -178,7 +178,7 @@ class Covered:
 
 
 def covered(starts: Integers, ends: Integers) -> Covered:
-    """What intervals cover, of which some may not be known."""
+    """Returns the union of intervals, ignoring unknown ones."""
     known = (starts != NO_INTEGER) & (ends > starts)
     order = np.argsort(starts[known], kind="stable")
     starts, ends = starts[known][order], ends[known][order]
@@ -190,7 +190,7 @@ def covered(starts: Integers, ends: Integers) -> Covered:
 
 
 def windows_of(steps: Any | None, calls: RankCalls) -> dict[int, tuple[int, int]]:
-    """Step -> start and end; as far as calls show it where the table of steps does not have it."""
+    """Returns step -> start and end, from the table of steps, or else from the calls in it."""
     order = np.argsort(calls.step, kind="stable")
     numbers, first = np.unique(calls.step[order], return_index=True)
     starts = np.minimum.reduceat(calls.enqueue[order], first)

@@ -1,7 +1,7 @@
-"""The file in which ranks of a host put their summaries: framed records, one after the other.
+"""The file in which the ranks of a host put their summaries: a sequence of framed records.
 
-A frame is a magic word, the rank, the length and the CRC-32 of what follows: two blocks of compressed msgpack, the
-summary without its arrivals, and these. What is torn or damaged costs the summary of one rank.
+A frame has a magic number, the rank, and lengths and CRC-32 of two blocks of compressed msgpack: the summary without
+its arrivals, and the arrivals. Torn or damaged bytes cost the summary of one rank.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ from distprof.own import time
 from distprof.system import lock
 
 MAGIC = b"\x93dpcol\r\n"
-"""Not text, and damaged where line ends are translated."""
+"""Not text, and damaged by conversion of line ends."""
 HEAD = struct.Struct("<8sIIII")
 """Magic, rank, bytes of the summary, bytes of its arrivals, CRC-32 of both."""
 PATIENCE_S = 2.0
-"""How long a rank waits for another one that writes, before it writes a file of its own."""
+"""Time in seconds that a rank waits for another one that writes, before it writes a file of its own."""
 LOOK_AGAIN_S = 0.005
 MOST_RAW_BYTES, SOME_RAW_BYTES, MOST_RATIO = 1 << 30, 1 << 26, 100
-"""Of an unpacked block: more is damage; so is more than some that is a hundred times what it was packed to."""
+"""Limits of an unpacked block: larger than the first is damage, as is larger than the second with a higher compression
+ratio than the third."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""File systems without locks: appending a frame in one write is all that can be done."""
+"""Errors of file systems without locks, where appending a frame in one write has to suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Where the summary of a rank lies in a file."""
+    """Position of a rank's summary in a file."""
 
     rank: int
     path: Path
     offset: int
-    """Of its first block."""
+    """Position of its first block."""
     head_bytes: int
     arrivals_bytes: int
 
 
 def packed_frame(summary: RankSummary) -> bytes:
-    """A rank as it is appended to a file."""
+    """Returns the bytes that are appended to a file for a rank."""
     head, arrivals = _compressed(replace(summary, arrivals=None)), _compressed(summary.arrivals)
     check = zlib.crc32(arrivals, zlib.crc32(head))
     return HEAD.pack(MAGIC, summary.about.rank, len(head), len(arrivals), check) + head + arrivals
@@ -63,19 +64,19 @@ def packed_frame(summary: RankSummary) -> bytes:
 def _compressed(value: RankSummary | Arrivals | None) -> bytes:
     try:
         content = msgspec.msgpack.encode(value)
-    except UnicodeEncodeError:  # a byte of a name that is no UTF-8
+    except UnicodeEncodeError:  # a name with a byte that is not UTF-8
         content = msgspec.msgpack.encode(escaped(msgspec.to_builtins(value, builtin_types=(bytes,))))
     return bytes(isal_zlib.compress(content, 1))
 
 
 def append(run: Path, summary: RankSummary) -> Path:
-    """Adds the summary of a rank to the file of its host.
+    """Appends the summary of a rank to the file of its host.
 
     Returns:
         The file.
 
     Raises:
-        OSError: It cannot be written; the file is as it was before.
+        OSError: It cannot be written; the file is unchanged.
     """
     about, frame = summary.about, packed_frame(summary)
     folder = run / SUMMARIES
@@ -88,13 +89,13 @@ def append(run: Path, summary: RankSummary) -> Path:
 
 
 def file_stem(about: RankJson) -> str:
-    """Host and the beginning of its boot id, as far as a file name may have them."""
+    """Returns the host and the beginning of its boot id, with characters allowed in file names."""
     host = re.sub(r"[^A-Za-z0-9._-]", "_", about.host)[:64].lstrip(".") or "host"
     return f"{host}-{re.sub(r'[^A-Za-z0-9]', '', about.boot_id)[:8] or '0'}"
 
 
 def _append(path: Path, frame: bytes) -> bool:
-    """False where another process holds the file for too long."""
+    """Appends a frame; False if another process locks the file for too long."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         if not _locked(handle):
@@ -109,7 +110,7 @@ def _append(path: Path, frame: bytes) -> bool:
             raise
         return True
     finally:
-        os.close(handle)  # with its lock
+        os.close(handle)  # releases the lock
 
 
 def _locked(handle: int) -> bool:
@@ -127,7 +128,7 @@ def _locked(handle: int) -> bool:
 
 
 def frames_in(path: Path, content: bytes) -> tuple[list[Frame], int]:
-    """The whole frames of a file, in the order in which they were added, and how many bytes are of none."""
+    """Returns the intact frames of a file in file order, and the number of bytes outside of them."""
     found, at, lost = list[Frame](), 0, 0
     while at < len(content):
         frame = _frame_at(path, content, at)
@@ -159,15 +160,15 @@ _VERSION = msgspec.defstruct("_Version", [("format", int)])
 
 
 def head_of(frame: Frame, content: bytes) -> RankSummary:
-    """The summary without its arrivals.
+    """Returns the summary without its arrivals.
 
     Args:
-        frame: Of the file.
+        frame: A frame of the file.
         content: The whole file.
 
     Raises:
         FormatError: A newer distprof wrote it.
-        ValueError: It is not what distprof writes.
+        ValueError: It has another content than what distprof writes.
     """
     text = _unpacked(memoryview(content)[frame.offset:frame.offset + frame.head_bytes])
     try:
@@ -186,10 +187,10 @@ def _refuse_newer(frame: Frame, version: int) -> None:
 
 
 def arrivals_of(frame: Frame, content: bytes) -> Arrivals | None:
-    """The arrivals of a summary; None where it has none.
+    """Returns the arrivals of a summary; None if it has none.
 
     Raises:
-        ValueError: They are not what distprof writes.
+        ValueError: They have another content than what distprof writes.
     """
     begin = frame.offset + frame.head_bytes
     found: Arrivals | None = _ARRIVALS.decode(_unpacked(memoryview(content)[begin:begin + frame.arrivals_bytes]))
@@ -197,7 +198,7 @@ def arrivals_of(frame: Frame, content: bytes) -> Arrivals | None:
 
 
 def _unpacked(content: memoryview) -> bytes:
-    """Raises a ValueError for what cannot be unpacked, or is too large to be of ours."""
+    """Raises a ValueError for what cannot be unpacked, or is too large to have been written by distprof."""
     machine = isal_zlib.decompressobj()
     try:
         found = bytes(machine.decompress(content, min(MOST_RAW_BYTES, max(SOME_RAW_BYTES, MOST_RATIO * len(content)))))
@@ -209,13 +210,13 @@ def _unpacked(content: memoryview) -> bytes:
 
 
 def files_of(run: Path) -> Iterator[Path]:
-    """Files with summaries in a run directory, by name."""
+    """Yields files with summaries in a run directory, sorted by name."""
     try:
         yield from sorted(path for path in (run / SUMMARIES).iterdir() if path.suffix == SUMMARY_SUFFIX)
     except OSError:
-        return  # a run without any
+        return  # a run without summaries
 
 
 def summary_of(frame: Frame, content: bytes) -> RankSummary:
-    """The whole summary; see `head_of` and `arrivals_of`."""
+    """Returns the whole summary; see `head_of` and `arrivals_of`."""
     return replace(head_of(frame, content), arrivals=arrivals_of(frame, content))

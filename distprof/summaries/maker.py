@@ -1,6 +1,6 @@
-"""Makes what a rank adds to the file of its host from its finished folder.
+"""Makes the summary that a rank adds to the file of its host, from its finished folder.
 
-Most tables are packed as they are. Operators are added up, and of parameters there is what they are compared by.
+Most tables are packed unchanged. Operators are added up, and parameters are reduced to what is needed to compare them.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ JOINING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Ops by which ranks that share the work of a module exchange its parts."""
 INSIDE = ("forward", "recompute")
 STATISTICS = ("SyncBatchNorm",)
-"""Classes of modules whose collectives are no sign that ranks share work."""
+"""Classes of modules whose collectives do not mean that ranks share work."""
 LARGE = ("shapes", "note")
-"""Columns of operators that are not looked at."""
+"""Columns of operators that are not read."""
 Content = TypeVar("Content")
 Made = TypeVar("Made")
 
 
 def add_summary(run: Path, folder: Path) -> None:
-    """Makes the summary of a rank and adds it to those of its host.
+    """Makes the summary of a rank and adds it to the file of its host.
 
     Raises:
         DataError: Its rank.json cannot be read.
@@ -56,11 +56,11 @@ def add_summary(run: Path, folder: Path) -> None:
 
 
 def summarise(folder: Path, about: RankJson | None = None) -> RankSummary:
-    """The summary of a rank; a table that is damaged is named and left out.
+    """Returns the summary of a rank; damaged tables are listed and left out.
 
     Args:
-        folder: Of the rank.
-        about: What its rank.json holds, where that was read already.
+        folder: The rank's folder.
+        about: The content of its rank.json, if it was already read.
 
     Raises:
         DataError: Its rank.json cannot be read.
@@ -71,7 +71,7 @@ def summarise(folder: Path, about: RankJson | None = None) -> RankSummary:
 
 
 class _Maker:
-    """Reads the tables of one folder, and notes what cannot be read."""
+    """Reads the tables of one folder, and notes which cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,11 +97,11 @@ class _Maker:
         if not path.is_file():
             return None
         try:
-            with path.open("rb") as file:  # arrow opens no path that is not UTF-8
+            with path.open("rb") as file:  # arrow cannot open a path that is not UTF-8
                 opened = pq.ParquetFile(file)
                 wanted = [name for name in opened.schema_arrow.names if name not in LARGE]
                 found = opened.read(columns=wanted, use_threads=False)
-        except Exception:  # noqa: BLE001 (what arrow raises for damage has many classes)
+        except Exception:  # noqa: BLE001 (arrow raises many classes for damage)
             self._damaged.append(table.file)
             return None
         self._tables[table.file] = found.num_rows
@@ -123,7 +123,7 @@ class _Maker:
         return self._of(COLLECTIVES, calls, lambda rows: arrivals_of(rows, steps))
 
     def _of(self, table: Table, content: Content | None, make: Callable[[Content], Made]) -> Made | None:
-        """What is made of a table, where there is one; a table of other columns or types is damaged."""
+        """Returns what is made of a table, if it exists; a table with other columns or types counts as damaged."""
         if content is None:
             return None
         try:
@@ -134,7 +134,7 @@ class _Maker:
 
 
 def exchanges_of(calls: RankCalls, modules: Any | None) -> PackedTable:
-    """Different calls of the first step that say how ranks divide the model, by their first."""
+    """Returns different calls of the first step that show how ranks divide the model, in order of first occurrence."""
     inside = np.isin(calls.op, _numbers(calls.ops, JOINING)) & np.isin(calls.phase, _numbers(calls.phases, INSIDE))
     inside &= ~calls.cut_off & (calls.module >= 0)
     inside &= ~np.isin(calls.module, _numbers(calls.modules, _statistics(modules)))
@@ -164,7 +164,7 @@ _OP_SUMS = tuple(column.name for column in OP_COLUMNS if column.type == "float64
 
 
 def ops_by_kind(ops: pa.Table) -> PackedTable:
-    """Sums by operator, phase, type, and whether it is counted, in the order of the first row of each."""
+    """Returns sums by operator, phase, type, and whether it is counted, in order of first occurrence."""
     texts = {name: text_numbers(ops, name) for name in ("op", "phase", "dtype")}
     keys = np.stack((*(numbers for numbers, _ in texts.values()), flags(ops, "counted"), flags(ops, "view")))
     unique, first, row = np.unique(keys.astype(np.int64), axis=1, return_index=True, return_inverse=True)
@@ -178,10 +178,10 @@ def ops_by_kind(ops: pa.Table) -> PackedTable:
 
 
 def digest_of(parameters: pa.Table) -> ParametersDigest:
-    """What parameters of this rank are compared with those of others by."""
+    """Returns what is needed to compare the parameters of this rank with those of others."""
     stored, params, checksum = (integers(parameters, name) for name in ("stored_params", "params", "checksum"))
     texts = {name: text_numbers(parameters, name) for name in ("module_path", "name", "shape", "dtype")}
-    named = [texts[name][1] + [""] for name in texts]  # the last stands for null
+    named = [texts[name][1] + [""] for name in texts]  # the last one stands for null
     rows = list(zip(*([names[number] for number in numbers.tolist()] for (numbers, _), names in zip(
         texts.values(), named, strict=True)), params.tolist(), integers(parameters, "whole_params").tolist(),
         strict=True))

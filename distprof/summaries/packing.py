@@ -15,7 +15,7 @@ from distprof.contract.tables import Column
 
 
 def packed(table: pa.Table, columns: Iterable[Column]) -> PackedTable:
-    """Columns of a pyarrow table; those that an older version did not write are null."""
+    """Packs columns of a pyarrow table; columns that an older version did not write become null."""
     found: Array
     values, texts, number = dict[str, bytes](), dict[str, list[str]](), 0
     for column in columns:
@@ -29,33 +29,33 @@ def packed(table: pa.Table, columns: Iterable[Column]) -> PackedTable:
 
 def packed_arrays(types: Mapping[str, str], arrays: Mapping[str, Array],
                   texts: Mapping[str, Sequence[str]] | None = None) -> PackedTable:
-    """Arrays of equal length, each as the type of its column."""
+    """Packs arrays of equal length, each with the type of its column."""
     columns = {name: np.asarray(arrays[name]).astype(kind).tobytes() for name, kind in types.items()}
     return PackedTable(rows=len(arrays[next(iter(types))]), columns=columns,
                        texts={name: list(of) for name, of in (texts or {}).items()})
 
 
 def integers(table: pa.Table, name: str) -> Integers:
-    """A column of whole numbers; `NO_INTEGER` for null."""
+    """Returns a column of whole numbers; `NO_INTEGER` for null."""
     values, known = _numbers(of_column(table, name))
     found: Integers = np.where(known, values, NO_INTEGER).astype(np.int64)
     return found
 
 
 def reals(table: pa.Table, name: str) -> Floats:
-    """A column of numbers; NaN for null."""
+    """Returns a column of numbers; NaN for null."""
     values, known = _numbers(of_column(table, name))
     return np.where(known, values, np.nan)
 
 
 def flags(table: pa.Table, name: str) -> Any:
-    """A column of truth values; False for null."""
+    """Returns a column of truth values; False for null."""
     values, known = _numbers(of_column(table, name))
     return (values != 0) & known
 
 
 def denials(table: pa.Table, name: str) -> Any:
-    """Where a column of truth values is false, and not null; nowhere if an older version wrote no such column."""
+    """Returns where a column of truth values is false and not null; nowhere if an older version did not write it."""
     if name not in table.column_names:
         return np.zeros(len(table), bool)
     values, known = _numbers(of_column(table, name))
@@ -63,7 +63,7 @@ def denials(table: pa.Table, name: str) -> Any:
 
 
 def text_numbers(table: pa.Table, name: str) -> tuple[Integers, list[str]]:
-    """A column of texts as numbers, -1 for null, and the texts that they stand for."""
+    """Returns a column of texts as numbers (-1 for null), and the texts that they stand for."""
     column = of_column(table, name)
     if pa.types.is_dictionary(column.type):
         numbers, known = _numbers(column.indices)
@@ -82,20 +82,20 @@ def text_numbers(table: pa.Table, name: str) -> tuple[Integers, list[str]]:
 
 
 def is_known(table: pa.Table, name: str) -> Flags:
-    """Where a column is not null."""
+    """Returns where a column is not null."""
     return _numbers(of_column(table, name))[1]
 
 
 WIDTHS = {"int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "double": "<f8", "float": "<f4"}
 UNSIGNED = {"uint32": "<u4", "uint16": "<u2", "uint8": "u1"}
-"""As other writers number texts: they become integers that have room for -1."""
+"""Index types that other writers use for texts: they are converted to integers that can hold -1."""
 
 
 def _numbers(column: pa.Array) -> tuple[Array, Flags]:
-    """Values and which of them are not null, from the memory of an array: pyarrow.compute takes long to import.
+    """Returns values and where they are not null, from an array's memory: pyarrow.compute takes long to import.
 
     Raises:
-        TypeError: They are no numbers.
+        TypeError: The values are not numbers.
     """
     length, first = len(column), column.offset
     if pa.types.is_null(column.type):
@@ -117,7 +117,7 @@ def _bits(buffer: pa.Buffer) -> Flags:
 
 
 def of_column(table: pa.Table, name: str) -> pa.Array:
-    """One array; nulls where the table has no such column."""
+    """Returns a column as one array; nulls if the table has no such column."""
     if name not in table.column_names:
         return pa.nulls(table.num_rows)
     column = table[name].combine_chunks()
@@ -125,5 +125,5 @@ def of_column(table: pa.Table, name: str) -> pa.Array:
 
 
 def hash_of(content: bytes) -> int:
-    """A number of 64 bits that is equal in all processes."""
+    """Returns a 64-bit hash that is equal in all processes."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)

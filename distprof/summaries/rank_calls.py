@@ -1,6 +1,7 @@
-"""The communication of a rank as arrays: a value a call, in the order in which it issued them.
+"""The communication of a rank as arrays with one value per call, in the order in which the rank issued the calls.
 
-Its calls are divided: channels in which it meets others, cells of a step each, sequences that are alike.
+Calls are divided into channels, in which the rank meets others, cells (the calls of a channel in one step), and
+sequences (equal cells).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from distprof.summaries.packing import denials, flags, hash_of, integers, text_n
 COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "sequence", "group_sequence", "num_elements",
            "size_bytes", "dtype", "peer", "tag", "asynchronous", "enqueue_ns", "start_ns", "end_ns", "timed_by",
            "wait_start_ns", "wait_end_ns", "module_path", "phase", "in_autograd")
-"""Of `COLLECTIVES`: but for how an all_to_all is split, which may be different in each call, all that is not known of
-the rank or the group."""
+"""Columns of `COLLECTIVES` that are read: all that are not determined by rank or group, except how an all_to_all is
+split, which may differ in each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCalls:
-    """Columns of `COLLECTIVES`; texts as numbers, -1 for null, with the texts beside them."""
+    """Columns of `COLLECTIVES`; texts are numbers (-1 for null), with the texts in a separate list."""
 
     step: Integers
     op: Integers
@@ -47,11 +48,11 @@ class RankCalls:
     tag: Integers
     asynchronous: Flags
     cut_off: Flags
-    """True where gradients do not pass the result."""
+    """True if gradients do not flow through the result."""
     joined: Flags
-    """True where they do."""
+    """True if they do."""
     group: Integers
-    """Number of the group among `groups`."""
+    """Index of the group in `groups`."""
     enqueue: Integers
     start: Integers
     end: Integers
@@ -64,7 +65,7 @@ class RankCalls:
 
     @property
     def arrival(self) -> Integers:
-        """Its start, else when it was called."""
+        """Start of each call, or when it was called if that is unknown."""
         return np.where(self.start == NO_INTEGER, self.enqueue, self.start)
 
     @property
@@ -104,7 +105,7 @@ def _group(name: str, description: str, members: Sequence[int]) -> RankGroup:
 
 
 def ranges_of(ranks: Sequence[int] | Integers) -> list[tuple[int, int, int]]:
-    """Numbers as (first, stride, count), in their order."""
+    """Returns numbers as (first, stride, count), in their order."""
     found, begin, values = list[tuple[int, int, int]](), 0, np.asarray(ranks, np.int64)
     steps = np.diff(values)
     while begin < len(values):
@@ -127,17 +128,17 @@ class Cells:
 
     channels: list[Channel]
     row: Integers
-    """Of each call in this order."""
+    """Row of each call, in this order."""
     channel: Integers
-    """Of each cell; likewise the next three."""
+    """Channel of each cell."""
     step: Integers
     first: Integers
-    """Where its calls begin in `row`."""
+    """Index in `row` at which the calls of each cell begin."""
     count: Integers
 
 
 def cells_of(calls: RankCalls) -> Cells:
-    """Sends and receives are a channel for each other side; collectives one for each group."""
+    """Divides calls into cells; sends and receives have a channel per op and peer, collectives one per group."""
     message = calls.is_message
     keys = np.stack((calls.group, np.where(message, calls.op, -1), np.where(message, calls.peer, -1)))
     unique, channel = np.unique(keys, axis=1, return_inverse=True)
@@ -151,8 +152,10 @@ def cells_of(calls: RankCalls) -> Cells:
 
 
 def labels_of(calls: RankCalls) -> Integers:
-    """A hash a call, equal on all ranks of a call: op and type, and size or root where these must be equal; the tag of
-    a message."""
+    """Returns a hash per call that is equal on all ranks of the call.
+
+    It covers op and type, size or root if they must be equal, and the tag of a message.
+    """
     message = calls.is_message
     op = np.where(message, -1, calls.op)
     sized, rooted, scatter = (np.isin(calls.op, [index for index, name in enumerate(calls.ops) if name in names])

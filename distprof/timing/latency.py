@@ -1,4 +1,4 @@
-"""Time of modules: measured per chain of callers, summed by module and phase."""
+"""Times of modules: measured per call path, summed by module and phase."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distprof.model.modules import Site
 
 
 class Share:
-    """Time of one chain in one phase, without the modules called inside."""
+    """Time of one call path in one phase, without the modules called inside."""
 
     __slots__ = ("ns", "seen")
 
@@ -25,20 +25,20 @@ class Share:
 
 
 class Chain(CallPath):
-    """A module with its callers, and its times; a shared module has a chain per caller."""
+    """A call path (a module and its callers) with its times; a shared module has one per caller."""
 
     __slots__ = ("backward", "calls", "forward", "recompute", "repeats")
 
     def __init__(self, outer: Chain | None, site: Site | None) -> None:
         super().__init__(outer, site)
         self.calls = 0
-        """Forward calls, recomputation apart."""
+        """Number of forward calls, not counting recomputation."""
         self.forward, self.backward, self.recompute = Share(), Share(), Share()
         self.repeats = outer is not None and any(chain.site is site for chain in outer.outward())
-        """True if the chain contains the module already: the inner module of a wrapper, or recursion."""
+        """True if the path already contains this module: the inner module of a wrapper, or recursion."""
 
     def walk(self) -> Iterator[Chain]:
-        """This chain and all longer ones that begin with it."""
+        """Yields this call path and all longer ones that begin with it."""
         yield self
         for chain in self.children.values():
             yield from chain.walk()
@@ -46,14 +46,14 @@ class Chain(CallPath):
 
 @dataclass(slots=True, kw_only=True)
 class Latency:
-    """Time of one module in ns; None for a phase in which it did not run.
+    """Times of one module in ns; None for a phase in which it did not run.
 
     Inclusive times contain the modules called inside, self times do not: the self times of a model add up to the
     inclusive time of its root.
     """
 
     calls: float = 0
-    """Forward calls, recomputation apart."""
+    """Number of forward calls, not counting recomputation."""
     fwd_ns: float | None = None
     fwd_self_ns: float | None = None
     bwd_ns: float | None = None
@@ -64,7 +64,7 @@ class Latency:
     recompute_self_ns: float | None = None
 
     def over(self, divisor: int) -> Latency:
-        """The latency per step or per run."""
+        """Returns these times divided by a number of steps or runs."""
         times = {name: getattr(self, name) for name in TIME_FIELDS}
         return Latency(calls=self.calls / divisor, **{
             name: None if time is None else time / divisor for name, time in times.items()})
@@ -77,12 +77,12 @@ TIME_FIELDS = tuple(name for names in PHASE_FIELDS.values() for name in names)
 
 
 def latencies(chains: Iterable[Chain]) -> dict[Site, Latency]:
-    """Latency per module, summed over chains; a module that occurs in a chain twice counts it once."""
+    """Returns times per module, summed over call paths; a module that occurs twice in a path counts its time once."""
     found: dict[Site, Latency] = defaultdict(Latency)
     for chain in chains:
         if chain.site is None:
             continue
-        if chain.calls:  # else no entry is made
+        if chain.calls:  # otherwise no entry is created
             found[chain.site].calls += chain.calls
         for phase, (inclusive, own) in PHASE_FIELDS.items():
             share: Share = getattr(chain, phase)

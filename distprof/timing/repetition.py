@@ -19,8 +19,9 @@ from distprof.timing.time_pass import TimePass
 def durations(call: Callable[[], object], runs: int, device: torch.device) -> list[int]:
     """Repeats a call and returns the time of each run in ns.
 
-    On the CPU by `perf_counter_ns`. On an accelerator by events between the runs on the current stream, with one
-    synchronisation at the end: a time is that of the kernels if the host is ahead of the device, else that of the host.
+    On the CPU, times are read from `perf_counter_ns`. On an accelerator, they are the distances of events recorded
+    between the runs on the current stream, with one synchronisation at the end: if the host is ahead of the device, a
+    time is that of the kernels, otherwise that of the host.
     """
     if device.type != CPU:
         return _on_stream(call, runs, device)
@@ -39,7 +40,7 @@ def _on_stream(call: Callable[[], object], runs: int, device: torch.device) -> l
             call()
             mark.record()
         torch.accelerator.synchronize()
-        # between neighbours, because elapsed_time is a float32 of milliseconds
+        # between neighbours, because elapsed_time is a float32 number of milliseconds
         return [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(marks)]
 
 
@@ -47,7 +48,7 @@ def measure_latency(call: Callable[[], Any], *, warmup: int = 0, runs: int = 1,
                     modules: ModuleMap | None = None) -> dict[Site, Latency]:
     """Repeats `call` and times every module that runs in it, forward and backward.
 
-    No hook stays, even if `call` raises. Nothing waits for an accelerator before the last call is done.
+    No hook remains, even if `call` raises. The accelerator is only waited for after the last call.
 
     Args:
         call: Runs the model, and its backward if that is to be measured.

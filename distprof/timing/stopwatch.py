@@ -1,6 +1,6 @@
-"""Timestamps on the device that does the work: marks are taken without waiting and resolved at the end.
+"""Timestamps on the device that does the work: marks are taken without waiting and resolved to times at the end.
 
-The time that instruments take amid what they time is left out of the clock of the host: `OwnTime`.
+`OwnTime` is a host clock that excludes the time that instruments spend inside what they measure.
 """
 
 from __future__ import annotations
@@ -15,64 +15,68 @@ from distprof.own import time
 from distprof.process.accelerators import CPU, accelerator, device_type, is_capturing
 
 Anchor = tuple[torch.Event, int]
-"""An event of a device that is idle, and the host's time at it."""
+"""An event on an idle device, and the host's time at that moment (ns since the epoch)."""
 TRIES, MOST_S = 5, 0.05
-"""Round trips to a device, and how long more of them are tried until one takes no longer than `SURE_NS`: where other
-processes use the device as well, each has it for some milliseconds in turn."""
+"""`TRIES` is the number of round trips to a device per comparison of clocks. Further ones are tried for up to
+`MOST_S` seconds until one takes at most `SURE_NS`: if other processes use the device, each holds it for some
+milliseconds in turn."""
 SURE_NS = 100_000
 PATIENCE_S, LOOK_EVERY_S = 20.0, 0.0005
 
 
 class Stopwatch:
-    """Takes marks with `perf_counter_ns`, for work on the host, and turns them into ns from an arbitrary origin."""
+    """Stopwatch of the host: marks are values of `perf_counter_ns`, times are ns from an arbitrary origin."""
 
     resolves_at_once = True
-    """False if marks have a time only after `settle`."""
+    """False if marks can only be resolved after `settle`."""
     mark: Callable[[], Any] = staticmethod(time.perf_counter_ns)
 
     def resolve(self, mark: Any) -> int:
-        """The time of a mark."""
+        """Returns the time of a mark in ns."""
         return int(mark)
 
     def settle(self) -> None:
-        """Waits until all marks have a time."""
+        """Waits until all marks can be resolved."""
 
 
 class StreamStopwatch(Stopwatch):
-    """Events on the current streams of an accelerator; nothing is waited for between the constructor and `settle`.
+    """Stopwatch of an accelerator: marks are events on its current streams, and only the constructor and `settle` wait.
 
-    Times are ns since the epoch: at both of these moments the clocks of host and device are compared. While a stream
-    captures a graph nothing runs, so no time passes, and the graph gets no events.
+    The constructor and `settle` compare the clocks of host and device, so times are ns since the epoch. While a stream
+    captures a graph, nothing runs and no time passes, so no events are recorded into the graph.
     """
 
     resolves_at_once = False
 
     def __init__(self, kind: str) -> None:
-        """Compares the clocks of the host and of the current device; `kind` is the type of device, like cuda."""
+        """Compares the clocks of the host and of the current device; `kind` is the device type, such as cuda."""
         self._prepare(kind)
         self._compare(torch.accelerator.current_device_index())
 
     def _prepare(self, kind: str) -> None:
-        # torch.cuda.Event asks for the current stream in Python, which takes four times as long
+        # torch.cuda.Event looks up the current stream in Python, which takes four times as long
         self._event: Callable[[], torch.Event] = partial(torch.Event, kind, enable_timing=True)
         self._is_capturing: Callable[[], bool] = getattr(accelerator(), "is_current_stream_capturing", _never)
         self._latest: torch.Event | None = None
         self._anchors: dict[int, list[Anchor]] = {}
-        """By index of the device."""
+        """Device index -> comparisons of the clocks, the earliest first."""
         self.uncertainty_ns = 0
-        """By how much a comparison of the two clocks may be wrong, at most: half a round trip (Cristian 1989)."""
+        """Upper bound of the error of a clock comparison: half of the longest round trip used (Cristian 1989)."""
 
     def mark(self) -> torch.Event | None:
-        """None only where a graph has been captured since the constructor."""
+        """Records an event; None only if a graph has been captured ever since the constructor."""
         if self._is_capturing():
             return self._latest
         event = self._latest = self._event()
         event.record()
-        self._anchors.setdefault(event.device.index, [])  # of a device that is used for the first time
+        self._anchors.setdefault(event.device.index, [])  # a new device is compared in `settle`
         return event
 
     def resolve(self, mark: torch.Event | None) -> int:
-        """When the stream reached the mark; torch returns milliseconds as a float."""
+        """Returns when the stream reached the mark, in ns since the epoch.
+
+        With two comparisons, their distance gives the scale of the device's clock.
+        """
         if mark is None:
             return self._anchors[min(self._anchors)][0][1]
         first, last = (self._anchors[mark.device.index][place] for place in (0, -1))
@@ -82,19 +86,20 @@ class StreamStopwatch(Stopwatch):
         return last[1] - round(mark.elapsed_time(last[0]) * scale)
 
     def settle(self, *, every_stream: bool = True) -> None:
-        """Compares the clocks again.
+        """Compares the clocks of host and device again.
 
         Args:
-            every_stream: Waits for all streams, else for the current ones alone: what others communicate may never end.
+            every_stream: Waits for all streams of each device, otherwise only for the current ones: communication on
+                other streams may never end.
 
         Raises:
-            RuntimeError: A stream does not come to its end.
+            RuntimeError: A stream does not finish its work in time.
         """
         for device in list(self._anchors):
             self._compare(device, every_stream=every_stream)
 
     def _compare(self, device: int, *, every_stream: bool = False) -> None:
-        """Notes an event and the host's time at which the device was there, of some tries the surest one."""
+        """Stores an event and the host's time at it, from the round trip that took least time."""
         if self._is_capturing():
             return
         before = torch.accelerator.current_device_index()
@@ -129,7 +134,7 @@ class StreamStopwatch(Stopwatch):
 
 
 def comes(event: torch.Event, patience_s: float = PATIENCE_S) -> bool:
-    """Waits until a stream has come to an event; False where it does not: a job that fails must still end."""
+    """Waits until the stream has reached an event; False after `patience_s`, since a failing job must still end."""
     give_up = time.monotonic() + patience_s
     while not event.query():
         if time.monotonic() > give_up:
@@ -144,7 +149,7 @@ def _never() -> bool:
 
 @cache
 def has_events(kind: str) -> bool:
-    """True where the backend of an accelerator has events with times; asking waits once for one that is not CUDA."""
+    """True if an accelerator's backend has events with times; except for CUDA this is tried, which waits once."""
     if kind == "cuda":
         return True
     try:
@@ -159,7 +164,7 @@ def has_events(kind: str) -> bool:
 
 
 def recorded_event() -> torch.Event | None:
-    """An event on the current stream that tells times; None without a device, or while a graph is captured."""
+    """Records an event with a time on the current stream; None without an accelerator, or during a graph capture."""
     kind = device_type()
     if kind == CPU or is_capturing() or not has_events(kind):
         return None
@@ -169,16 +174,16 @@ def recorded_event() -> torch.Event | None:
 
 
 def stopwatch() -> Stopwatch:
-    """The stopwatch of the device in use: the accelerator once the script has initialised it, else the host.
+    """Returns the stopwatch of the accelerator if the script has initialised one, else of the host.
 
-    It is the host's as well where a backend has no events with times, of which `distprof doctor` tells.
+    The host's is also used if the backend has no events with times, which `distprof doctor` reports.
     """
     kind = device_type()
     return StreamStopwatch(kind) if kind != CPU and has_events(kind) else Stopwatch()
 
 
 class OwnTime:
-    """A clock of the host that stands still while instruments work on a thread; `clock` is one that goes on."""
+    """A host clock that is stopped while instruments work on a thread; `clock` is the clock that it is based on."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
@@ -186,20 +191,20 @@ class OwnTime:
         self._works = False
 
     def begin(self) -> None:
-        """An instrument begins to work."""
+        """Stops the clock: an instrument begins to work."""
         self._began_ns, self._works = self.clock(), True
 
     def end(self) -> None:
-        """The program goes on."""
+        """Restarts the clock: the program continues."""
         self._works = False
         self._spent_ns += self.clock() - self._began_ns
 
     def now_ns(self) -> int:
-        """The time of the program, from an arbitrary origin."""
+        """Returns the time without that of instruments, in ns from an arbitrary origin."""
         return (self._began_ns if self._works else self.clock()) - self._spent_ns
 
     def left_out(self, function: Callable[..., None]) -> Callable[..., None]:
-        """The same function, as work of an instrument."""
+        """Wraps a function of an instrument so that the clock is stopped while it runs."""
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> None:
             self.begin()

@@ -1,9 +1,9 @@
-"""The timeline of each thread: one mark per change of what runs, so that every moment belongs to one share of time.
+"""The timeline of each thread: one mark whenever what runs changes, so that every moment belongs to one `Share`.
 
-Hooks the autograd nodes at which the backward of another module begins. The engine runs the nodes of a thread in
-reverse order of creation, so the backward of a call is one stretch of nodes that contains the stretches of the calls
-inside. A node is hooked if its gradient may come from outside of its stretch, which is true for the first node of a
-stretch to run. The graph gets no new nodes.
+`hook_backward` hooks the autograd nodes at which the backward of another module begins. The engine runs the nodes of a
+thread in reverse order of creation, so the backward of a call is one range of nodes that contains the ranges of the
+calls inside. A node is hooked if its gradient may come from outside of its range, which is true for the first node of a
+range to run. The graph gets no new nodes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ NO_TASK = -1
 
 
 class Tape:
-    """What runs on one thread, and the owners of the autograd nodes that it makes."""
+    """What runs on one thread, and which modules own the autograd nodes that it creates."""
 
     __slots__ = ("_last_step", "chains", "marks", "sequence", "shares", "task")
 
     def __init__(self, mark: object) -> None:
-        # two lists, as a tuple for each mark would make Python's garbage collector run in every third step
+        # two lists, since one tuple per mark would trigger Python's garbage collector in every third step
         self.marks: list[Any] = [mark]
         self.shares: list[Share | None] = [None]
-        """What runs from each mark on; None: no module."""
+        """What runs from each mark on; None outside of modules."""
         self.task = NO_TASK
-        """Id of the autograd graph task that this thread works on."""
-        # autograd numbers the nodes of a thread as they are made; those from sequence[i] on belong to chains[i]
+        """Id of the autograd graph task that this thread works on; `NO_TASK` outside of backward."""
+        # autograd numbers the nodes of a thread in order of creation; those from sequence[i] on belong to chains[i]
         self.sequence: list[int] = [0]
         self.chains: list[Chain | None] = [None]
         self._last_step = 0
@@ -42,17 +42,17 @@ class Tape:
         return self.shares[-1]
 
     def runs(self, mark: object, share: Share | None) -> None:
-        """From this mark on another share runs."""
+        """Notes that another share runs from this mark on."""
         self.marks.append(mark)
         self.shares.append(share)
 
     def abandon(self) -> None:
-        """Ends a backward that raised; its end time is unknown."""
+        """Ends a backward that raised; its end time is unknown, so the time since its last mark belongs to no share."""
         self.task = NO_TASK
         self.shares[-1] = None
 
     def cut(self) -> tuple[list[Any], list[Share | None]]:
-        """Ends a step and returns its marks and shares; drops the owners of nodes of the step before."""
+        """Ends a step and returns its marks and shares; drops the node owners of the previous step."""
         ended = self.marks, self.shares
         self.marks, self.shares = self.marks[-1:], self.shares[-1:]
         del self.sequence[:self._last_step], self.chains[:self._last_step]
@@ -70,13 +70,13 @@ class Tapes(threading.local):
 
 def hook_backward(outputs: Iterable[Any], first: int, tape: Tape,
                   hook: Callable[[Share | None], Callable[..., None]]) -> None:
-    """Hooks nodes behind `outputs` made since number `first`, and nodes to which their gradients leave.
+    """Hooks nodes created since number `first` that `outputs` depend on, and nodes that receive their gradients.
 
     Args:
         outputs: Nodes of the tensors that modules returned.
-        first: Sequence number at the start of the outermost call.
-        tape: Tape of the thread that made the nodes.
-        hook: For a share, or None for what is outside of modules: what a node calls with its gradients when the
+        first: Sequence number of autograd at the start of the outermost call.
+        tape: Tape of the thread that created the nodes.
+        hook: For a share (None: outside of modules), returns the function that a node calls with its gradients when the
             backward of that share begins.
     """
     sequence, chains = tape.sequence, tape.chains
@@ -106,6 +106,6 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape,
             if there != here:
                 hooked.add(above)
     for node in hooked:
-        if stretches[node] >= 0:  # else its owner was dropped
+        if stretches[node] >= 0:  # otherwise its owner was dropped
             chain = chains[stretches[node]]
             node.register_prehook(hook(None if chain is None else chain.backward))

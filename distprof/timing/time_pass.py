@@ -1,7 +1,7 @@
 """The time pass: time per module and per part of a step.
 
 Forward, backward and recomputation are measured alike: a mark is taken whenever another module begins to run, so that
-self times add up. Marks become times only at the end.
+self times add up. Marks are resolved to times only at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from distprof.timing.thread_tapes import NO_TASK, Tape, Tapes, hook_backward
 
 sequence_number = torch._C._autograd._get_sequence_nr
 MOST_MARKS = 1 << 16
-"""Of finished steps, before they become times; those of a short pass wait until it has ended."""
+"""Number of marks of finished steps from which on they are resolved to times; below it, this waits for `stop`. Only
+for stopwatches that can resolve at once."""
 
 
 @dataclass(slots=True)
@@ -37,12 +38,12 @@ class Span:
 
 @dataclass(slots=True)
 class BackwardRun(Span):
-    """One backward; it ends after the callbacks of others, such as DDP, that wait for their reductions."""
+    """One backward; it ends after the callbacks of others, such as DDP, that wait for their reductions to finish."""
 
     task: int = NO_TASK
     outermost: bool = False
     joined: list[tuple[Tape, int, Share | None]] = field(default_factory=list)
-    """Tapes of the threads that work in it, with their previous task and share: it may run inside another."""
+    """Tapes of the threads that work on it, each with its previous task and share, as backward may be nested."""
 
 
 @dataclass(slots=True)
@@ -53,15 +54,15 @@ class StepMarks:
     forward: list[Span] = field(default_factory=list)
     backward: list[BackwardRun] = field(default_factory=list)
     evaluation: list[Span] = field(default_factory=list)
-    """Root forward calls without gradient, in a job that trains."""
+    """Root forward calls without gradients, in a job that trains."""
     optimizer: list[Span] = field(default_factory=list)
     optimizer_in_backward: list[Span] = field(default_factory=list)
-    """Those of `optimizer` that lie in `backward`."""
+    """The spans of `optimizer` that are inside `backward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSplit:
-    """Parts of a step in ns, None for one that did not happen; they need not add up to the step."""
+    """Parts of a step in ns, None for parts that did not happen; they need not add up to the step."""
 
     before_forward_ns: int | None
     fwd_ns: int | None
@@ -75,17 +76,17 @@ class OutermostCall:
     """An outermost forward call while it runs."""
 
     first: int
-    """Sequence number of the first autograd node that it may make."""
+    """Sequence number of the first autograd node that it may create."""
     span: Span | None = None
-    """Only in forward: a repeated call is part of backward."""
+    """None if the call is a recomputation, which is part of backward, or not of a root module."""
     outputs: list[Any] = field(default_factory=list)
-    """Autograd nodes of its results, and of those of the calls inside."""
+    """Autograd nodes of its results, and of the results of the calls inside."""
 
 
 ForwardCall = tuple[Chain, Share | None, Chain | None, OutermostCall, Tape, bool]
-"""A forward call while it runs: its chain; the share that ran when it began, which goes on when it ends; the owner of
-the autograd nodes made before; the outermost call; the tape of its thread; whether it is the outermost call itself. A
-tuple, because every call of a module makes one."""
+"""A running forward call: its call path; the share that ran before it, which continues when it ends; the owner of the
+autograd nodes created before it; the outermost call; the tape of its thread; whether it is itself the outermost call.
+A tuple because one is created per module call."""
 
 
 class TimePass:
@@ -100,7 +101,7 @@ class TimePass:
         self._tapes = Tapes(self._watch, self._every)
         self._finished: list[tuple[list[Any], list[Share | None]]] = []
         self._num_marks = 0
-        """In `_finished`."""
+        """Number of marks in `_finished`."""
         self._steps: list[StepMarks] = []
         self._entered: list[Chain] = []
         self._runs: dict[int, BackwardRun] = {}
@@ -108,16 +109,16 @@ class TimePass:
         self._repeated: dict[Site, Chain] = {}
         self._on = False
         self._optimizer: Span | None = None
-        """What an optimizer does itself, while it runs."""
+        """The optimizer's own work, while an optimizer runs and does not call a closure."""
         self._inside_optimizer = 0
-        """Closures, forward calls and backward passes that run inside it, each in the one before."""
+        """Nesting depth of closures, forward calls and backward passes inside the running optimizer."""
         begins = guard(self._on_backward)
         self._backward_hook = cache(lambda share: partial(begins, share))
         self._backward_computed, self._backward_ended = guard(self._computed), guard(self._ended)
 
     def start(self) -> None:
         """Starts timing and the first step."""
-        del self._steps[self.num_steps:]  # a step that was interrupted
+        del self._steps[self.num_steps:]  # of an interrupted step
         self._entered.clear()
         self._runs.clear()
         self._watch = stopwatch()
@@ -136,7 +137,7 @@ class TimePass:
         self._play()
 
     def next_step(self) -> None:
-        """Ends a step and begins the next; an unfinished step is in no result."""
+        """Ends a step and begins the next; an unfinished step is not part of any result."""
         self.num_steps += 1
         self._steps.append(StepMarks(self._mark()))
         for tape in self._every:
@@ -156,7 +157,7 @@ class TimePass:
         self._steps[-1].start = self._mark()
 
     def optimizer_begins(self) -> None:
-        """Called before every optimizer.step() that no other one calls."""
+        """Called before every optimizer.step() that is not called by another one."""
         self._inside_optimizer = 0
         self._optimizer_goes_on()
         tape = self._tapes.mine
@@ -165,7 +166,7 @@ class TimePass:
             tape.runs(self._optimizer.start, None)
 
     def optimizer_ends(self) -> None:
-        """Called after it."""
+        """Called after every such optimizer.step()."""
         if self._optimizer is None:
             return
         self._optimizer.end = self._mark()
@@ -175,11 +176,11 @@ class TimePass:
         self._optimizer = None
 
     def closure_begins(self) -> None:
-        """The optimizer calls its closure."""
+        """Called when the optimizer calls its closure."""
         self._begins_inside_optimizer()
 
     def closure_ends(self) -> None:
-        """The closure is over."""
+        """Called when the closure returns."""
         self._ends_inside_optimizer()
 
     def _optimizer_goes_on(self) -> None:
@@ -199,7 +200,7 @@ class TimePass:
                 self._optimizer_goes_on()
 
     def enter(self, frame: Frame) -> None:
-        """Marks that the module runs from now on."""
+        """Marks that the module begins to run."""
         if frame.evaluation:
             self._enter_evaluation(frame)
             return
@@ -215,7 +216,7 @@ class TimePass:
             if frame.is_root:
                 self._begins_inside_optimizer()
         frame.data[self] = chain, shares[-1], chains[-1], outermost, tape, caller is None
-        tape.sequence.append(first)  # its nodes are those from here on
+        tape.sequence.append(first)  # nodes from here on are the module's
         chains.append(chain)
         if not frame.in_backward and not chain.repeats:
             self._entered.append(chain)
@@ -227,7 +228,7 @@ class TimePass:
             self._steps[-1].forward.append(outermost.span)
 
     def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], result: object) -> None:
-        """Marks that the caller runs again; after the outermost call, hooks nodes where backward changes modules."""
+        """Marks that the caller continues; after the outermost call, hooks nodes where backward changes modules."""
         if frame.evaluation:
             self._exit_evaluation(frame)
             return
@@ -236,7 +237,7 @@ class TimePass:
             return
         mark = self._mark()
         _, before, makers, outermost, tape, is_outermost = call
-        tape.sequence.append(sequence_number())  # and here they end
+        tape.sequence.append(sequence_number())  # nodes from here on are the caller's
         tape.chains.append(makers)
         if type(result) is torch.Tensor:
             node = result.grad_fn
@@ -252,7 +253,7 @@ class TimePass:
     def _leave(self, call: OutermostCall, before: Share | None, mark: object, tape: Tape) -> None:
         if call.span is not None:
             call.span.end = mark
-        tape.runs(mark, None)  # the time to set hooks belongs to no module
+        tape.runs(mark, None)  # time spent setting hooks belongs to no module
         hook_backward(call.outputs, call.first, tape, self._backward_hook)
         if before is not None:
             tape.runs(self._mark(), before)
@@ -260,7 +261,7 @@ class TimePass:
             self._ends_inside_optimizer()
 
     def _enter_evaluation(self, frame: Frame) -> None:
-        """The time of evaluation is that of the step, and of no module."""
+        """Starts an evaluation, whose time belongs to the step and to no module."""
         if frame.is_root:
             self._begins_inside_optimizer()
             tape, span = self._tapes.mine, Span(self._mark())
@@ -277,12 +278,12 @@ class TimePass:
             self._ends_inside_optimizer()
 
     def latencies(self) -> dict[Site, Latency]:
-        """Mean time per step of each module, over all finished steps; call it after `stop`."""
+        """Returns mean times per step of each module over all finished steps; call it after `stop`."""
         self._play()
         return {site: latency.over(self.num_steps) for site, latency in latencies(self._outside.walk()).items()}
 
     def split(self, index: int) -> StepSplit:
-        """The parts of the step with this number in the pass; call it after `stop`."""
+        """Returns the parts of step `index` of the pass; call it after `stop`."""
         step = self._steps[index]
         first = min((self._watch.resolve(span.start) for span in step.forward), default=None)
         return StepSplit(
@@ -297,7 +298,7 @@ class TimePass:
     def _outermost_chain(self, frame: Frame) -> Chain:
         if not frame.in_backward:
             return self._outside.child(frame.site)
-        # a forward repeated in backward has no callers; those of the first call take their place
+        # a forward repeated in backward has no callers, so it uses the call path of the first call
         chain = self._repeated.get(frame.site)
         if chain is None:
             found = (known for known in self._outside.walk() if known.site is frame.site)
@@ -331,7 +332,7 @@ class TimePass:
         for tape, task, before in run.joined:
             tape.runs(run.end, before)
             tape.task = task
-        # queued now, it runs after the callbacks of DDP and the like
+        # queued at this point, it runs after the callbacks of DDP and the like
         Variable._execution_engine.queue_callback(partial(self._backward_ended, run))
 
     def _ended(self, run: BackwardRun) -> None:
@@ -340,7 +341,7 @@ class TimePass:
             self._ends_inside_optimizer()
 
     def _play(self) -> None:
-        """Adds the time between marks to the shares."""
+        """Adds the times between marks to the shares."""
         for marks, shares in self._finished:
             times = pairwise(self._watch.resolve(mark) for mark in marks)
             for share, (start, end) in zip(shares, times, strict=False):
@@ -350,7 +351,7 @@ class TimePass:
         self._num_marks = 0
 
     def _until(self, spans: Iterable[Span], at_ns: int) -> Iterator[Span]:
-        """Those that ended by then: an optimizer runs until it calls its closure, with forward in it."""
+        """Yields spans that ended by then: an optimizer's span ends when it calls its closure with forward in it."""
         return (span for span in spans if span.end is not None and self._watch.resolve(span.end) <= at_ns)
 
     def _total(self, spans: Iterable[Span]) -> int:

@@ -25,7 +25,10 @@ NOT_ITS_OWN = ("core", "unknown")
 
 Blind = Literal["one rank", "one file", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven",
                 "no timeline", "wrong clock"]
-"""Why delays cannot be seen."""
+"""Why delays cannot be seen. one rank: the job has no other; one file: several ranks are in one file; others missing:
+only one of several ranks is known; no collective: none with several ranks and known times; no wait: no rank is known to
+have waited; no clock: clocks were never compared; no peers: no two ranks run the same program; uneven: only some ranks
+have a timeline; no timeline: streams of devices may wait unseen; wrong clock: collectives contradict the clocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

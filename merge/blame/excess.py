@@ -22,7 +22,7 @@ MOST_CELLS = 40_000_000
 DEVIATIONS = 3
 """An excess in traced steps is not chance if it exceeds this many standard errors."""
 STANDS_OUT = 0.6
-"""A cell also is not chance if it has at least this fraction of the excess of all cells at its place."""
+"""An excess also is not chance if its cell has at least this fraction of the excess of all cells at its place."""
 ENOUGH = 5
 """Number of traced steps from which on the median step is considered, too."""
 OF_MEDIAN = 1.4826 * 1.2533
@@ -118,7 +118,7 @@ class Excess:
     labels: Integers
     """Activity number of each cell."""
     work: Array
-    """Shape (ranks, steps, cells)."""
+    """Work in ns; shape (ranks, steps, cells)."""
     position: Integers
     """Place of each cell among the calls of a step."""
     recorded: Array

@@ -57,7 +57,7 @@ class FirstCut:
     repeatedly, and likewise those that others would wait for next."""
 
     def peers_of(self, rank: int) -> list[int]:
-        """Returns the rank and some of its peers, those closest to the median work."""
+        """Returns the rank and every second one of `near`: mostly peers close to the median work."""
         return [rank, *self.near(rank)[:2 * SOME:2]]
 
     def near(self, rank: int) -> list[int]:

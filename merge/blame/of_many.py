@@ -68,7 +68,7 @@ def _blind(many: JoinedRun, steps: Sequence[int]) -> Blind | None:
     in_ns = int(many.calls.in_ns.sum())
     if len(many.calls.ranks) < 2 or not in_ns:
         return "no collective"
-    # a thread that works with a device goes on at once, and its stream waits
+    # with a device, the thread goes on at once, and a stream waits
     if int(many.calls.waited_ns.sum()) < STANDS_STILL * in_ns:
         return "no wait"
     return None if steps else "uneven"

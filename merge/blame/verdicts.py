@@ -26,7 +26,7 @@ MOST_NAMED = 6
 NOTICEABLE = 0.2
 """A cause is listed only if it accounts for at least this fraction of the gain."""
 ALMOST_ALL = 0.8
-"""A single kind of work is the cause if it accounts for at least this fraction of the gain."""
+"""A single kind of work is the cause if it accounts for at least this fraction of the largest gain, or the excess."""
 HALF = 0.5
 """Ranks are delayed if they gain at least this fraction of what the rank that gains most does."""
 LATE = 0.25

@@ -26,7 +26,7 @@ Bound = tuple[int, int]
 Bounds = Sequence[Bound] | Integers
 """A sequence of bounds; as an array, one row each."""
 MOST_LOOPED = 64
-"""Number of points below which hulls are not thinned out first."""
+"""Points are thinned out before their hull is computed if there are more than this."""
 WORTH = 0.05
 """Another round of thinning has to remove at least this fraction of the points."""
 
@@ -181,7 +181,7 @@ def _hull(points: Floats, *, sign: int) -> Floats:
 
 
 def _thinned(time: Floats, value: Floats, sign: int) -> tuple[list[float], list[float]]:
-    """Removes most points that are below (above) the line between their neighbours: of thousands, few remain."""
+    """Removes most points below (sign 1) or above (-1) the line between their neighbours: of thousands, few remain."""
     while len(time) > MOST_LOOPED:
         run, rise = np.diff(time), np.diff(value)
         turn = run[:-1] * rise[1:] - rise[:-1] * run[1:]

@@ -74,7 +74,7 @@ class JoinedRun:
 
     @cached_property
     def unlike_rows(self) -> pl.DataFrame:
-        """`MERGED_COLLECTIVES` of calls that are matched row by row, and of ranks that only have folders."""
+        """`MERGED_COLLECTIVES` of calls that are matched row by row, and of ranks known only from their own tables."""
         calls, alone = self.calls, [rank.number for rank in self.run.in_folders_alone]
         ranks = {*calls.ranks[np.unique(calls.cell_rank[np.isin(calls.cell_meeting, self.unlike)])].tolist(), *alone}
         matched = match_meetings(self.run, ranks, [calls.meetings[number] for number in self.unlike], alone)

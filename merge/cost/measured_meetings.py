@@ -246,7 +246,7 @@ def _numbers(hosts: Iterator[Any]) -> Integers:
 
 
 class _Rules:
-    """How ops are measured, by their numbers."""
+    """How ops are measured, indexed by their numbers."""
 
     def __init__(self, ops: Sequence[str]) -> None:
         rows = [COLLECTIVE_OPS.get(name) for name in ops]

@@ -25,7 +25,7 @@ class Calls:
     kind: Integers
     """Equal for rows of the same op and dtype."""
     size: Integers
-    """Bytes."""
+    """Size in bytes."""
     label: Integers
     """Equal for rows that may be one collective: same op and dtype, and same size where sizes have to be equal."""
     comms_id: Integers

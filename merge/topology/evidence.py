@@ -1,4 +1,4 @@
-"""What ranks show of how they divide the model: whose parameters are equal, and who exchanges what with whom."""
+"""Evidence of how ranks divide the model: whose parameters are equal, and which ranks exchange what."""
 
 from __future__ import annotations
 
@@ -10,53 +10,55 @@ import polars as pl
 from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of
 
 SHARED_WORK = ("all_reduce", "all_gather", "reduce_scatter")
-"""Ops by which ranks that share the work of a module join its parts; statistics are joined by them as well."""
+"""Ops by which ranks that share the work of a module join its parts. Statistics are joined by them, too."""
 STATISTICS = ("SyncBatchNorm",)
-"""Classes of modules whose collectives are no sign that ranks share work: they join what replicas saw."""
+"""Classes of modules whose collectives do not indicate shared work: they join statistics of replicas."""
 CALLS: dict[str, pl.DataType] = {
     "rank": pl.Int64(), "step": pl.Int64(), "op": pl.String(), "group_ranks": pl.String(), "peer": pl.Int64(),
     "module_path": pl.String(), "phase": pl.String(), "enqueue_ns": pl.Int64(), "in_autograd": pl.Boolean()}
-"""Columns of `COLLECTIVES` that are looked at."""
+"""Columns of `COLLECTIVES` that are used."""
 HELD = ("rank", "module_path", "name", "checksum")
-"""Columns of `PARAMETERS` that are looked at."""
+"""Columns of `PARAMETERS` that are used."""
 FORWARD = ("forward", "recompute")
+"""Phases in which communication inside modules is evidence."""
 _INSIDE = pl.col("phase").is_in(FORWARD) & pl.col("module_path").is_not_null() & pl.col("op").is_in(
     [*SHARED_WORK, "all_to_all"]) & pl.col("in_autograd").fill_null(value=True)
 TELLING = pl.col("op").is_in(POINT_TO_POINT) | _INSIDE
-"""Rows of `COLLECTIVES` that are looked at."""
+"""Rows of `COLLECTIVES` that are used."""
 Group = tuple[int, ...]
+"""Global ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that speaks for or against a topology, in global ranks."""
+    """All evidence for or against a topology, in global ranks."""
 
     world_size: int
     names: Mapping[int, int]
-    """Rank -> a number that is equal for ranks whose parameters have the same names."""
+    """Rank -> a number that is equal for ranks whose parameters have equal names."""
     values: Mapping[int, int]
     """The same for names and values."""
     links: frozenset[Group]
-    """Pairs of ranks, the lower one first, that send to each other."""
+    """Pairs of ranks that exchange messages, lower rank first."""
     senders: frozenset[int]
-    """Ranks whose first message of a step is sent and not received."""
+    """Ranks whose first message in the first recorded step is a send, not a receive."""
     exchanges: frozenset[Group]
     """Groups that do an all_to_all in the forward pass of a module."""
     joins: frozenset[Group]
-    """Groups that do one of `SHARED_WORK` there."""
+    """Groups that do one of `SHARED_WORK` in the forward pass of a module."""
     saw_communication: bool
-    """False where no step was recorded with what ranks exchange; they may exchange nothing."""
+    """False if communication was not recorded in any step; ranks may still communicate."""
 
     def alike(self, ranks: Iterable[int]) -> bool:
-        """True where all of them hold the same values."""
+        """Returns True if all of these ranks hold equal values."""
         return len({self.values[rank] for rank in ranks}) == 1
 
     def all_differ(self, ranks: Sequence[int]) -> bool:
-        """True where no two of them do."""
+        """Returns True if no two of these ranks hold equal values."""
         return len({self.values[rank] for rank in ranks}) == len(ranks)
 
     def same_names(self, ranks: Iterable[int]) -> bool:
-        """True where parameters of all of them have the same names."""
+        """Returns True if the parameters of all of these ranks have equal names."""
         return len({self.names[rank] for rank in ranks}) == 1
 
 
@@ -65,13 +67,13 @@ def evidence_of(parameters: Iterable[pl.DataFrame], collectives: pl.DataFrame | 
     """Reads the evidence from tables of all ranks.
 
     Args:
-        parameters: `HELD` of `PARAMETERS`, in pieces of some ranks, by their numbers.
-        collectives: `COLLECTIVES` of the steps that are to be looked at; None where no step was recorded with them.
+        parameters: `HELD` of `PARAMETERS`, in pieces of some ranks, by rank number.
+        collectives: `COLLECTIVES` of the steps to examine; None if no step was recorded with them.
         world_size: Number of ranks.
         statistics: Paths of modules of the classes in `STATISTICS`.
 
     Returns:
-        None where ranks are missing, or where values that could be compared are: shards say nothing.
+        None if ranks or comparable values are missing: shards cannot be compared.
     """
     names, values = _held(parameters)
     if len(names) < world_size:
@@ -86,7 +88,7 @@ def evidence_of(parameters: Iterable[pl.DataFrame], collectives: pl.DataFrame | 
 
 
 def _held(parameters: Iterable[pl.DataFrame]) -> tuple[dict[int, int], dict[int, int]]:
-    """`names` and `values` of `Evidence`; what many ranks hold alike is there once."""
+    """Returns `names` and `values` of `Evidence`; stores equal contents of many ranks only once."""
     found: dict[str, dict[int, int]] = {"names": {}, "values": {}}
     known: dict[str, dict[bytes, int]] = {"names": {}, "values": {}}
     key = pl.struct("module_path", "name").hash()

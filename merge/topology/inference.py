@@ -1,10 +1,10 @@
-"""The one topology that the evidence allows, or why it allows none.
+"""Infers the only topology that the evidence allows, or why there is none.
 
-Ranks that hold the same values are replicas; those that exchange activations although they are share the input
-(context parallel). Ranks that hold others are pipeline stages where they send to each other, hold other experts where
-they do an all_to_all, and parts of the same layers where they join results.
+Ranks that hold equal values are replicas; if they exchange activations nevertheless, they share the input (context
+parallel). Ranks that hold different values are pipeline stages if they send to each other, hold different experts if
+they do an all_to_all, and hold parts of the same layers if they join results.
 
-Ranks that send to each other, as chains: the stages of a pipeline one after the other.
+Ranks that send to each other form chains: the stages of a pipeline, one after the other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from distprof.merge.topology.evidence import Evidence, Group
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Who is linked with whom."""
+    """Graph of ranks that are linked."""
 
     neighbours: Mapping[int, frozenset[int]]
 
     def components(self) -> list[Group]:
-        """Ranks that are linked, directly or by others."""
+        """Returns the connected components."""
         found, seen = list[Group](), set[int]()
         for rank in sorted(self.neighbours):
             if rank not in seen:
@@ -43,13 +43,13 @@ class Chains:
         return reached
 
     def ordered(self, first: Collection[int]) -> list[Group] | None:
-        """Each component from its first rank on.
+        """Returns each component as a chain from its first rank on.
 
         Args:
-            first: Ranks of which one begins each component.
+            first: Ranks, one of which begins each component.
 
         Returns:
-            None where a component is no chain, and no ring, that one of these ranks begins.
+            None if a component is neither a chain nor a ring that exactly one of these ranks begins.
         """
         chains = [self._from_end(component, first) for component in self.components()]
         return None if any(chain is None for chain in chains) else [chain for chain in chains if chain is not None]
@@ -64,13 +64,13 @@ class Chains:
             following = sorted(self.neighbours[chain[-1]] - {*chain})
             if not following:
                 return None
-            # around a ring of stages ranks go up, unless both neighbours are lower
+            # around a ring of stages, ranks ascend, unless both neighbours are lower
             chain.append(next((rank for rank in following if rank > chain[-1]), following[0]))
         return tuple(chain)
 
 
 def chains_of(links: Iterable[Group]) -> Chains:
-    """The chains that links make."""
+    """Builds the graph of these links."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for one, other in links:
         neighbours[one].add(other)
@@ -81,11 +81,12 @@ def chains_of(links: Iterable[Group]) -> Chains:
 DIVIDING = ("pp", "tp", "ep")
 """Axes along which ranks hold different parameters."""
 Partition = Sequence[Group]
+"""Groups along an axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
-    """A topology that explains all that ranks hold and exchange."""
+    """A topology that explains everything that ranks hold and exchange."""
 
     sizes: Mapping[str, int]
     coordinates: Mapping[int, Mapping[str, int]]
@@ -93,11 +94,11 @@ class Inferred:
 
 
 class _DoubtError(Exception):
-    """Carries a `TopologyDoubt` out."""
+    """Carries a `TopologyDoubt` to the caller."""
 
 
 def inferred(evidence: Evidence) -> Inferred | TopologyDoubt:
-    """The topology of a job, or what about it is not certain."""
+    """Returns the topology of a job, or why it is not certain."""
     try:
         partitions = _partitions(evidence)
     except _DoubtError as doubt:
@@ -110,7 +111,7 @@ def inferred(evidence: Evidence) -> Inferred | TopologyDoubt:
 
 
 def _partitions(evidence: Evidence) -> dict[str, Partition]:
-    """Axis -> the groups along it, each in the order of places."""
+    """Returns axis -> the groups along it, each in order of places."""
     if not evidence.saw_communication:
         raise _DoubtError("not_recorded")
     found: dict[str, Partition] = {}
@@ -145,14 +146,14 @@ def _pipelines(evidence: Evidence) -> list[Group]:
 
 
 def _parts(group: Group, evidence: Evidence) -> Group:
-    """The group in the order of its values, so that replicas of a part have the same place."""
+    """Returns the group in order of its values, so that replicas of a part have the same place."""
     if not (evidence.all_differ(group) and evidence.same_names(group)):
         raise _DoubtError("no_mesh")
     return tuple(sorted(group, key=evidence.values.__getitem__))
 
 
 def _placed(partitions: Mapping[str, Partition], world_size: int) -> Inferred | None:
-    """Coordinates by the groups; None where these do not make a mesh."""
+    """Derives coordinates from the groups; None if the groups do not form a mesh."""
     places: dict[int, dict[str, int]] = {rank: {} for rank in range(world_size)}
     sizes = {}
     for axis, groups in partitions.items():
@@ -179,13 +180,13 @@ def _placed(partitions: Mapping[str, Partition], world_size: int) -> Inferred | 
 
 
 def _moves_along(axis: str, group: Group, places: Mapping[int, Mapping[str, int]]) -> bool:
-    """True where ranks of a group differ in that axis alone."""
+    """Returns True if the ranks of a group differ only along this axis."""
     others = {tuple(place for other, place in sorted(places[rank].items()) if other != axis) for rank in group}
     return len(others) == 1
 
 
 def _explains_values(topology: Inferred, evidence: Evidence) -> bool:
-    """True where ranks hold the same values if, and only if, they stand at the same place of the dividing axes."""
+    """Returns whether ranks hold equal values if and only if they have the same place on the dividing axes."""
     parts = {rank: tuple(where.get(axis, 0) for axis in DIVIDING) for rank, where in topology.coordinates.items()}
     pairs = Counter((parts[rank], evidence.values[rank]) for rank in parts)
     return len(pairs) == len(set(parts.values())) == len(set(evidence.values.values()))

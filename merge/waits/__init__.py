@@ -1,1 +1,1 @@
-"""What blocks ranks: as the sync pass noted it, else as far as timelines show it."""
+"""What blocks ranks: as the sync pass recorded it, or else as far as timelines show it."""

@@ -1,4 +1,4 @@
-"""The queues of devices, commands that the host has sent and that have not begun; and all that devices did."""
+"""Queues of devices: commands that the host has launched and that have not begun; and all that devices did."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from distprof.merge.scan.scanned_columns import NONE
 
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "short", "delay_ns", "longest_ns", "queued_ns",
                                        "deepest", "full_ns", "span_ns", "unsent")}
+"""Columns of `device_queue`."""
 FULL = 1024
-"""Commands that a stream of CUDA takes before those that it has begin: the host then waits in the call for the next."""
+"""Capacity of a CUDA stream's queue, in commands: if it is full, the host waits in the next launch."""
 Windows = Sequence[tuple[int, int, int]]
+"""Start, end and number of steps."""
 
 
 def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> pl.DataFrame:
-    """The queue of a rank's device, step by step.
+    """Returns the queue of a rank's device, step by step.
 
     Args:
-        rank: Its number.
+        rank: Number of the rank.
         timeline: Its slices.
-        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+        windows: Start, end and number of its steps; None if the trace marks them, or is one step.
 
     Returns:
-        `QUEUE`, no rows for a rank without a device. `commands`: calls of the runtime in the step that put something on
-        a device; `short`: those of which what they put there ran for less time than they took themselves; `delay_ns`:
-        from the end of each until the first of it begins, added up, 0 where that was earlier; `longest_ns`: the
-        longest. `queued_ns`: the time in the step in which commands were in the queue, once for each; `deepest`: most
-        that were in it at once; `full_ns`: the time in which a stream had `FULL` or more, added up; `span_ns`: of the
-        step of the host; `unsent`: slices of the device whose call is not in the timeline, in all steps.
+        `QUEUE`, without rows for a rank without a device. `commands`: runtime calls in the step that launched
+        something; `short`: those that took longer than what they launched; `delay_ns`: from the end of each call to the
+        begin of the first command that it launched, summed, 0 if that began earlier; `longest_ns`: the longest delay.
+        `queued_ns`: time in the step in which commands were in the queue, summed over commands; `deepest`: largest
+        number in it at a time; `full_ns`: time in which a stream had at least `FULL`, summed over streams; `span_ns`:
+        duration of the host's step; `unsent`: device slices in all steps whose launch is not in the timeline.
     """
     device, calls = np.flatnonzero(timeline.type >= NUM_HOST), np.flatnonzero(timeline.type == RUNTIME)
     if not len(device):
@@ -62,7 +64,7 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
 
 
 def queue_depths(timeline: RankTimeline) -> Iterator[tuple[str, Integers, Integers]]:
-    """How many commands each stream had in its queue: from when their calls returned until the first of them began.
+    """Counts the commands in the queue of each stream: from when their calls returned until the first of them began.
 
     Yields:
         The stream; times of changes in ns since the epoch, in order; and the number of commands from then on.
@@ -74,12 +76,12 @@ def queue_depths(timeline: RankTimeline) -> Iterator[tuple[str, Integers, Intege
     for number in np.unique(stream[waits]):
         mine = waits & (stream == number)
         at, depth = _depths(sent_ns[mine], begin_ns[mine])
-        last = np.append(at[1:] != at[:-1], True)  # of several changes at once the last one counts
+        last = np.append(at[1:] != at[:-1], True)  # of several changes at once, the last one counts
         yield timeline.threads[number], at[last], depth[last]
 
 
 def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
-    """A row per rank, over the steps that are left, with `mean_delay_ns` and `mean_depth`."""
+    """Returns a row per rank, summed over the remaining steps, with `mean_delay_ns` and `mean_depth`."""
     return queues.group_by("rank").agg(
         pl.col("commands", "short", "delay_ns", "queued_ns", "full_ns", "span_ns").sum(),
         pl.col("longest_ns", "deepest", "unsent").max()).with_columns(
@@ -89,8 +91,8 @@ def summed_queues(queues: pl.DataFrame) -> pl.DataFrame:
 
 def _commands(timeline: RankTimeline, device: Array, call: Array) -> (
         tuple[Integers, Integers, Integers, Integers, Integers]):
-    """Of each call that sent something: its start, its end, when the first slice of it began, how long all ran, and the
-    stream of the first."""
+    """Returns, for each call that launched something: its start, its end, when the first of its slices began, how long
+    all of them ran, and the stream of the first."""
     order = np.lexsort((timeline.start_ns[device], call))
     rows, first = np.unique(call[order], return_index=True)
     ran = np.add.reduceat(timeline.duration_ns[device[order]], first) if len(first) else np.empty(0, np.int64)
@@ -99,13 +101,13 @@ def _commands(timeline: RankTimeline, device: Array, call: Array) -> (
 
 
 def _clipped(start: Integers, end: Integers, low: int, high: int) -> tuple[Integers, Integers]:
-    """The parts of intervals that lie in a window."""
+    """Returns the parts of intervals within a window."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     return start[start < end], end[start < end]
 
 
 def _full(start: Integers, end: Integers, stream: Array, low: int, high: int, full: int = FULL) -> int:
-    """For how long streams had so many intervals at once in a window, added up over streams."""
+    """Returns how long streams had at least `full` intervals at a time within a window, summed over streams."""
     total = 0
     for number in np.unique(stream):
         first, last = _clipped(start[stream == number], end[stream == number], low, high)
@@ -116,12 +118,13 @@ def _full(start: Integers, end: Integers, stream: Array, low: int, high: int, fu
 
 
 def _deepest(start: Integers, end: Integers) -> int:
-    """Most intervals at once."""
+    """Returns the largest number of intervals at a time."""
     return int(_depths(start, end)[1].max(initial=0))
 
 
 def _depths(start: Integers, end: Integers) -> tuple[Integers, Integers]:
-    """All borders of intervals in order, and how many there are at once from each on; ends come before begins."""
+    """Returns ends and starts of intervals in order, and the number of open intervals after each; ends precede
+    starts."""
     at = np.concatenate((end, start))
     order = np.argsort(at, kind="stable")
     return at[order], np.cumsum(np.repeat([-1, 1], [len(end), len(start)])[order])
@@ -129,12 +132,12 @@ def _depths(start: Integers, end: Integers) -> tuple[Integers, Integers]:
 
 def devices_of_timeline(rank: int, timeline: RankTimeline,
                         windows: Sequence[tuple[int, int, int]] | None) -> DeviceSteps:
-    """What its devices did in its steps, without what its host did meanwhile.
+    """Determines what the devices of a rank did in its steps, without what its host did meanwhile.
 
     Args:
-        rank: Its number.
+        rank: Number of the rank.
         timeline: Its slices.
-        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+        windows: Start, end and number of its steps; None if the trace marks them, or is one step.
     """
     commands = commands_of(_slices(timeline))
     if commands is None:
@@ -147,7 +150,7 @@ def devices_of_timeline(rank: int, timeline: RankTimeline,
 
 
 def _slices(timeline: RankTimeline) -> pl.DataFrame:
-    """Commands and calls of the runtime, as `commands_of` needs them."""
+    """Returns commands and runtime calls in the form that `commands_of` needs."""
     rows = np.flatnonzero((timeline.type >= NUM_HOST) | (timeline.type == RUNTIME))
     processes = [thread.split(" ")[0] for thread in timeline.threads]
     names, types, threads, process = (pl.Series(words, dtype=pl.String) for words in (

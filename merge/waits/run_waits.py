@@ -1,4 +1,4 @@
-"""Waits of all ranks of a run in one table, and added up by what a user asks for."""
+"""Waits of all ranks of a run in one table, and summed as a user asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distprof.threads import thread_pool
 from distprof.units import spans
 
 AT_ONCE = 2
-"""Timelines that are read side by side."""
+"""Number of timelines that are read at a time."""
 Source = Literal["sync pass", "timeline"]
 TracedWaits = tuple[pl.DataFrame, pl.DataFrame, DeviceSteps]
 """Waits of a rank, the queue of its device, and what its devices did in its steps."""
@@ -34,26 +34,26 @@ NOTHING_READ: Mapping[int, TracedWaits] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWaits:
-    """What was found."""
+    """Waits of a run, and related data."""
 
     rows: pl.DataFrame
     """`SCHEMA`: a row per rank, step, line, call, module, phase and thread."""
     steps: pl.DataFrame
-    """`rank`, `step` and `duration_ns` of the steps that were looked at; no rows where a trace does not tell."""
+    """`rank`, `step` and `duration_ns` of the examined steps; no rows if a trace does not tell."""
     ranks: Sequence[int]
-    """Those that were looked at."""
+    """Ranks that were examined."""
     source: Source | None
-    """What noted the waits; timelines show them without lines. None: neither was recorded."""
+    """Where the waits are from; timelines show them without lines. None: neither was recorded."""
     compilations: pl.DataFrame
-    """Of the whole job: `COMPILED`."""
+    """`COMPILED`, of the whole job."""
     queues: pl.DataFrame | None
-    """`QUEUE` of the ranks whose timelines were read; None where none was."""
+    """`QUEUE` of the ranks whose timelines were read; None if none were."""
     devices: DeviceSteps
-    """Of the same ranks."""
+    """What devices of these ranks did."""
     problems: Sequence[Unreadable]
 
     def chosen(self, ranks: Sequence[int], steps: Sequence[int]) -> RunWaits:
-        """What was found of some ranks and steps; without a choice of all, of devices in the steps that `comms` shows.
+        """Returns only some ranks and steps. Without a choice, all; of devices, those steps that `comms` shows.
 
         Raises:
             UsageError: There is no such rank or step.
@@ -81,12 +81,12 @@ def run_waits(run: Run, *, queues: bool = False, steps: Loaded | None = None,
 
     Args:
         run: The run.
-        queues: Reads timelines for the queues of devices where they are not needed for waits.
-        steps: Its `STEPS`, where they were read already.
-        traced: By rank, `waits_of_timeline` of timelines that were read already.
+        queues: Whether timelines are read for device queues even if they are not needed for waits.
+        steps: Its `STEPS`, if already read.
+        traced: Rank -> `waits_of_timeline`, for timelines that were already read.
 
     Raises:
-        DataError: The sync pass was not recorded, no rank has a timeline, and none compiled anything.
+        DataError: The sync pass was not recorded, no rank has a timeline, and nothing was compiled.
     """
     run = with_timelines(run)
     if run.kind == "traces":
@@ -105,7 +105,7 @@ def run_waits(run: Run, *, queues: bool = False, steps: Loaded | None = None,
 
 
 def waits_of_timeline(steps: Loaded | None, rank: Rank, timeline: RankTimeline) -> TracedWaits:
-    """Waits of a rank, and what its devices did.
+    """Returns the waits of a rank, its device queue, and what its devices did.
 
     Args:
         steps: `STEPS` of the run; None for traces of other programs.
@@ -116,7 +116,7 @@ def waits_of_timeline(steps: Loaded | None, rank: Rank, timeline: RankTimeline) 
 
 
 def waits_within(rank: int, windows: Sequence[tuple[int, int, int]] | None, timeline: RankTimeline) -> TracedWaits:
-    """The same of a rank whose steps are known: `windows_of`."""
+    """Does the same for a rank with known steps, from `windows_of`."""
     return (traced_waits(rank, timeline, windows), device_queue(rank, timeline, windows),
             devices_of_timeline(rank, timeline, windows))
 
@@ -137,7 +137,7 @@ def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, pr
 
 def _read_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable],
                     known: Mapping[int, TracedWaits]) -> dict[int, TracedWaits]:
-    """Waits and queue of each rank that has a timeline; those that cannot be read are added to the problems."""
+    """Reads each rank that has a timeline; those that cannot be read are added to the problems."""
     def read(rank: Rank) -> TracedWaits | Unreadable:
         try:
             return known[rank.number] if rank.number in known else waits_of_timeline(steps, rank, read_timeline(rank))
@@ -169,7 +169,7 @@ def _steps_of_timelines(steps: Loaded, run: Run) -> pl.DataFrame:
 
 
 def windows_of(steps: Loaded | None, rank: Rank) -> Sequence[tuple[int, int, int]] | None:
-    """Start, end and number of the steps of a timeline; None where a trace marks its own."""
+    """Returns start, end and number of the steps of a timeline; None if the trace itself marks them."""
     if steps is None:
         return None
     return list(steps_of_timeline(steps.rows, rank).select("start_ns", "end_ns", "step").iter_rows())
@@ -177,29 +177,30 @@ def windows_of(steps: Loaded | None, rank: Rank) -> Sequence[tuple[int, int, int
 
 BY = {"line": ("file", "line", "function"), "op": ("op", "library_call"), "for": ("waits_for",),
       "module": ("module_path",), "phase": ("phase",), "thread": ("thread",), "rank": ("rank",), "step": ("step",)}
-"""What `--by` takes -> columns."""
+"""Value of `--by` -> columns."""
 KEYS = tuple(dict.fromkeys(("op", "library_call", "waits_for", "device", *(name for names in BY.values()
                                                                             for name in names))))
+"""Columns of keys in `grouped`."""
 SORTS = ("blocked_ns", "calls", "mean_ns", "longest_ns")
-"""What `--sort` takes, of:"""
+"""Values of `--sort`: some of `NUMBERS`."""
 NUMBERS = ("calls", "blocking_calls", "blocked_ns", "mean_ns", "longest_ns", "step_ratio", "num_ranks", "slowest_rank",
            "slowest_ns")
-"""Columns of numbers. `blocking_calls`: those that waited for something; the others would on a device. `mean_ns`,
-`longest_ns`: of one of these. `step_ratio`: time blocked on the thread of the steps / the time of all steps that are
-chosen. `slowest_ns`: time blocked of `slowest_rank`, the rank with most of it."""
+"""Columns of numbers. `blocking_calls`: calls that waited for something; the others would on a device. `mean_ns`,
+`longest_ns`: per blocking call. `step_ratio`: blocked time on the thread of the steps / time of all chosen steps.
+`slowest_ns`: blocked time of `slowest_rank`, the rank that was blocked longest."""
 
 
 def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str, total_ns: int | None) -> pl.DataFrame:
-    """Adds rows up; most time first, then most calls.
+    """Sums rows; sorted by `sort`, then by calls, largest first.
 
     Args:
-        rows: Of `run_waits`.
-        by: Names of `BY`; the others are grouped away.
-        sort: A name of `SORTS`.
-        total_ns: Time of all steps of all ranks that are chosen, if known.
+        rows: Rows from `run_waits`.
+        by: Names in `BY` to group by.
+        sort: A name in `SORTS`.
+        total_ns: Total time of the chosen steps of all ranks, if known.
 
     Returns:
-        `KEYS`, null where grouped away or not the same for all, and `NUMBERS`.
+        `KEYS`, null unless grouped by or equal in all rows, and `NUMBERS`.
 
     Raises:
         UsageError: There is no such name.
@@ -220,7 +221,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str, total_ns: int |
 
 
 def _slowest(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Null for one rank, and where nobody waited."""
+    """Returns the rank that was blocked longest; null if grouped by rank, for a single rank, or if none was blocked."""
     if "rank" in keys:
         return rows.select(*keys, slowest_rank=pl.lit(None, pl.Int64), slowest_ns=pl.lit(None, pl.Int64)).unique()
     each = rows.group_by([*keys, "rank"]).agg(pl.col("blocked_ns").sum()).sort("rank")

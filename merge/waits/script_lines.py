@@ -11,15 +11,17 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, read_table
 
 PLACE = ("file", "line", "function")
+"""Columns that identify a line."""
 SCHEMA = {"file": pl.String(), "line": pl.Int64(), "function": pl.String(), "mean_ns": pl.Float64(),
           "most_ns": pl.Float64(), "most_rank": pl.Int64(), "ratio": pl.Float64()}
+"""Columns of `script_lines`."""
 
 
 def script_lines(run: Run, steps: Loaded | None = None) -> pl.DataFrame:
-    """Time per step of each line that samples saw outside of waits: `SCHEMA`, the most first.
+    """Returns the time per step of each line that samples saw outside of waits: `SCHEMA`, most time first.
 
-    `mean_ns` is the mean over the ranks that have samples, `most_ns` that of the rank `most_rank`, and `ratio` the mean
-    as a part of their steps. `steps` are the run's, where they were read already.
+    `mean_ns` is the mean over the ranks that have samples, `most_ns` the time of the rank `most_rank`, and `ratio` the
+    mean as a fraction of their steps. `steps` has the run's steps if they were already read.
     """
     samples = read_table(run, LINES).rows if run.kind == "distprof" else None
     if samples is None or samples.is_empty():
@@ -37,16 +39,16 @@ def script_lines(run: Run, steps: Loaded | None = None) -> pl.DataFrame:
 
 
 def spent_in_lines(samples: pl.DataFrame, steps: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
-    """Samples with `ns`, what each stands for as a part of the mean step: the time since the one before it, which may
-    be in the step before, as samples are taken at all moments of a step alike.
+    """Returns samples with `ns`, what each accounts for in the mean step: the time since the previous sample. This may
+    be in the previous step, because samples are spread evenly over steps.
 
-    A thread that holds Python's lock in C is seen behind that only: such a sample is late, and stands for what passed
-    in its own step. What is seen in a wait stands for nothing.
+    A thread that holds Python's lock in C can be sampled only afterwards. Such a sample is late, and accounts for the
+    time in its own step only. Samples in waits are left out.
 
     Args:
         samples: `LINES`.
-        steps: `rank`, `step`, `start_ns` and `end_ns`, by the same clock.
-        collectives: `rank`, and the waits that were recorded, likewise.
+        steps: `rank`, `step`, `start_ns` and `end_ns`, on the same clock.
+        collectives: `rank` and the recorded waits, on the same clock.
     """
     windows = steps.select("rank", "step", "start_ns", "end_ns")
     number = windows.group_by("rank").agg(num_steps=pl.len())

@@ -1,4 +1,4 @@
-"""What shows the host waiting: calls, operators and slices of a timeline, and what torch.compile did, added up."""
+"""Waits of the host in a timeline: runtime calls, operators and slices; and what torch.compile did, summed."""
 
 from __future__ import annotations
 
@@ -18,40 +18,46 @@ from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, 
 from distprof.merge.run.tables import TYPES
 
 SCHEMA = {column.name: TYPES[column.type] for column in WAITS.columns if column.name not in ("mp_size", "dp_size")}
+"""Columns of waits."""
 OF_VALUES = {
     "aten::item": "aten::item", "aten::_local_scalar_dense": "aten::item",
     **{name: name for name in ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim",
                                "aten::unique_consecutive", "aten::equal", "aten::bincount")}}
-"""Operators whose result, or its shape, depends on values -> what they are called."""
+"""Operators whose result, or its shape, depends on values of a tensor -> name that is shown."""
 OF_COMMUNICATION = (WAIT_SLICE, "_c10d_functional::wait_tensor")
+"""Slices in which a thread waits for communication."""
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+"""Slice of a data loader with workers."""
 COMPILING, COMPILER = "torch.compile", "compiler"
-"""What slices of the compiler are called, and what they wait for."""
+"""Op that is shown for slices of the compiler, and what they wait for."""
 _KINDS = ("device", "communication", "data", COMPILER)
+"""Values of `waits_for`: device is that of `_RUNTIME` and `_VALUE`, the others are those of the kinds after these."""
 _NONE, _RUNTIME, _VALUE, _COMMUNICATION, _DATA, _COMPILER = range(6)
 COMPILED = {column.name: TYPES[column.type] for column in COMPILATIONS.columns
             if column.name not in ("mp_size", "dp_size")}
-"""Columns of the table that are shown."""
+"""Columns of `COMPILATIONS` that are shown."""
 EVENTS = ("compile", "recompile", "backward", "graph_break")
+"""Kinds of events in `COMPILATIONS`."""
 WHAT = ("event", "file", "line", "function", "module_path")
-"""Rows that are alike in these are one in `grouped_compilations`."""
+"""Columns by which `grouped_compilations` groups."""
 NUMBERS = ("times", "duration_ns", "longest_ns", "backend_ns", "inductor_ns", "fake_ns", "guards_ns", "failed",
            "num_ranks", "slowest_rank", "slowest_ns")
+"""Columns of numbers of `grouped_compilations`."""
 OF_GUARDS = r"^\d+/\d+: "
-"""In front of the guard that failed: the compilation that it is of."""
+"""Prefix of a failed guard: the number of the compilation that it belongs to."""
 
 
 def traced_waits(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None) -> pl.DataFrame:
-    """Waits of a rank, without lines of the script.
+    """Finds the waits of a rank, without lines of the script.
 
     Args:
-        rank: Its number.
+        rank: Number of the rank.
         timeline: Its slices.
-        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+        windows: Start, end and number of its steps; None if the trace marks them, or is one step.
 
     Returns:
-        `SCHEMA`. On a rank with a device, what its calls of the runtime show, each with the operator around it; on one
-        without, operators that would wait on a device, but those of optimizers, whose numbers stay on the host.
+        `SCHEMA`. For a rank with a device, waits in runtime calls, each with the operator around it; for a rank without
+        one, operators that would wait on a device, except those of optimizers, whose numbers always stay on the host.
     """
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
     places = places_of(timeline, nesting)
@@ -81,12 +87,12 @@ def _kind(name: str, *, has_device: bool) -> int:
     if name.endswith(COMPILE_SLICE_END):
         return _COMPILER
     if has_device:
-        return _NONE  # a stream waits for communication, and what reads a value of a device calls the runtime
+        return _NONE  # streams wait for communication; operators that read values of a device make runtime calls
     return _VALUE if name in OF_VALUES else _COMMUNICATION if name in OF_COMMUNICATION else _NONE
 
 
 def _outwards(timeline: RankTimeline, nesting: Nesting, kind: Integers) -> tuple[Flags, Integers]:
-    """Whether each slice lies in a wait, and the row of the outermost operator around it, -1 for none."""
+    """Returns whether each slice is inside a wait, and the row of the outermost operator around it, -1 for none."""
     around, outer = np.zeros(len(kind), bool), np.full(len(kind), -1, np.int64)
     shown = np.array([not name.startswith(AUTOGRAD) for name in timeline.names] or [True])
     operator = (timeline.type == OPERATOR) & (shown[timeline.name] if len(timeline.name) else True)
@@ -133,19 +139,19 @@ def _summed(rows: pl.DataFrame, rank: int) -> pl.DataFrame:
 
 
 def empty_compilations() -> pl.DataFrame:
-    """`COMPILED` without rows."""
+    """Returns `COMPILED` without rows."""
     return pl.DataFrame(schema=COMPILED)
 
 
 def compiling_waits(compilations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Compilations in these steps as waits of the lines that called what was compiled.
+    """Returns compilations in these steps as waits of the lines that called what was compiled.
 
     Args:
         compilations: `COMPILED`.
         steps: `rank` and `step`.
 
     Returns:
-        A frame as the sync pass has it.
+        A frame like that of the sync pass.
     """
     mine = compilations.filter(pl.col("duration_ns").is_not_null()).join(steps, on=("rank", "step"), how="semi")
     given = {"op": pl.lit(COMPILING), "waits_for": pl.lit(COMPILER), "file": pl.col("caller_file"),
@@ -158,11 +164,11 @@ def compiling_waits(compilations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataF
 
 
 def grouped_compilations(compilations: pl.DataFrame) -> pl.DataFrame:
-    """Compilations and graph breaks added up over ranks and steps, those that took longest first.
+    """Sums compilations and graph breaks over ranks and steps; longest first.
 
     Returns:
-        `WHAT`, `NUMBERS`, `steps` (those that are known), and `reasons`, the most frequent first, without the number of
-        the compilation that torch puts in front.
+        `WHAT`, `NUMBERS`, `steps` (known ones), and `reasons`, most frequent first, without the prefix of torch that
+        numbers the compilation.
     """
     duration = pl.col("duration_ns")
     rows = compilations.with_columns(reason=pl.col("reason").str.replace(OF_GUARDS, ""))
@@ -181,7 +187,7 @@ def grouped_compilations(compilations: pl.DataFrame) -> pl.DataFrame:
 
 
 def compilation_totals(compilations: pl.DataFrame) -> dict[str, int]:
-    """How often each of `EVENTS` was, and the time of all."""
+    """Returns how often each of `EVENTS` happened, the number of failures, and the total time."""
     counts = dict(compilations["event"].value_counts().iter_rows())
     return {**{event: int(counts.get(event, 0)) for event in EVENTS},
             "failed": int(compilations["error"].is_not_null().sum()),
@@ -189,5 +195,5 @@ def compilation_totals(compilations: pl.DataFrame) -> dict[str, int]:
 
 
 def _sum(name: str) -> pl.Expr:
-    """Null where nothing is known."""
+    """Returns the sum of a column; null if all values are null."""
     return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum())

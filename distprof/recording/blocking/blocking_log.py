@@ -1,4 +1,4 @@
-"""Calls that make a thread wait, added up by the line they come from, step by step."""
+"""Calls that make a thread wait, added up per step and calling line."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from distprof.recording.blocking.origins import NOWHERE, NodeOwners, Place, plac
 
 DEVICE, COMMUNICATION, DATA, THREAD, PROCESS = "device", "communication", "data", "thread", "process"
 MOST_KINDS = 1 << 16
-"""Rows kept: a script that makes up its code could have a new line in every step."""
+"""Maximum number of rows: a script that generates code could have a new line in every step."""
 
 
 class Wait(NamedTuple):
     """A call that may wait."""
 
     op: str
-    """What waits; '' for the function of the library that the line calls."""
+    """The operator or function that waits; '' for the library function that the line calls."""
     waits_for: str
     device: str | None
-    """Type of the device whose tensors it is about."""
+    """Type of the device whose tensors are involved."""
     blocking: bool
-    """False where it would wait on an accelerator, and waits for nothing here."""
+    """False if it would wait for an accelerator, but has nothing to wait for here: the tensors are on the host."""
 
 
 def is_on_device() -> bool:
-    """True in a job that works on a GPU."""
+    """True if the job uses an accelerator."""
     return device_type() != CPU
 
 
 def known(wait_of: Callable[..., Wait | None], *args: Any, **kwargs: Any) -> Wait | None:
-    """What a call is; of one with wrong arguments nothing, as the function itself says what is wrong."""
+    """Returns the wait of a call; None if its arguments are wrong, which the function itself reports."""
     try:
         return wait_of(*args, **kwargs)
     except Exception:  # noqa: BLE001 (nothing of ours may reach the script)
@@ -69,17 +69,17 @@ class _Running(threading.local):
 
 
 class BlockingLog:
-    """The waits of a rank. A wait inside of another one is part of it."""
+    """The waits of a rank. A wait inside another one counts as part of it."""
 
     def __init__(self, owners: NodeOwners, *, guard: Guard, step: Callable[[], int],
                  phase: Callable[[], str | None]) -> None:
         self.num_left_out = 0
-        """Calls beyond `MOST_KINDS` different ones."""
+        """Number of calls that were not recorded because there were already `MOST_KINDS` rows."""
         self._owners = owners
         self._step = step
         self._phase = phase
         self.add = guard(self._on_wait)
-        """Adds a wait that is over: what it is, its time in ns, the frame that called it."""
+        """Adds a wait that has ended: the wait, its duration in ns, the frame that called it."""
         self._running = _Running()
         self._lock = lock()
         self._thread = 0
@@ -87,23 +87,23 @@ class BlockingLog:
         self._of_step: dict[_Key, _Sum] = {}
 
     def start(self) -> None:
-        """The calling thread runs the steps."""
+        """Begins a pass; the calling thread is the one that runs the steps."""
         self._thread = threading.get_ident()
         self.forget_step()
 
     def forget_step(self) -> None:
-        """What came since the last step that ended belongs to none."""
+        """Drops waits since the end of the last step: they belong to no step."""
         with self._lock:
             self._of_step = {}
 
     def next_step(self) -> None:
-        """Keeps what the step that ended had."""
+        """Keeps the waits of the step that has ended."""
         with self._lock:
             kept, self._of_step = self._of_step, {}
         self._sums |= kept
 
     def rows(self) -> list[TableRow]:
-        """Rows of waits.parquet."""
+        """Returns the rows of waits.parquet."""
         return [{"step": key.step, **key.wait._asdict(), **key.place._asdict(), "module_path": key.module_path,
                  "phase": key.phase, "thread": key.thread, "calls": one.calls,
                  "blocked_ns": one.total_ns if key.wait.blocking else 0,
@@ -114,12 +114,12 @@ class BlockingLog:
         """Calls a function that may wait.
 
         Args:
-            wait: What it is; None: no wait.
+            wait: The wait; None if the call does not wait.
             caller: The frame that calls it.
             own: The function.
             args: Its arguments.
-            kwargs: Likewise.
-            has_waited: Tells when it has returned; None: it has.
+            kwargs: Its keyword arguments.
+            has_waited: Returns whether the call has waited, after it has returned; None: it always has.
         """
         here = self._running
         if wait is None or here.inside:
@@ -136,7 +136,7 @@ class BlockingLog:
         at_home = threading.get_ident() == self._thread
         place = self._place(wait, caller, at_home=at_home)
         if place is None or place.file is None:
-            return  # ours, or of no script
+            return  # called by distprof, or not by a script
         if not wait.op:
             wait, place = wait._replace(op=place.library_call or "Condition.wait"), place._replace(library_call=None)
         module_path, phase = self._owners.where()
@@ -145,18 +145,18 @@ class BlockingLog:
         self._count(key, duration_ns)
 
     def _place(self, wait: Wait, caller: FrameType | None, *, at_home: bool) -> Place | None:
-        """The line; None for what holds up nobody."""
+        """Returns the calling line; None for a wait that blocks nothing."""
         if not at_home and wait.waits_for in (DATA, THREAD, PROCESS):
-            return None  # helpers of the script wait for work
+            return None  # a worker thread of the script waits for work
         place = place_of(caller)
         if place is NOWHERE and not at_home and in_backward():
-            place = place_of_thread(self._thread)  # which waits for this thread of autograd's
+            place = place_of_thread(self._thread)  # the steps' thread waits for this autograd thread
         if place is None or place.library_call is None:
             return place
         if not wait.blocking:
-            return None  # what torch does with tensors of the host stays so on a device
+            return None  # calls that torch makes on host tensors stay on the host, also in a job with a device
         if place.library_call == wait.op.rpartition(".")[2]:
-            return place._replace(library_call=None)  # torch.cuda.synchronize around what it calls
+            return place._replace(library_call=None)  # the wrapper of the same name, such as torch.cuda.synchronize
         return place
 
     def _name_of_thread(self, *, at_home: bool) -> str:

@@ -1,4 +1,4 @@
-"""Functions and methods that wait: while they are watched, each has one of ours in front of it."""
+"""Functions and methods that wait: each is wrapped while waits are recorded."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from distprof.recording.blocking.blocking_log import (
 
 WaitOf = Callable[..., Wait | None]
 TENSOR_METHODS = ("cpu", "tolist", "__repr__")
-"""The last one is `print(tensor)`, which reads values in Python code of torch."""
+"""The last one is `print(tensor)`, which reads values in torch's Python code."""
 DEVICE_FUNCTIONS = {
     "_cuda_synchronize": "cuda.synchronize", "_accelerator_synchronizeDevice": "accelerator.synchronize",
     "_cuda_emptyCache": "cuda.empty_cache"}
-"""Of torch._C -> what they are called in Python, whichever way they were imported."""
+"""Name in torch._C -> public name; wrapping the former works whichever way the script imported the function."""
 _MISSING = object()
 
 
 class WaitingFunctions:
-    """Watches them between `start` and `stop`."""
+    """Wraps waiting functions between `start` and `stop`."""
 
     def __init__(self, log: BlockingLog) -> None:
         self._log = log
         self._on_device = False
         self._replaced: list[tuple[Any, str, Any, Any]] = []
-        """Owner, name, what it has itself, what we put there."""
+        """For each wrapped function: owner, name, the owner's own attribute (or `_MISSING`), our wrapper."""
 
     def start(self) -> None:
-        """Puts a function in front of each."""
+        """Wraps each function."""
         self._on_device = is_on_device()
         for name in TENSOR_METHODS:
             self._watch(torch.Tensor, name, self._on_tensor(f"Tensor.{name}"))
@@ -68,7 +68,7 @@ class WaitingFunctions:
         self._watch_locks()
 
     def stop(self) -> None:
-        """Takes them away, unless somebody put another one in front."""
+        """Restores the functions, except those that somebody has wrapped again."""
         for owner, name, own, ours in reversed(self._replaced):
             if vars(owner).get(name) is ours:
                 if own is _MISSING:
@@ -102,7 +102,11 @@ class WaitingFunctions:
         return wait_of
 
     def _watch_works(self) -> None:
-        """Where a stream waits in place of the host, the work still runs when `wait` returns, or was over before."""
+        """Wraps `Work.wait`.
+
+        The host has not waited if the work was over before, or still runs when `wait` returns: then a stream waits
+        instead.
+        """
         own, log, on_device = dist.Work.wait, self._log, self._on_device
         wait = Wait("Work.wait", COMMUNICATION, None, blocking=True)
 
@@ -115,7 +119,7 @@ class WaitingFunctions:
         self._replace(dist.Work, "wait", update_wrapper(waits, own))
 
     def _watch_locks(self) -> None:
-        """A lock that is free is no wait. Those of `threading` are C, and nothing can be put in front of them."""
+        """Wraps locks of multiprocessing (acquiring a free one is no wait); those of `threading` are C code."""
         try:
             from multiprocessing.synchronize import SemLock
         except ImportError:
@@ -132,7 +136,7 @@ class WaitingFunctions:
 
 
 def _is_over(work: Any) -> bool:
-    """To ask may break a graph capture, in which nothing waits."""
+    """Returns whether the work has completed; during a graph capture, where asking may break the capture, False."""
     try:
         return not is_capturing() and bool(work.is_completed())
     except RuntimeError:
@@ -150,5 +154,5 @@ def _while_alive(op: str, waits_for: str) -> WaitOf:
 
 
 def _loading(loading: object) -> Wait | None:
-    """Where the data loader has no workers, its thread is this one: that is work."""
+    """Without worker processes, the data loader loads in this thread: that is work, not a wait."""
     return Wait("DataLoader.__next__", DATA, None, blocking=True) if hasattr(loading, "_workers") else None

@@ -1,6 +1,6 @@
-"""Operators that make the host wait: a kernel in front of each sees its calls, and no other operator is touched.
+"""Operators that make the host wait: a Python kernel in front of each observes its calls; no other operator is touched.
 
-Kernels of the sync pass have to be in this folder, by which `origins.py` knows them.
+Kernels of the sync pass must be in this folder, by which `origins.py` recognises them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from distprof.recording.communication.backward_end import BUCKETS, is_of_ddp
 
 READING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal",
            "bincount", "repeat_interleave.Tensor")
-"""Operators of aten whose result, or its shape, depends on values: on a device the host waits for them."""
+"""Operators of aten whose result, or its shape, depends on values: the host waits for a device to compute them."""
 COPY = "copy_"
 WORDS = {"_local_scalar_dense": "aten::item"}
-"""Names that say more."""
+"""Operator -> a more familiar name."""
 SCALARS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 class WaitingOperators:
-    """Watches them between `start` and `stop`."""
+    """Observes waiting operators between `start` and `stop`."""
 
     def __init__(self, log: BlockingLog) -> None:
         self._log = log
@@ -39,12 +39,12 @@ class WaitingOperators:
         self._on_device = False
 
     def start(self) -> None:
-        """Puts a kernel in front of each operator."""
+        """Installs a kernel in front of each operator."""
         self._on_device = is_on_device()
         aten = self._library("aten")
         for name in READING:
             self._implement(aten, torch.ops.aten, name, self._reading)
-        if self._on_device:  # without a device no copy waits, and there are many
+        if self._on_device:  # without a device no copy waits, and copies are frequent
             self._implement(aten, torch.ops.aten, COPY, copying)
         if dist.is_available():
             self._implement(self._library("_c10d_functional"), torch.ops._c10d_functional, "wait_tensor",
@@ -87,12 +87,12 @@ class WaitingOperators:
     def _of(self, op: str, tensor: object) -> Wait | None:
         kind = tensor.device.type if isinstance(tensor, torch.Tensor) else "meta"
         if kind == "meta" or (kind == "cpu" and self._on_device):
-            return None  # in a job on a device, tensors of the host are what the script wants there
+            return None  # in a job on a device, the script keeps some tensors on the host on purpose
         return Wait(op, DEVICE, kind, blocking=kind != "cpu")
 
 
 def copying(op: str, to: torch.Tensor, source: Any, *flags: bool, **named: bool) -> Wait | None:
-    """A copy between host and device waits, unless it need not and its memory lets it go on."""
+    """Returns the wait of a copy between host and device; None if it is non-blocking and its memory allows that."""
     kinds = {to.device.type, source.device.type} if isinstance(source, torch.Tensor) else set()
     if len(kinds) < 2 or "cpu" not in kinds or "meta" in kinds:
         return None
@@ -104,7 +104,7 @@ def copying(op: str, to: torch.Tensor, source: Any, *flags: bool, **named: bool)
 
 def _communicating(op: str, *args: Any, **_kwargs: object) -> Wait | None:
     if isinstance(args[0], torch.Tensor) and args[0].device.type != "cpu":
-        return None  # a stream waits, and the host goes on
+        return None  # a stream waits, not the host
     return Wait(op, COMMUNICATION, "cpu", blocking=True)
 
 
@@ -113,7 +113,7 @@ def _tensor_places(overload: torch._ops.OpOverload) -> tuple[int, ...]:
 
 
 def _as_tensors(args: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
-    """A kernel in Python is given numbers of the script as such, where the operator takes tensors."""
+    """Converts numbers to tensors where the operator takes tensors: Python kernels get numbers unconverted."""
     if all(isinstance(args[place], torch.Tensor) for place in places if place < len(args)):
         return args
     return tuple(torch.tensor(value, dtype=SCALARS.get(type(value))) if place in places and type(value) in SCALARS
@@ -124,28 +124,28 @@ OF_DDP = Wait("all_reduce of DDP", COMMUNICATION, "cpu", blocking=True)
 
 
 class DdpWaits:
-    """How long the end of backward waits for the all_reduces of DDP, which it does in C++.
+    """How long the end of backward waits, in C++, for the all_reduces of DDP.
 
-    Watched between `start` and `stop`, by callbacks of autograd just before the one that waits and just behind. On a
-    device a stream waits instead.
+    Measured between `start` and `stop` by autograd callbacks just before and just after the one that waits. On a device
+    a stream waits instead.
     """
 
     def __init__(self, log: BlockingLog, guard: Guard) -> None:
         self._log = log
         self._issued, self._begins, self._ends = guard(self._on_issued), guard(self._on_begin), guard(self._on_end)
         self._began: dict[int, tuple[int, bool]] = {}
-        """By number of the graph task: when the wait began at the earliest; and whether that was in a callback."""
+        """Graph task id -> earliest possible start of the wait (ns), and whether it was issued in a callback."""
         self._library: Any = None
 
     def start(self) -> None:
-        """Puts a kernel in front of the operator."""
+        """Installs a kernel in front of the operator."""
         if dist.is_available():
             self._library = torch.library.Library("c10d", "IMPL")
             self._library.impl(torch.ops.c10d.allreduce_.default, self._kernel(torch.ops.c10d.allreduce_.default),
                                "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
-        """Removes it."""
+        """Removes the kernel."""
         if self._library is not None:
             self._library._destroy()
             self._library = None

@@ -1,9 +1,9 @@
 """Compares the clock of this rank with that of another rank, between two steps.
 
-The rank asks a peer for its time over a connection of its own (Cristian, Distributed Computing 3, 1989). No collective
-of the script's groups is used, no rank has to take part, and every wait ends. The peer is the first rank of the host;
-the first ranks of hosts ask along a tree whose root is rank 0. Peers find each other through the store of the default
-group.
+The rank asks a peer for its time over a separate TCP connection (Cristian, Distributed Computing 3, 1989). This uses no
+collective of the script's groups and needs no rank to take part, and every wait is limited. The peer is the first rank
+of the host; the first ranks of hosts form a tree whose root is rank 0. Peers find each other through the store of the
+default group.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from distprof.system import OwnSocket
 from distprof.threads import UnseenThread
 
 TOTAL_S = 0.25
-"""Time that a rank may spend on this in a recording."""
+"""Maximum time in seconds that a rank spends on comparing clocks in a recording."""
 SEARCH_S = 1.0
-"""How long a thread looks for the peer beside the first steps, which nothing measures."""
+"""Maximum time in seconds that a thread looks for the peer during the first steps, which are not measured."""
 LOOK_AGAIN_S = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a rank answers, as published in the store."""
+    """Where a rank answers; published in the store."""
 
     host: str
     boot_id: str
@@ -41,15 +41,15 @@ class Address:
 
 
 class ClockRecorder:
-    """Compares clocks between steps; nothing it does can raise, hang or outlive `stop`."""
+    """Compares clocks between steps; it never raises or hangs, and nothing of it outlives `stop`."""
 
     def __init__(self, key: str = "") -> None:
-        """Begins without a peer; `key` is that of `open_store`."""
+        """Creates a recorder without a peer; `key` is passed to `open_store`."""
         self._key = key
         self.pairs = [_pair()]
         self.samples: list[ClockSample] = []
         self.note: str | None = None
-        """Why samples are missing."""
+        """Why samples are missing; None if they are not."""
         self._place: Place | None = None
         self._identity: Identity | None = None
         self._responder: ClockResponder | None = None
@@ -64,28 +64,28 @@ class ClockRecorder:
         self._spent_s = 0.0
 
     def pair(self) -> None:
-        """Reads the wall clock beside one that is never set: a step of the former shows."""
+        """Reads the wall clock together with the monotonic clock, so that setting the former is detected."""
         self.pairs.append(_pair())
 
     def meet(self) -> None:
-        """Publishes the own address and begins to look for the peer, once there is a process group; waits for nothing.
+        """Publishes this rank's address and begins to look for the peer, once there is a process group; does not wait.
 
-        Called between steps that nothing measures.
+        Called between steps that are not measured.
         """
         self._within(SEARCH_S, self._search)
 
     def sample(self, *, last: bool = False) -> None:
-        """Compares the clocks once; called between steps where a pass begins or ends."""
+        """Compares the clocks once; called between steps when a pass begins or ends."""
         self._meetings = min(self._meetings + 1, 255)
         left_s = TOTAL_S - self._spent_s
         allowed_s = left_s if last else min(MEETING_S, left_s)
         began, before = time.monotonic(), len(self.samples)
         self._within(allowed_s, self._sample)
         self._closed = last and len(self.samples) > before
-        self._spent_s += min(time.monotonic() - began, allowed_s)  # what a busy machine adds is not what we waited for
+        self._spent_s += min(time.monotonic() - began, allowed_s)  # not counting delays by a busy machine
 
     def stop(self) -> None:
-        """Closes connections and ends threads."""
+        """Closes the connections and ends the threads."""
         self._stopped = True
         self._wake.set()
         if self._searching is not None:
@@ -96,33 +96,33 @@ class ClockRecorder:
             self._responder = None
 
     def forget(self) -> None:
-        """In a forked child: sockets are the parent's, and a lock may be held by a thread that is not there."""
+        """Closes the parent's connection in a forked child; locks are not used: a thread that is gone may hold them."""
         self._stopped = True
         self._disconnect()
         if self._responder is not None:
             self._responder.forget()
 
     def samples_until_now(self) -> list[ClockSample]:
-        """The samples, closed by one without an answer where no peer was asked at the end."""
+        """Returns the samples, with a final one without an answer if no peer was asked at the end."""
         if not self.samples or self._closed:
             return list(self.samples)
-        # it stands for the end of the recording, until which the uncertainty has to hold
+        # it marks the end of the recording, until which the uncertainty has to hold
         return [*self.samples, ClockSample(peer=self._peer, at_ns=time.time_ns())]
 
     def _within(self, seconds: float, work: Callable[[float], None]) -> None:
-        """Does work that has to end at a time of `time.monotonic`, if there is anybody to compare with."""
+        """Calls `work` with its deadline (of `time.monotonic`), if there are other ranks to compare with."""
         if self._stopped or seconds <= 0 or not in_process_group():
             return
         try:
             work(time.monotonic() + seconds)
-        except Exception as error:  # noqa: BLE001 (clocks that were not compared are no reason to stop recording)
+        except Exception as error:  # noqa: BLE001 (failing to compare clocks is no reason to stop recording)
             self.note = f"{type(error).__name__}: {error}"
             self._disconnect()
 
     # --- finding the peer --------------------------------------------------------------------------------------
 
     def _search(self, until: float) -> None:
-        """Starts the thread that looks: its calls may block for longer than we wait (a dead store, DNS)."""
+        """Starts a thread that looks for the peer: its calls may block for longer than we wait (a dead store, DNS)."""
         if self._identity is None:
             self._identity = Identity.read()
             self._place = Place.of(self._identity)
@@ -147,14 +147,14 @@ class ClockRecorder:
                 self._published = True
             again_s = LOOK_AGAIN_S
             while place.peers and not self._stopped and time.monotonic() < until:
-                # the first peer may be late; the second is for when it did not come at all
+                # the first peer may be late; the second is used if it never appeared
                 for peer in place.peers if self.samples else place.peers[:1]:
                     if self._connection is None and store.check([str(peer)]):
                         self._connect(peer, Address(**json.loads(store.get(str(peer)))), identity, store, until)
                 if self._connection is not None:
                     return
                 self._wake.wait(min(again_s, max(until - time.monotonic(), 0)))
-                again_s *= 1.5  # thousands of ranks may be asking the store
+                again_s *= 1.5  # thousands of ranks may be polling the store
         except Exception as error:  # noqa: BLE001 (nobody waits for this thread)
             self.note = f"{type(error).__name__}: {error}"
 
@@ -185,7 +185,7 @@ class ClockRecorder:
     # --- asking ------------------------------------------------------------------------------------------------
 
     def _sample(self, until: float) -> None:
-        for _ in range(2):  # what looks already may have been about to give up
+        for _ in range(2):  # a search that is already running may be about to give up
             self._search(until)
             if self._searching is not None and self._connection is None:
                 self._searching.join(max(until - time.monotonic(), 0))
@@ -210,7 +210,7 @@ class ClockRecorder:
                     raise late
                 connection.sendall(bytes([self._meetings]))
                 self.note = None
-            except OSError as error:  # an answer that comes late would be taken for that of the next question
+            except OSError as error:  # a late answer would be mistaken for the answer to the next question
                 self.note = f"rank {self._peer} did not answer: {error}" if sample.offset_ns is None else None
                 self._disconnect()
         else:
@@ -219,7 +219,7 @@ class ClockRecorder:
 
 
 def _pair() -> ClockPair:
-    """Both clocks at one time: the best of some readings, since anything may run between two of them."""
+    """Reads both clocks at the same time: the tightest of several readings, as the thread may be preempted."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, at, behind = min(readings, key=lambda one: one[2] - one[0])
     return ClockPair(realtime_ns=at, monotonic_ns=(before + behind) // 2)

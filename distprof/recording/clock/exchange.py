@@ -1,6 +1,6 @@
-"""Time that ranks ask each other for over TCP: which rank asks which, a tree, and the bounds of an offset that follow.
+"""The exchange of times between ranks over TCP: the tree that says which rank asks which, and the resulting bounds.
 
-They find each other in the store of torch's process group.
+Ranks find each other in the store of torch's process group.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from distprof.own import time
 from distprof.process.identity import Identity
 
 FAN_OUT = 32
-"""Hosts that ask the same one."""
+"""Number of hosts that ask the same host."""
 PREFIX = "distprof/clock"
-"""In front of our keys."""
+"""Prefix of our keys in the store."""
 DISCARD = 9
-"""A port to which nothing is sent."""
+"""A port number for a probing socket, to which nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Place:
 
     @classmethod
     def of(cls, identity: Identity, environ: Mapping[str, str] = os.environ) -> Place:
-        """As torchrun numbers ranks, host by host; where that does not fit each rank counts as a host."""
+        """Assumes that ranks are numbered host by host, as by torchrun; if they are not, each rank counts as a host."""
         size = int(environ.get("LOCAL_WORLD_SIZE", "1"))
         fits = identity.local_rank < size <= identity.world_size and identity.rank % size == identity.local_rank
         return cls(rank=identity.rank, world_size=identity.world_size,
@@ -46,7 +46,7 @@ class Place:
 
     @property
     def peers(self) -> list[int]:
-        """The rank to ask, and the one to ask if that does not record; none on rank 0."""
+        """The rank to ask, then rank 0, in case the former does not record; empty on rank 0."""
         if not self.rank:
             return []
         host = self.rank // self.local_world_size
@@ -55,7 +55,7 @@ class Place:
 
     @property
     def num_clients(self) -> int:
-        """How many ranks ask this one."""
+        """Number of ranks that ask this one."""
         if self.local_rank:
             return 0
         host, num_hosts = self.rank // self.local_world_size, -(-self.world_size // self.local_world_size)
@@ -64,25 +64,25 @@ class Place:
 
     @property
     def remote(self) -> bool:
-        """True where ranks of other hosts may ask this one."""
+        """True if ranks of other hosts may ask this one."""
         return self.world_size > self.local_world_size
 
 
 def open_store(key: str = "") -> Any:
-    """The store of the default group, under a prefix of our own; `key` keeps a recording apart from others."""
+    """Returns the store of the default group with our prefix; `key` separates this recording from others."""
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     return PrefixStore(f"{PREFIX}/{key}" if key else PREFIX, _get_default_store())
 
 
 def store_hosts(store: Any) -> list[str]:
-    """The host of the store, which every rank reaches already: as a rule that of rank 0."""
+    """Returns the host of the store, which every rank can reach; usually that of rank 0."""
     host = getattr(store._underlying_non_prefix_store, "host", None)
     return [host] if host else []
 
 
 def own_addresses(store: object) -> list[str]:
-    """The address of the network interface that leads to the store."""
+    """Returns the address of the network interface that leads to the store."""
     found = []
     for host in store_hosts(store):
         with contextlib.suppress(OSError):
@@ -94,28 +94,28 @@ def own_addresses(store: object) -> list[str]:
 
 
 ASK = 0
-"""The question; any other byte is the number of a meeting at which the client has asked enough."""
+"""Byte that asks for the time; any other byte is the number of a meeting for which the client is done."""
 ANSWER = struct.Struct("<qq")
-"""When the question was there, and when the answer left; ns since the epoch, this rank's clock."""
+"""Arrival of the question and departure of the answer; ns since the epoch on the answering rank's clock."""
 MEETING_S = 0.04
-"""Time for questions between two steps, but for the last ones, which get what is left; an answer that is under way may
-take as much again."""
+"""Time in seconds for questions between two steps; the last meeting gets what is left of `TOTAL_S`. An answer that is
+under way may take the same time again."""
 ENOUGH_ROUNDS = 32
 GOOD_NS = 100_000
-"""A bound with which that many rounds are enough."""
+"""Error bound in ns; once it is reached, `ENOUGH_ROUNDS` questions are enough."""
 DRIFT_RATIO = 1e-3
-"""Two clocks drift apart by no more: quartz by 1e-4, and adjtimex slews a clock by 5e-4 at most."""
+"""Upper bound of the drift between two clocks: quartz drifts by 1e-4, and adjtimex slews a clock by at most 5e-4."""
 
 
 def best_of(connection: socket.socket, peer: int, until: float) -> tuple[ClockSample, OSError | None]:
-    """The sample with the least bound until a time of `time.monotonic`, and the error that ended it early.
+    """Returns the sample with the lowest bound until a deadline of `time.monotonic`, and the error that ended it early.
 
     Raises:
-        OSError: There was no answer at all.
+        OSError: No usable answer was received.
     """
     best: ClockSample | None = None
     rounds = 0
-    # once in any case: on a busy machine the time may be over before the first question
+    # at least once: on a busy machine the deadline may have passed before the first question
     while not rounds or (time.monotonic() < until and (
             rounds < ENOUGH_ROUNDS or best is None or (best.bound_ns or 0) > GOOD_NS)):
         connection.settimeout(max(until - time.monotonic(), MEETING_S))
@@ -134,22 +134,22 @@ def best_of(connection: socket.socket, peer: int, until: float) -> tuple[ClockSa
 
 
 def compared(peer: int, asked_ns: int, there_ns: int, left_ns: int, back_ns: int) -> ClockSample | None:
-    """The sample that one question gives; None where a clock was set in between.
+    """Returns the sample that one question gives; None if a clock was set meanwhile.
 
-    Whatever the way there and the way back took, the offset is at most `there - asked` and at least `left - back`.
+    However the round trip splits into its two ways, the offset is at most `there - asked` and at least `left - back`.
 
     Args:
-        peer: Who was asked.
-        asked_ns: When the question left, on this rank's clock.
-        there_ns: When it was there, on the peer's clock.
-        left_ns: When the answer left, on the peer's clock.
-        back_ns: When it was here, on this rank's clock.
+        peer: The rank that was asked.
+        asked_ns: When the question was sent, on this rank's clock.
+        there_ns: When it arrived, on the peer's clock.
+        left_ns: When the answer was sent, on the peer's clock.
+        back_ns: When it arrived, on this rank's clock.
     """
     away_ns, there_for_ns = back_ns - asked_ns, left_ns - there_ns
     if there_for_ns < 0 or away_ns < there_for_ns * (1 - DRIFT_RATIO):
         return None
     way_ns = max(away_ns - there_for_ns, 0)
-    drifted_ns = int(away_ns * DRIFT_RATIO / 2) + 1  # while the question was away
+    drifted_ns = int(away_ns * DRIFT_RATIO / 2) + 1  # during the round trip
     return ClockSample(peer=peer, at_ns=(asked_ns + back_ns) // 2,
                        offset_ns=(there_ns - asked_ns + left_ns - back_ns) // 2,
                        bound_ns=-(-way_ns // 2) + drifted_ns + 1, rounds=1)

@@ -1,7 +1,7 @@
-"""Answers ranks that ask for the time over TCP, and tells nobody else anything.
+"""Answers ranks that ask for the time over TCP, and nobody else.
 
-A thread answers whenever a rank asks; in between it waits in the kernel and costs nothing. Who connects is a stranger
-until it has sent the whole token: a few of them are kept for a few seconds, and the oldest goes where more come.
+A thread answers whenever a rank asks; otherwise it blocks in the kernel and costs nothing. A connection is a stranger
+until it has sent the whole token: only a few strangers are kept, for a few seconds, and new ones displace the oldest.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from distprof.threads import UnseenThread
 
 TOKEN_BYTES = 16
 MAX_CLIENTS = 256
-"""Ranks that are answered; a rank of a job is asked by some forty. File descriptors are the script's."""
+"""Maximum number of ranks that are answered; in a job, about forty ask the same one. It is limited because file
+descriptors belong to the script."""
 MAX_STRANGERS = 16
 STRANGER_S = 5.0
-"""In which a stranger sends the token; a rank sends it at once."""
+"""Time in seconds within which a stranger must send the token; a rank sends it at once."""
 PAUSE_S = 1.0
-"""Without file descriptors nobody is let in for so long."""
+"""How long in seconds no connection is accepted after file descriptors ran out."""
 
 
 @dataclass(slots=True)
 class Stranger:
-    """A connection that has not sent the whole token."""
+    """A connection that has not yet sent the whole token."""
 
     until: float = field(default_factory=lambda: time.monotonic() + STRANGER_S)
     said: bytes = b""
 
 
 class ClockResponder:
-    """Answers clients that send the token, from construction until `close`."""
+    """Answers clients that have sent the token, from construction until `close`."""
 
     def __init__(self, *, remote: bool) -> None:
-        """Begins to listen, on all interfaces if clients may be on another host.
+        """Begins to listen, on all interfaces if clients may be on another host (`remote`).
 
         Raises:
             OSError: No port is free.
@@ -52,13 +53,13 @@ class ClockResponder:
         self._wake, self._waker = map(OwnSocket, socket.socketpair())
         self._selector = selectors.PollSelector()  # has no descriptor itself
         self._strangers: dict[OwnSocket, Stranger] = {}
-        """The oldest first."""
+        """By connection, the oldest first."""
         self._num_clients = 0
         self._listens_at: float | None = None
-        """When to listen again; None: it does."""
+        """When to listen again (`time.monotonic`); None while it listens."""
         self._finished: Counter[int] = Counter()
         self._more = Event()
-        """Another client has asked enough."""
+        """Set when another client is done."""
         for ours in (self._listener, self._wake):
             ours.setblocking(False)
             self._selector.register(ours, selectors.EVENT_READ)
@@ -66,7 +67,7 @@ class ClockResponder:
         self._thread.start()
 
     def wait(self, meeting: int, *, num_clients: int, seconds: float) -> None:
-        """Lets the thread run until the clients have asked enough, or the time is up."""
+        """Lets the thread run until the clients are done with a meeting, for at most `seconds`."""
         until = time.monotonic() + seconds
         while True:
             self._more = more = Event()
@@ -75,11 +76,11 @@ class ClockResponder:
 
     def close(self) -> None:
         """Ends the thread and closes every connection."""
-        if not (self._wake.is_there and self._waker.is_there):  # the thread waits for ever: the script closed them
+        if not (self._wake.is_there and self._waker.is_there):  # the script closed them, so the thread waits for ever
             self._release()
             return
         with contextlib.suppress(OSError):
-            self._waker.send(b"\0")  # closing does not wake the thread where a fork holds the socket too
+            self._waker.send(b"\0")  # closing alone does not wake the thread if a forked process holds the socket too
         self._waker.close()
         self._thread.join(1)
 
@@ -111,7 +112,7 @@ class ClockResponder:
             client = OwnSocket(self._listener.accept()[0])
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # like no file descriptors left: select would return at once, again and again
+        except OSError:  # such as no file descriptors left: select would return at once, again and again
             if not self._turn_away_the_oldest():
                 self._listens_at = time.monotonic() + PAUSE_S
                 self._selector.unregister(self._listener)
@@ -128,7 +129,7 @@ class ClockResponder:
         self._selector.register(client, selectors.EVENT_READ)
 
     def _turn_away_the_oldest(self) -> bool:
-        """False where there is no stranger."""
+        """Returns False if there is no stranger."""
         oldest = next(iter(self._strangers), None)
         if oldest is None:
             return False
@@ -141,7 +142,7 @@ class ClockResponder:
         client.close()
 
     def _until_next(self) -> float | None:
-        """Seconds to what has to be done, even if nobody says anything; None: nothing."""
+        """Returns the seconds until a deadline has to be handled; None if there is none."""
         until = next((stranger.until for stranger in self._strangers.values()), self._listens_at)
         until = until if until is None or self._listens_at is None else min(until, self._listens_at)
         return None if until is None else max(until - time.monotonic(), 0)
@@ -169,9 +170,9 @@ class ClockResponder:
             self._close(client)
 
     def _answer(self, client: OwnSocket, now_ns: int) -> bool:
-        """False where the connection has ended."""
+        """Answers what was received; False if the connection has ended."""
         received = client.recv(64)
-        if len(received) > 1:  # some of it may have come later
+        if len(received) > 1:  # some bytes may have arrived later
             now_ns = time.time_ns()
         for byte in received:
             if byte == ASK:
@@ -181,7 +182,10 @@ class ClockResponder:
         return bool(received)
 
     def _introduced(self, client: OwnSocket, stranger: Stranger) -> bool:
-        """Reads the token, which may come in pieces. No piece is judged: a stranger would learn how much is right."""
+        """Reads the token, possibly in pieces; only the whole is checked, or a stranger would learn how much is right.
+
+        Returns False if the connection is to be closed.
+        """
         received = client.recv(TOKEN_BYTES - len(stranger.said))
         stranger.said += received
         if len(stranger.said) < TOKEN_BYTES:

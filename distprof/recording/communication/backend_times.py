@@ -1,6 +1,6 @@
-"""Gives labelled calls their start and end, by the work of the backends on the timeline.
+"""Fills in start and end of labelled calls, from what the communication backends did on the timeline.
 
-Kernels of a GPU carry group and sequence; gloo's events are joined in `gloo_times`.
+GPU kernels carry group and sequence number; events of gloo do not and are joined in `gloo_times`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distprof.recording.communication.gloo_times import time_on_caller, time_que
 
 
 def time_calls(calls: Sequence[CollectiveCall], events: Iterable[BackendEvent]) -> None:
-    """Fills in `start_ns`, `end_ns` and `timed_by` of the calls whose work is found without doubt."""
+    """Fills in `start_ns`, `end_ns` and `timed_by` of the calls whose backend events are found unambiguously."""
     lanes: dict[int | str, list[BackendEvent]] = defaultdict(list)
     kernels = []
     for event in sorted(events, key=lambda event: event.start_ns):
@@ -29,9 +29,10 @@ def time_calls(calls: Sequence[CollectiveCall], events: Iterable[BackendEvent]) 
 
 
 def _time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
-    """Joins kernels with calls by group and sequence; calls that NCCL gathers into one launch share a kernel.
+    """Joins kernels with calls by group and sequence number; calls that NCCL coalesces into one launch share a kernel.
 
-    Kernels without a sequence, as some versions of torch write them, are joined with the call that launched them.
+    Kernels without a sequence number, as some versions of torch write them, are joined with the call that launched
+    them.
     """
     _time_launched(calls, [kernel for kernel in kernels if kernel.sequence is None])
     together: dict[tuple[str | None, int | None], list[BackendEvent]] = defaultdict(list)
@@ -39,7 +40,7 @@ def _time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEven
     for kernel in kernels:
         if kernel.sequence is None:
             continue
-        if kernel.collective in POINT_TO_POINT:  # numbered apart from collectives
+        if kernel.collective in POINT_TO_POINT:  # numbered separately from collectives
             single[kernel.group].append(kernel)
         else:
             together[kernel.group, kernel.sequence].append(kernel)
@@ -53,7 +54,7 @@ def _time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEven
 
 
 def _time_launched(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
-    """Joins kernels with the call of their group that was running when they were launched."""
+    """Joins kernels with the call that was running when they were launched, if it is of their group."""
     mine = sorted((call for call in calls if call.on_device), key=lambda call: call.enqueue_ns)
     begins = [call.enqueue_ns for call in mine]
     found: dict[int, list[BackendEvent]] = defaultdict(list)
@@ -75,7 +76,7 @@ def _is_of(call: CollectiveCall, kernel: BackendEvent) -> bool:
 
 
 def _time_single(group: str | None, calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
-    """Sends and receives in order of their numbers, where there is a kernel for each and none besides."""
+    """Joins sends and receives with kernels in order of sequence number, if both are equally many and all match."""
     mine = [call for call in calls if call.on_device and call.group == group and call.op in POINT_TO_POINT]
     ordered = sorted(kernels, key=lambda kernel: kernel.sequence or 0)
     numbers = [kernel.sequence for kernel in ordered]

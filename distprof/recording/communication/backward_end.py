@@ -1,7 +1,7 @@
-"""Notes when the thread that runs backward waits for what DDP issued: inside C++, at the end of backward.
+"""Notes when the thread that runs backward waits for DDP's all_reduces: inside C++, at the end of backward.
 
-DDP queues a callback of autograd when its last bucket is on its way, and waits in it for all of them. A callback that
-is queued with its first bucket runs just before that one; one that this queues when it runs, just behind.
+DDP queues an autograd callback when its last bucket is issued, and waits for all buckets in it. A callback that is
+queued when the first bucket is issued runs just before that one; a callback queued by this one runs just after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distprof.recording.communication.collective_call import CollectiveCall, not
 
 ENGINE = _engine_run_backward.__code__
 BUCKETS = "allreduce_"
-"""The operator that DDP calls from C++; a hook of the user's may call others."""
+"""The operator that DDP calls from C++; a communication hook of the user may call others."""
 
 
 @dataclass(slots=True)
@@ -30,24 +30,24 @@ class _Backward:
     """What DDP issued in one backward pass."""
 
     calls: list[tuple[CollectiveCall, Callable[[], bool]]] = field(default_factory=list)
-    """With what tells whether they are over."""
+    """Calls, each with a function that returns whether it is over."""
     over: list[bool] = field(default_factory=list)
-    """Which were over when DDP began to wait."""
+    """For each call, whether it was over when DDP began to wait."""
     begin_ns: int = 0
     late: bool = False
-    """True where they were issued in a callback already, the one that waits for them."""
+    """True if the calls were issued inside the callback that also waits for them."""
 
 
 class BackwardEnd:
-    """The ends of backward passes."""
+    """Notes waits at the ends of backward passes."""
 
     def __init__(self, guard: Guard) -> None:
         self._running: dict[int, _Backward] = {}
-        """By number of the graph task."""
+        """By id of the graph task."""
         self._begins, self._ends = guard(self._on_begin), guard(self._on_end)
 
     def issued(self, call: CollectiveCall, operator: str, work: object, caller: FrameType | None) -> None:
-        """A call was made; nothing happens unless DDP made it in backward."""
+        """Adds a call; does nothing unless DDP issued it during backward."""
         task = torch._C._current_graph_task_id()
         is_over = _done(call, work) if task != -1 and is_of_ddp(operator, caller) else None
         if is_over is None:
@@ -59,7 +59,7 @@ class BackwardEnd:
         backward.calls.append((call, is_over))
 
     def forget(self) -> None:
-        """Drops backward passes that an error ended."""
+        """Drops backward passes that ended with an error."""
         self._running.clear()
 
     def _on_begin(self, task: int) -> None:
@@ -79,26 +79,26 @@ class BackwardEnd:
         for (call, is_over), was_over in zip(backward.calls, backward.over, strict=False):
             if was_over:
                 note_wait(call, backward.begin_ns, backward.begin_ns)
-            elif is_over():  # else DDP goes on in an outer backward pass
+            elif is_over():  # otherwise DDP continues in an outer backward pass
                 note_wait(call, backward.begin_ns, end_ns, several=True)
 
 
 def _done(call: CollectiveCall, work: Any) -> Callable[[], bool] | None:
-    """Tells whether the thread that waits for the call goes on; None where that is not known."""
+    """Returns a function that tells whether a thread waiting for the call can continue; None if that is not known."""
     if call.on_device:
-        return lambda: True  # a stream waits; to ask may break a graph capture
+        return lambda: True  # a stream waits instead; asking may break a graph capture
     try:
-        done: Callable[[], bool] = work.get_future().done  # Work.is_completed is late by a moment
+        done: Callable[[], bool] = work.get_future().done  # Work.is_completed becomes true slightly later
     except (RuntimeError, NotImplementedError):
         return None
     return done
 
 
 def is_of_ddp(operator: str, caller: FrameType | None) -> bool:
-    """True where C++ made the call in the midst of backward, or a communication hook, which gets a bucket of DDP's."""
+    """True if C++ made the call during backward, or a communication hook, recognised by its `GradBucket` argument."""
     if caller is None or caller.f_code is ENGINE:
         return operator == BUCKETS
-    from torch._C._distributed_c10d import GradBucket  # not where torch is built without
+    from torch._C._distributed_c10d import GradBucket  # missing if torch is built without it
 
     while caller is not None and caller.f_code is not ENGINE:
         if any(type(value) is GradBucket for value in list(caller.f_locals.values())):

@@ -1,7 +1,7 @@
-"""torch's communication as C++ has it: kernels in front of the c10d operators, and works that have not ended.
+"""Observes torch's communication in C++: kernels in front of the c10d operators, and works of gloo that still run.
 
-The kernels see what DDP, FSDP, DTensor and functional collectives issue too. A work that began under the profiler has
-its slice written to when it ends.
+The kernels also see what DDP, FSDP, DTensor and functional collectives issue. A work that begins under the profiler
+writes to its slice when it ends, so a session may only end after it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from distprof.own import time
 
 
 class C10dKernels:
-    """Puts them there in `start`, takes them away in `stop`."""
+    """Kernels in front of the c10d operators, installed by `start` and removed by `stop`."""
 
     def __init__(self, before: Callable[[], None], after: Callable[..., None]) -> None:
-        """Prepares.
+        """Stores the callbacks.
 
         Args:
-            before: Called in front of each operator.
-            after: Called behind it: name, arguments by name (without those left at their default), times of call and
-                return, what it returned, and the Python frame that called it.
+            before: Called before each operator.
+            after: Called after each operator: name, arguments by name (without those left at their default), times of
+                call and return, result, and the Python frame that called it.
         """
         self._before = before
         self._after = after
         self._library: Any = None
         self._made: list[tuple[str, Callable[..., Any]]] = []
-        """Names of operators, and what goes in front of them: made once, as it may be put there again and again."""
+        """Names of operators with their kernels: created once, as `start` may be called many times."""
 
     def start(self) -> None:
-        """Puts a kernel in front of each operator."""
+        """Installs a kernel in front of each operator."""
         if not self._made:
             packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
             overloads = [packet.default for packet in packets if packet is not None]
             self._made = [(one._schema.name, self._kernel(one)) for one in overloads]
         self._library = torch.library.Library("c10d", "IMPL")
         for name, kernel in self._made:
-            self._library.m.impl(name, "BackendSelect", kernel, True)  # `impl` of torch looks at more, and takes longer
+            self._library.m.impl(name, "BackendSelect", kernel, True)  # torch's own `impl` checks more and is slower
 
     def stop(self) -> bool:
-        """Removes them; true if they were there."""
+        """Removes the kernels; returns whether they were installed."""
         library, self._library = self._library, None
         if library is not None:
             library._destroy()
@@ -72,7 +72,7 @@ class C10dKernels:
 
 
 def unboxed(output: Any) -> Any:
-    """The work that an operator returned; None from ops that a backend gathers up."""
+    """Returns the work that an operator returned; None if a backend coalesces calls."""
     try:
         return dist.Work.unbox(output[-1] if isinstance(output, tuple) else output)
     except (RuntimeError, TypeError):
@@ -83,27 +83,27 @@ HOST = torch.device("cpu")
 LOOK_EVERY_S = 0.0005
 MOST_AT_FIRST = 64
 MOST_POINT_TO_POINT = 64
-"""Each keeps its tensors alive until the script waits for it, which some never do."""
+"""Each keeps its tensors alive until the script waits for it, which some scripts never do."""
 
 
 class RunningWorks:
-    """Works of gloo. Its threads end collectives; a send or receive ends where the script waits for it."""
+    """Running works of gloo. Its threads end collectives; a send or receive ends when the script waits for it."""
 
     def __init__(self, guard: Guard) -> None:
         self.is_on = False
-        """True while a session is: what begins later is no part of it."""
+        """True during a profiler session: works that begin later are not part of it."""
         self._collectives: list[Any] = []
         self._most = MOST_AT_FIRST
         self._single: list[Any] = []
         self._kernels = C10dKernels(lambda: None, guard(self._on_call))
 
     def watch(self) -> None:
-        """Looks for works by itself, where nobody else calls `add`."""
+        """Begins to observe works itself, for passes in which nobody else calls `add`."""
         if dist.is_available():
             self._kernels.start()
 
     def stop_watching(self) -> None:
-        """Ends that."""
+        """Ends what `watch` began."""
         self._kernels.stop()
 
     def _on_call(self, operator: str, given: Mapping[str, Any], _times: object, output: object,
@@ -112,8 +112,8 @@ class RunningWorks:
                  device_of(given))
 
     def add(self, op: str, group: object, work: object, device: torch.device) -> None:
-        """A group was given work; None where its backend gathers up several calls."""
-        # a reduce_scatter is never complete there; who waits for it waits for all parts of it
+        """Adds the work of a call of `group`; None if its backend coalesces calls."""
+        # gloo's work of a reduce_scatter never completes; waiting for it waits for all its parts
         if not self.is_on or work is None or op == "reduce_scatter" or backend_name(group, device) != "gloo":
             return
         if op in POINT_TO_POINT:
@@ -126,34 +126,35 @@ class RunningWorks:
             self._most = max(MOST_AT_FIRST, 2 * len(self._collectives))
 
     def are_over(self, patience_s: float) -> bool:
-        """True once all have ended.
+        """Returns whether all works have ended.
 
         Args:
-            patience_s: How long it may take; sends and receives that the script has not waited for take no time.
+            patience_s: How long to wait for collectives; sends and receives that the script has not waited for are only
+                looked at.
         """
         give_up = time.monotonic() + patience_s
         while self._drop_completed():
             if time.monotonic() > give_up:
                 return False
-            with suppress(OSError):  # where a program shifts the clocks of the process
+            with suppress(OSError):  # if a program shifts the clocks of the process
                 time.sleep(LOOK_EVERY_S)
-        # a work of which only we know ends with our reference
+        # a work that only we refer to ends with our reference
         known, self._single = [weakref.ref(work) for work in self._single], []
         self._single = [work for work in (one() for one in known) if work is not None and not work.is_completed()]
         return not self._single
 
     def forget(self) -> None:
-        """The session is over."""
+        """Drops all works, after the session has ended."""
         self._collectives, self._single, self._most = [], [], MOST_AT_FIRST
 
     def _drop_completed(self) -> bool:
-        """True if some are left."""
+        """Drops completed collectives; true if some are left."""
         self._collectives = [work for work in self._collectives if not work.is_completed()]
         return bool(self._collectives)
 
 
 def backend_name(group: Any, device: torch.device) -> str | None:
-    """The backend, like gloo, that communicates data of this device; None where the group has none for it."""
+    """Returns the backend, such as gloo, for data on this device; None if the group has none for it."""
     try:
         return str(group._get_backend(device).name())
     except RuntimeError:
@@ -161,7 +162,7 @@ def backend_name(group: Any, device: torch.device) -> str | None:
 
 
 def device_of(given: Mapping[str, Any]) -> torch.device:
-    """Where the tensors of an operator are, by its arguments; the host where it has none."""
+    """Returns the device of the first tensor among an operator's arguments; the host if there is none."""
     return next((first.device for value in given.values() if (first := _first_tensor(value)) is not None), HOST)
 
 

@@ -1,7 +1,7 @@
-"""One communication op of this rank, and the work that a backend did for it.
+"""One communication op of this rank, and the backend's work for it.
 
-A call is labelled when it is made; its times follow from the work of the backend on the timeline,
-and its row of collectives.parquet from both.
+A call is labelled when it is issued; its times come from the backend's work on the timeline, and its row of
+collectives.parquet from both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from distprof.contract.stuck import OpenCall
 from distprof.contract.tables import COLLECTIVES, TAGS, TableRow
 
 GLOO = "gloo:"
-"""Begins the names of gloo's events."""
+"""Prefix of the names of gloo's events."""
 
 
 class CollectiveCall(OpenCall, kw_only=True):
-    """One communication op on this rank; fields of `OpenCall` and those to `wait_end_ns` are columns of its table."""
+    """One communication op of this rank; fields of `OpenCall` and those to `wait_end_ns` are columns of its table."""
 
     group_description: str
     split_bytes: list[int] | None
@@ -30,83 +30,84 @@ class CollectiveCall(OpenCall, kw_only=True):
     wait_start_ns: int | None = None
     wait_end_ns: int | None = None
     waits_for_several: bool = False
-    """True where it waited for other ops as well, until `wait_end_ns` at the latest."""
+    """True if the thread also waited for other ops: the wait for this one ended at `wait_end_ns` or earlier."""
     returned_ns: int = 0
-    """When the operator had returned: the op is in the backend's queue, or over."""
+    """When the operator had returned: the op was then in the backend's queue, or over."""
     thread: int = 0
-    """Native id of the thread that called."""
+    """Native id of the calling thread."""
     runner: int | None = None
-    """Native id of the backend's thread that did it, known from a callback."""
+    """Native id of the backend's thread that ran the op, known from a callback; None if not known."""
     stamp_ns: int | None = None
-    """When that callback ran; the thread goes on with the op afterwards."""
+    """When that callback ran; the thread finishes the op afterwards."""
     over_by_ns: int | None = None
-    """When it was seen to be over."""
+    """When the op was first seen to be over."""
     work_elements: Sequence[int] = ()
-    """Elements of each piece of work that gloo makes of the call; none for what blocks or is point-to-point."""
+    """Number of elements of each piece of work into which gloo splits the call; empty for blocking and point-to-point
+    ops."""
     on_device: bool = False
-    """True where a kernel on a GPU does it."""
+    """True if a kernel on a GPU does the op."""
     mark: Callable[[], Any] | None = None
-    """Marks a moment on the stream of the data; None for data of the host."""
+    """Records a mark on the stream of the data; None for data on the host."""
     reached: Any = None
-    """Mark at which the stream came to the op."""
+    """Mark at which the stream reached the op."""
     waited: Any = None
-    """Mark at which the stream began to wait for it."""
+    """Mark at which the stream began to wait for the op."""
     passed: Any = None
-    """Mark at which the stream went on."""
+    """Mark at which the stream continued."""
     reached_ns: int | None = None
-    """When the stream came to the op."""
+    """When the stream reached the op."""
     passed_ns: int | None = None
-    """When the stream went on, if it stood still for the op: else the op was over at some time before."""
+    """When the stream continued, if it had to wait for the op; None if the op was over at some earlier time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendEvent:
-    """One piece of work of a backend."""
+    """One event of a communication backend on the timeline."""
 
     name: str
     thread: int | str
     start_ns: int
     end_ns: int | None
-    """None where it had not ended when the timeline did."""
+    """None if it had not ended when the timeline did."""
     elements: int | None = None
-    """Elements of the inputs, where known."""
+    """Number of elements of the inputs, if known."""
     group: str | None = None
     sequence: int | None = None
-    """Number in its group; None where torch's version notes none."""
+    """Sequence number in its group; None if this version of torch does not record it."""
     collective: str | None = None
     launched_ns: int | None = None
-    """Of a kernel: when it was launched, where known."""
+    """When a kernel was launched, if known."""
 
 
 def note_wait(call: CollectiveCall, start_ns: int, end_ns: int, *, several: bool = False) -> None:
-    """Sets when a thread waited for the call; of several waits the first counts."""
+    """Sets when a thread waited for the call; of several waits, the first one counts."""
     if call.wait_start_ns is None:
         call.wait_start_ns, call.wait_end_ns, call.waits_for_several = start_ns, max(start_ns, end_ns), several
         call.passed = None if call.mark is None or call.waited is None else call.mark()
 
 
 def note_begin(call: CollectiveCall) -> None:
-    """A thread is about to wait for the call."""
+    """Marks that a thread begins to wait for the call."""
     if call.mark is not None and call.waited is None:
         call.waited = call.mark()
 
 
 def note_passed(call: CollectiveCall) -> None:
-    """The stream itself did the op, or stands still for it by now: nobody waits for it later."""
+    """Marks that the stream itself did the op, or already waits for it: no later wait is expected."""
     if call.mark is not None:
         call.waited, call.passed = call.reached, call.mark()
 
 
 def is_backend_event(name: str, group: object) -> bool:
-    """True for events of a communication backend: those of gloo by name, kernels by the group that they carry."""
+    """True for events of a communication backend: gloo's by their name, kernels by the group that they carry."""
     return name.startswith(GLOO) or (group is not None and name.lower().startswith(("nccl", "rccl")))
 
 
 def fill_times(call: CollectiveCall, events: Sequence[BackendEvent]) -> None:
-    """Sets start, end and `timed_by` of a call from the events that are its work."""
+    """Sets start, end and `timed_by` of a call from the events of its work."""
     call.start_ns = min(event.start_ns for event in events)
     if call.end_ns is not None and call.runner is not None:
-        return  # our callback runs inside the event: its time is nearer to the end of the op
+        return  # our callback runs inside the event: its time is closer to the end of the op
     ends = [event.end_ns for event in events if event.end_ns is not None]
     if len(ends) == len(events):
         call.end_ns, call.timed_by = max(ends), "timeline"
@@ -117,8 +118,8 @@ NAMES = tuple(column.name for column in COLLECTIVES.columns if column not in TAG
 
 
 def collective_rows(calls: Iterable[CollectiveCall]) -> list[TableRow]:
-    """One row per call."""
-    texts = dict[int, str]()  # the calls of a group share its list, which may have thousands of ranks
+    """Returns one row per call."""
+    texts = dict[int, str]()  # calls of a group share its list, which may have thousands of ranks
     return [{name: getattr(call, name) for name in NAMES} | _group(call.group_ranks, texts) | _ends(call)
             | _starts(call) for call in calls]
 
@@ -131,14 +132,14 @@ def _group(ranks: Sequence[int], texts: dict[int, str]) -> TableRow:
 
 
 def _starts(call: CollectiveCall) -> TableRow:
-    """When the op had the data of a stream: a kernel on the timeline shows it, else when the stream came to the op."""
+    """Returns the start of the op on a stream: its kernel's on the timeline, else when the stream reached the op."""
     if call.reached_ns is None or (call.on_device and call.start_ns is not None):
         return {}
     return {"start_ns": max(call.reached_ns, call.enqueue_ns, call.start_ns or 0)}
 
 
 def _ends(call: CollectiveCall) -> TableRow:
-    """When the op was over and the wait for it ended: each is no later than the other shows."""
+    """Returns the end of the op and of the wait for it, limiting each by the other."""
     end_ns, waited_ns = call.end_ns, call.wait_end_ns
     if call.on_device and end_ns is None and call.passed_ns is not None:
         return {"end_ns": call.passed_ns, "timed_by": "wait"}

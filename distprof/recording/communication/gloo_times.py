@@ -1,8 +1,8 @@
-"""Start and end of calls that gloo did.
+"""Finds start and end of calls that gloo did.
 
-gloo's events name neither group nor sequence. They are joined with calls by what is known: the work of a group is taken
-from one queue, in order, by the group's own threads; callbacks showed on which thread some of it was done, and when.
-What is not certain stays null.
+gloo's events name neither group nor sequence number. They are joined with calls by what is known: the work of a group
+is taken from one queue, in order, by the group's own threads; callbacks showed on which thread some of it ran, and
+when. Whatever is ambiguous stays null.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from distprof.contract.collective_ops import POINT_TO_POINT, gloo_names
 from distprof.recording.communication.collective_call import GLOO, BackendEvent, CollectiveCall, fill_times
 
 SLACK_NS = 20_000
-"""By how much the clock of the timeline may differ from the one that calls read."""
+"""Maximum difference between the timeline's clock and the clock that calls are labelled with."""
 NUM_THREADS = 2
-"""Threads that gloo has for a group."""
+"""Number of threads that gloo has per group."""
 MOST_UNKNOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """A piece of work that a call put into the queue of its group."""
+    """A piece of work that a call put into its group's queue."""
 
     call: CollectiveCall
     elements: int
@@ -36,7 +36,7 @@ Lanes = dict[int | str, list[BackendEvent]]
 
 
 def time_on_caller(calls: Sequence[CollectiveCall], lanes: Mapping[int | str, list[BackendEvent]]) -> None:
-    """Sends, receives and blocking ops run at once on the thread that calls; an event there shows that it was gloo."""
+    """Times sends, receives and blocking ops, which run on the calling thread; an event there proves that gloo did."""
     starts = {thread: [event.start_ns for event in lane] for thread, lane in lanes.items()}
     for call in calls:
         if call.work_elements or call.on_device or call.thread not in lanes:
@@ -45,13 +45,13 @@ def time_on_caller(calls: Sequence[CollectiveCall], lanes: Mapping[int | str, li
                                     bisect_right(starts[call.thread], call.returned_ns)]
         if call.op in POINT_TO_POINT and len(inside) == 1 and inside[0].name.startswith(GLOO + call.op):
             fill_times(call, inside)
-            call.start_ns = call.enqueue_ns  # there is no queue; gloo's event begins when it is on its way already
+            call.start_ns = call.enqueue_ns  # not queued; gloo's event begins when the op is already under way
         elif call.op not in POINT_TO_POINT and inside:
             call.start_ns = call.enqueue_ns
 
 
 def time_queues(calls: Sequence[CollectiveCall], lanes: Lanes) -> None:
-    """Collectives run on the threads of their group, which take them from one queue."""
+    """Times collectives, which the threads of their group take from one queue."""
     groups: dict[str, list[CollectiveCall]] = defaultdict(list)
     threads: dict[str, set[int | str]] = defaultdict(set)
     callers = {call.thread for call in calls}
@@ -65,13 +65,13 @@ def time_queues(calls: Sequence[CollectiveCall], lanes: Lanes) -> None:
     lacking = [group for group in groups if len(threads[group]) < NUM_THREADS]
     for group, queued in groups.items():
         if lacking == [group] and len(threads[group]) + len(unknown) <= NUM_THREADS:
-            threads[group] |= set(unknown)  # no other group's
+            threads[group] |= set(unknown)  # they belong to no other group
         if not threads[group] & shared:
             _time_group(queued, _possible_lanes(threads[group], unknown, lanes), calls)
 
 
 def _possible_lanes(own: set[int | str], unknown: Sequence[int | str], lanes: Lanes) -> list[Lanes]:
-    """Lanes that may be a group's: those of its known threads first, then with threads that no callback named."""
+    """Returns possible sets of lanes of a group: its known threads alone, then with threads that no callback named."""
     others = [thread for thread in unknown if thread not in own]
     more = range(min(NUM_THREADS - len(own), len(others)) + 1 if len(others) <= MOST_UNKNOWN else 1)
     sets = [own | set(chosen) for number in more for chosen in combinations(others, number)]
@@ -89,7 +89,7 @@ def _time_group(queued: list[CollectiveCall], possible: list[Lanes], calls: Sequ
     parts: dict[int, list[BackendEvent]] = defaultdict(list)
     for work, event in found:
         parts[id(work.call)].append(event)
-    for call in queued:  # those are certain in any case
+    for call in queued:  # anchors are certain in any case
         if id(call) in anchors and len(call.work_elements) == 1:
             parts[id(call)] = [anchors[id(call)]]
     for call in queued:
@@ -98,7 +98,7 @@ def _time_group(queued: list[CollectiveCall], possible: list[Lanes], calls: Sequ
 
 
 def _anchor(call: CollectiveCall, lanes: Lanes) -> BackendEvent | None:
-    """The event in which the callback ran: it is called before the event ends, on the same thread."""
+    """Returns the event in which the callback ran: it runs before the event ends, on the same thread."""
     lane = lanes.get(call.runner) if call.runner is not None else None
     if not lane or call.stamp_ns is None:
         return None
@@ -110,7 +110,7 @@ def _anchor(call: CollectiveCall, lanes: Lanes) -> BackendEvent | None:
 
 
 def _nothing_between(queued: list[CollectiveCall], calls: Sequence[CollectiveCall]) -> bool:
-    """True where torch's sequence numbers show that every piece of work in the queue has a label."""
+    """True if torch's sequence numbers show that every piece of work in the queue is labelled."""
     expected: int | None = None
     for call in calls:
         if call.group != queued[0].group:
@@ -118,16 +118,16 @@ def _nothing_between(queued: list[CollectiveCall], calls: Sequence[CollectiveCal
         taken = len(call.work_elements) if call.work_elements else 1 if call.op in POINT_TO_POINT else None
         if expected is not None and taken is not None and call.group_sequence != expected + taken:
             return False
-        expected = call.group_sequence  # what blocks takes as many as it likes
+        expected = call.group_sequence  # blocking ops take any number of sequence numbers
     return True
 
 
 def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, BackendEvent]) -> (
         tuple[Found, bool]):
-    """Joins between points at which nothing was in the queue: there must be as many events as pieces of work.
+    """Joins works and events between moments at which the queue was empty, if both are equally many.
 
-    Work from before the first call, or work that had not ended when the timeline did, makes numbers differ: what it
-    touches stays unknown, the rest is not shifted. True with it where every piece of work has its event.
+    Work from before the first call, or that had not ended when the timeline did, makes the numbers differ: affected
+    calls stay unknown, and the others are not shifted. Also returns whether every piece of work has its event.
     """
     events = sorted((event for lane in lanes.values() for event in lane), key=lambda event: event.start_ns)
     starts = [event.start_ns for event in events]
@@ -140,7 +140,7 @@ def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, 
         works = [_Work(call=call, elements=elements) for call in part for elements in call.work_elements]
         if len(works) != len(between) or any(_ends_after(event, until) for event in between):
             continue
-        # before the first call the queue is unknown: only if all is over, equal numbers show that it was empty
+        # the queue before the first call is unknown: only if all calls are over, equal numbers show that it was empty
         if known_empty or all(_is_over(call, until) for call in part):
             found += _walk(works, between, anchors)
             since, begin, known_empty = until or 0, index, True
@@ -157,12 +157,12 @@ def _is_over(call: CollectiveCall, until_ns: int | None) -> bool:
 
 
 def _walk(works: Sequence[_Work], events: Sequence[BackendEvent], anchors: Mapping[int, BackendEvent]) -> Found:
-    """Joins as many events as pieces of work: each thread shows what it took in order; nothing where they disagree."""
+    """Joins equally many works and events: each thread takes works in order; nothing is joined if that contradicts."""
     reserved = {id(event) for event in anchors.values()}
     lanes: Lanes = defaultdict(list)
     for event in events:
         lanes[event.thread].append(event)
-    if len({id(work.call) for work in works}) == 1:  # it does not matter which part of the call an event is
+    if len({id(work.call) for work in works}) == 1:  # which of the call's parts an event is does not matter
         fit = all(any(_fits(work, event) for work in works) for event in events)
         return list(zip(works, events, strict=True)) if fit else []
     heads = dict.fromkeys(lanes, 0)
@@ -184,7 +184,7 @@ def _walk(works: Sequence[_Work], events: Sequence[BackendEvent], anchors: Mappi
 
 def _may_be_swapped(work: _Work, following: _Work | None, able: Sequence[BackendEvent], lanes: Lanes,
                     heads: Mapping[int | str, int], anchors: Mapping[int, BackendEvent]) -> bool:
-    """True where the thread that shows the later start may have been the first to take from the queue."""
+    """True if the thread whose event starts later may have been the first to take work from the queue."""
     first, second = able[:2]
     if following is None or not (_fits(following, first) and _fits(work, second)):
         return False

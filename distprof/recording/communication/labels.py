@@ -1,6 +1,6 @@
-"""Labels every communication op of this process: what it was, in which group, for which module, when it was called.
+"""Labels every communication op of this process: which op, in which group, for which module, when it was issued.
 
-Kernels in front of the c10d operators are removed when the pass ends.
+It uses kernels in front of the c10d operators, which are removed when the pass ends.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from distprof.recording.communication.waits import WaitWatch
 from distprof.timing.stopwatch import StreamStopwatch, stopwatch
 
 INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
-"""Names that c10d operators give to the tensors that a rank puts in."""
+"""Names of arguments of c10d operators that hold the tensors that this rank contributes."""
 OUTPUTS = ("output_tensors", "output_lists")
 WRITTEN = ("outputs", "output_tensor", "output", *OUTPUTS, "tensors")
 PEERS = ("dst", "src", "root_rank")
 BLOCKING = ("monitored_barrier_",)
 """Operators that return when the op is over."""
 MANY_WORKS = ("reduce_scatter_", "reduce_scatter_tensor_coalesced_")
-"""Operators that gloo takes apart: a piece of work per input."""
+"""Operators that gloo splits into one piece of work per input."""
 MOST_PENDING = 64
 STOOD_STILL_NS = 20_000
-"""A stream takes less from one mark to the next where it has nothing to wait for."""
+"""Largest time in ns between two marks of a stream that had nothing to wait for."""
 ON_HOST = ("gloo", "mpi")
-"""Backends that communicate data of devices as well, on the host."""
+"""Backends that also communicate data of devices, but do so on the host."""
 
 
 Pending = tuple[CollectiveCall, Any]
@@ -49,13 +49,13 @@ class _Reached(threading.local):
 
 
 class CollectiveRecorder:
-    """Listens to the c10d operators between `start` and `stop`."""
+    """Labels calls of the c10d operators between `start` and `stop`."""
 
     def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]], works: RunningWorks,
                  guard: Guard) -> None:
         self.calls: list[CollectiveCall] = []
         self.device_clock_ns = 0
-        """By how much times of the device may be wrong, at most."""
+        """Upper bound of the error of device times."""
         self._scopes = scopes
         self._where = where
         self._works = works
@@ -63,24 +63,25 @@ class CollectiveRecorder:
         self._waits = WaitWatch(guard, self.calls)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
         self._groups: dict[str, tuple[weakref.ref[Any], list[int]]] = {}
-        """By name: the group and its ranks."""
+        """Group name -> the group and its ranks."""
         self._runners: dict[str, set[int]] = defaultdict(set)
         self._pending: list[Pending] = []
         self._waited_for: dict[int, CollectiveCall] = {}
         self._ends_from_timeline, self._numbered = False, True
         self._streams: StreamStopwatch | None = None
         self._reached = _Reached()
-        """The mark in front of the running call, on each thread."""
+        """Per thread, the mark before the running call."""
 
     def start(self, *, timeline: bool = False, streams: StreamStopwatch | None = None,
               numbered: bool = True) -> None:
-        """Puts a kernel in front of each operator.
+        """Installs a kernel in front of each operator.
 
         Args:
-            numbered: Calls get the numbers that torch gives them in their groups; else our own.
-            streams: What marks streams; by default a stopwatch of its own, which waits for the device.
-            timeline: A timeline will show when ops ended. Callbacks hold up the backend's thread until the interpreter
-                is free, so they are only used where the timeline leaves open which op an event belongs to.
+            numbered: Whether calls get the numbers that torch gives them in their groups, or our own.
+            streams: Stopwatch that marks streams; by default a new one, whose creation waits for the device.
+            timeline: Whether a timeline will show when ops ended. Callbacks hold up the backend's thread until the
+                interpreter is free, so they are then only used if the timeline is ambiguous about which op an event
+                belongs to.
         """
         self._ends_from_timeline, self._numbered = timeline, numbered
         watch = streams or stopwatch()
@@ -89,10 +90,11 @@ class CollectiveRecorder:
         self._waits.start()
 
     def stop(self, *, settles: bool = True) -> None:
-        """Removes the kernels; an op that still runs gets its end from a callback.
+        """Removes the kernels; ops that still run get their end from a callback.
 
         Args:
-            settles: Marks on streams become times, for which the device is waited for; else they stay, for `resolve`.
+            settles: Whether marks on streams become times, which waits for the device; otherwise they stay, for
+                `resolve`.
         """
         if self._kernels.stop():
             self._waits.stop()
@@ -108,12 +110,12 @@ class CollectiveRecorder:
             self._reached = _Reached()
 
     def forget(self) -> None:
-        """Drops all calls, and numbers the next ones from 0."""
+        """Drops all calls, and numbers later ones from 0."""
         self.calls.clear()
         self._counts.clear()
 
     def open_calls(self) -> list[CollectiveCall]:
-        """Calls that have not ended, as far as that is known: those on CPU tensors."""
+        """Returns calls that have not ended, as far as that is known: only those on CPU tensors."""
         return [call for call, work in list(self._pending) if call.end_ns is None and not work.is_completed()]
 
     def _before_call(self) -> None:
@@ -140,10 +142,10 @@ class CollectiveRecorder:
 
         Args:
             operator: Name of the c10d operator.
-            given: Its arguments by name, without those left at their default.
-            times: When it was called and when it returned.
-            output: What it returned.
-            caller: The Python frame in which it was called.
+            given: Arguments by name, without those left at their default.
+            times: When it was called and when it returned, in ns.
+            output: What the operator returned.
+            caller: The Python frame that called it.
         """
         op = OP_OF_C10D[operator]
         process_group: Any = dist.ProcessGroup.unbox(given["process_group"])
@@ -202,7 +204,7 @@ class CollectiveRecorder:
         self._works.add(op, process_group, work, device)
         self._waits.issued(call, operator, work, written, caller)
         if work is not None and not call.on_device:
-            # an NCCL future is done before the kernel is; to ask may break a graph capture
+            # an NCCL future is done before the kernel is; asking may break a graph capture
             self._follow(call, work)
 
     def _ranks_of(self, group: Any) -> list[int]:
@@ -214,16 +216,16 @@ class CollectiveRecorder:
     def _follow(self, call: CollectiveCall, work: object) -> None:
         if self._needs_callback(call):
             self._stamp_end(call, work)
-        # the work of a reduce_scatter of gloo never completes
+        # gloo's work of a reduce_scatter never completes
         if call.op != "reduce_scatter" and len(self._pending) < MOST_PENDING:
             self._pending.append((call, work))
 
     def _needs_callback(self, call: CollectiveCall) -> bool:
         if call.op in POINT_TO_POINT:
-            return False  # gloo gives no future for these
+            return False  # gloo has no future for these
         if not self._ends_from_timeline or len(self._runners[call.group]) < 2:
-            return True  # gloo has two threads a group: once both are known, the timeline shows whose work it is
-        # the timeline cannot tell apart equal ops that two threads may begin in any order
+            return True  # gloo has two threads per group; once both are known, the timeline is enough
+        # the timeline cannot distinguish equal ops that two threads may start in any order
         return any(other.group == call.group and other.op == call.op and other.work_elements == call.work_elements
                    for other, _ in self._pending)
 
@@ -233,7 +235,7 @@ class CollectiveRecorder:
             before.over_by_ns = now_ns
 
     def _look_at_pending(self) -> None:
-        """Drops works that are over: a work keeps its tensors alive."""
+        """Drops works that are over, since a work keeps its tensors alive."""
         kept = []
         for call, work in self._pending:
             if not work.is_completed():
@@ -251,7 +253,7 @@ class CollectiveRecorder:
             if call.end_ns is None:
                 call.end_ns, call.timed_by = time.time_ns(), "future"
                 runner = threading.get_native_id()
-                if runner != attaching:  # else it was over already
+                if runner != attaching:  # otherwise the op was over already
                     call.runner, call.stamp_ns = runner, call.end_ns
                     self._runners[call.group].add(runner)
 
@@ -262,7 +264,7 @@ class CollectiveRecorder:
 
 
 def resolve(call: CollectiveCall, streams: StreamStopwatch) -> None:
-    """Turns the marks of a call into times, by the stopwatch that made them."""
+    """Turns the marks of a call into times, with the stopwatch that recorded them."""
     if call.reached is not None:
         call.reached_ns = streams.resolve(call.reached)
     if call.passed is not None:
@@ -271,7 +273,7 @@ def resolve(call: CollectiveCall, streams: StreamStopwatch) -> None:
 
 
 def _number_in(group: Any, counted: int) -> int:
-    """The number that torch gives a call in its group; that of our own where the backend numbers none, as MPI."""
+    """Returns torch's sequence number of a call in its group; our own if the backend has none, such as MPI."""
     try:
         return int(group._get_sequence_number_for_group())
     except RuntimeError:
@@ -279,7 +281,7 @@ def _number_in(group: Any, counted: int) -> int:
 
 
 def _is_gathered(group: object) -> bool:
-    """True where calls are gathered up, to be made together later."""
+    """True if calls are being coalesced, to be issued together later."""
     return group in getattr(dist.distributed_c10d._world, "pg_coalesce_state", ())
 
 
@@ -295,7 +297,7 @@ def _flat(data: Any) -> list[torch.Tensor]:
 
 def _split_bytes(splits: Sequence[int] | None, data: list[torch.Tensor], sizes: list[int],
                  num_ranks: int) -> list[int] | None:
-    """Bytes to each rank of the group: by its own tensor, by rows of one tensor, or in equal parts."""
+    """Returns the bytes sent to each rank of the group: by tensor, by rows of one tensor, or in equal parts."""
     if splits is None:
         return sizes if len(sizes) == num_ranks else None
     if splits:
@@ -312,7 +314,7 @@ def _source(call: CollectiveCall, work: Any) -> int | None:
 
 
 def _in_autograd(frame: Frame, written: Sequence[torch.Tensor]) -> bool | None:
-    """As in `COLLECTIVES`: only a forward call with gradients shows it."""
+    """Returns the value of the column of `COLLECTIVES`; only forward calls with gradients show it."""
     return reaches_autograd(written) if frame.learns and not frame.recompute else None
 
 

@@ -1,7 +1,7 @@
 """Notes when a thread of this process waits for which communication op.
 
-`Work.wait` is called by whatever Python waits: the script, FSDP, pipelines, torch.distributed itself. Functional
-collectives wait in an operator. What waits inside C++ is known by the functions that do, and by the end of backward
+Waits from Python (the script, FSDP, pipelines, torch.distributed itself) call `Work.wait`. Functional collectives wait
+in an operator. Waits inside C++ are known from the functions that contain them, and from the end of backward
 (`backward_end`).
 """
 
@@ -24,19 +24,19 @@ from distprof.recording.communication.backward_end import BackwardEnd
 from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 
 IN_FLIGHT = ("_broadcast_coalesced",)
-"""Functions of torch.distributed that wait for an op when they have issued the next one."""
+"""Functions of torch.distributed that wait for an op after issuing the next one."""
 ONE_BY_ONE = ("_rebuild_buckets",)
-"""Methods of DDP's reducer that wait for an op before they go on."""
+"""Methods of DDP's reducer that wait for each op before they continue."""
 MOST_STORAGES = 256
 
 Storage = tuple[Any, list[CollectiveCall]]
 
 
 class WaitWatch:
-    """Sees waits between `start` and `stop`."""
+    """Observes waits between `start` and `stop`."""
 
     def __init__(self, guard: Guard, calls: list[CollectiveCall]) -> None:
-        """Begins with nothing; `calls` is where calls are added as they are made."""
+        """Begins with no waits; `calls` is the list to which calls are added as they are issued."""
         self._calls = calls
         self._by_work: weakref.WeakKeyDictionary[Any, CollectiveCall] = weakref.WeakKeyDictionary()
         self._by_storage: dict[int, Storage] = {}
@@ -49,7 +49,7 @@ class WaitWatch:
         self._library: Any = None
 
     def start(self) -> None:
-        """Puts itself in front of what waits."""
+        """Wraps what waits."""
         self._replace(dist.Work, "wait", self._waiting)
         for name in IN_FLIGHT:
             self._replace(dist, name, lambda function: self._blocking(function, in_flight=True))
@@ -61,7 +61,7 @@ class WaitWatch:
         self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
-        """Puts torch's own back."""
+        """Restores torch's own functions and drops what is not waited for."""
         if self._library is not None:
             self._library._destroy()
             self._library = None
@@ -74,25 +74,25 @@ class WaitWatch:
 
     def issued(self, call: CollectiveCall, operator: str, work: object, tensors: Sequence[torch.Tensor],
                caller: FrameType | None) -> None:
-        """A call was made.
+        """Registers a call.
 
         Args:
-            call: Its label.
+            call: The labelled call.
             operator: Its c10d operator.
-            work: The work of it; None where a backend gathers up several calls.
-            tensors: What it writes to.
-            caller: The Python frame in which it was called.
+            work: Its work; None if a backend coalesces calls.
+            tensors: The tensors that it writes to.
+            caller: The Python frame that called it.
         """
         if work is not None:
             self._by_work[work] = call
-            # a wrapper that C++ makes anew for Python would be another object: this one lives until Python has it
+            # if it died before Python gets it, C++ would create another wrapper for it: this keeps it alive until then
             self._latest[call.thread] = work
             self._backward.issued(call, operator, work, caller)
         for storage in filter(None, map(_storage, tensors)):
             self._write(call, storage)
 
     def _write(self, call: CollectiveCall, storage: torch.UntypedStorage) -> None:
-        # while there is a weak reference no other storage gets the same address
+        # while a weak reference exists, no other storage gets the same address
         reference, calls = self._by_storage.pop(storage._cdata, None) or (StorageWeakRef(storage), [])
         self._by_storage[storage._cdata] = reference, [*(one for one in calls if one.wait_start_ns is None), call]
         if len(self._by_storage) > MOST_STORAGES:

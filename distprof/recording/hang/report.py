@@ -1,4 +1,4 @@
-"""`stuck.json` of this rank: its process groups by torch's flight recorder, and the stacks of its threads.
+"""Builds and writes `stuck.json` of this rank: process groups from torch's flight recorder, and stacks of its threads.
 
 Nothing here calls into a process group, so it works while all threads of the script hang.
 """
@@ -25,27 +25,27 @@ from distprof.process.identity import in_process_group
 from distprof.threads import UnseenThread, is_unseen
 
 MOST_COLLECTIVES = 50
-"""Of a group, in the file."""
+"""Maximum number of collectives per group in the file."""
 PATIENCE_S = 2.0
-"""How long the flight recorder may take to answer."""
+"""Time in seconds that the flight recorder may take to answer, and that a lock is waited for."""
 BACKWARD = "_engine_run_backward"
 """torch's function that waits for autograd."""
 RECORDING = Path(__file__).parents[1]
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""torch's functions that give the records of the flight recorder."""
+"""torch's functions that return the records of the flight recorder."""
 COMMUNICATION = ("gloo", "nccl", "processgroup", "process group", "c10d", "connection closed by peer", "tcpstore")
-"""Words in the messages of communication errors."""
+"""Words that occur in the messages of communication errors."""
 
 
 class HangReport:
     """The file of this rank. Nothing here raises or waits for long."""
 
     def __init__(self, folder: Callable[[], Path | None], about: Callable[[], Mapping[str, Any]]) -> None:
-        """Begins with no file.
+        """Begins without a file.
 
         Args:
-            folder: Where the file goes; None while the rank has no folder.
-            about: Fields of `Stuck` that the recorder fills.
+            folder: Returns the folder for the file; None while the rank has none.
+            about: Returns the fields of `Stuck` that the recorder knows.
         """
         self._folder = folder
         self._about = about
@@ -54,12 +54,12 @@ class HangReport:
         self._written = False
 
     def take(self, cause: str, why: str) -> Stuck:
-        """The state of the rank now."""
+        """Returns the current state of the rank."""
         notes: list[str] = []
         groups: list[StuckGroup] = []
         try:
             groups = process_groups(notes)
-        except Exception as wrong:  # noqa: BLE001 (the stacks are worth having without)
+        except Exception as wrong:  # noqa: BLE001 (the stacks alone are useful)
             notes.append(f"could not read the process groups: {type(wrong).__name__}: {wrong}")
         running, about = threads(), dict(self._about())
         if about["phase"] is None and any(frame.function == BACKWARD for frame in running[0].frames):
@@ -71,10 +71,10 @@ class HangReport:
                      waiting=waiting, groups=groups, threads=running, notes=notes, **about)
 
     def write(self, found: Callable[[], Stuck | None]) -> bool:
-        """Writes the file, in place of an earlier one; False where that is not possible or there is nothing to write.
+        """Writes the file, replacing an earlier one; False if that is not possible or there is nothing to write.
 
         Args:
-            found: Called with the lock held.
+            found: Returns the content; called while the lock is held.
         """
         if not self.lock.acquire(timeout=PATIENCE_S):
             return False
@@ -85,14 +85,14 @@ class HangReport:
             text = json_text(stuck)
             write_whole(folder / STUCK_JSON, lambda temporary: temporary.write_bytes(text))
             self._written = True
-        except Exception:  # noqa: BLE001 (the job, or its end, goes on)
+        except Exception:  # noqa: BLE001 (the job, or its end, continues)
             return False
         finally:
             self.lock.release()
         return True
 
     def remove(self) -> None:
-        """Removes the file: the job went on."""
+        """Removes the file, after the job has continued."""
         if not self.lock.acquire(timeout=PATIENCE_S):
             return
         try:
@@ -101,13 +101,13 @@ class HangReport:
                 (folder / STUCK_JSON).unlink(missing_ok=True)
             self._written = False
         except OSError:
-            return  # nothing can be written there any more
+            return  # writing there is no longer possible
         finally:
             self.lock.release()
 
 
 def is_communication(error: BaseException) -> bool:
-    """True for an error that a collective raised: by its type, its traceback or its message."""
+    """True for an error raised by a collective, according to its type, its traceback or its message."""
     if isinstance(error, torch.distributed.DistError if torch.distributed.is_available() else ()):
         return True
     if not isinstance(error, RuntimeError):
@@ -118,7 +118,7 @@ def is_communication(error: BaseException) -> bool:
 
 
 def last_called() -> dict[str, tuple[int | None, int | None]]:
-    """Of each process group, the number of the last collective called and of the last one completed."""
+    """Returns, for each process group, the numbers of the last collective called and of the last one completed."""
     if not in_process_group():
         return {}
     status = _flight_recorder(collectives=False)["pg_status"]
@@ -127,7 +127,7 @@ def last_called() -> dict[str, tuple[int | None, int | None]]:
 
 
 def process_groups(notes: list[str]) -> list[StuckGroup]:
-    """The process groups of this rank and their last collectives; what is missing goes into `notes`."""
+    """Returns the process groups of this rank with their last collectives; what is missing is added to `notes`."""
     if not in_process_group():
         return []
     recorded = _flight_recorder_in_time(notes)
@@ -161,7 +161,7 @@ def _collective(entry: Mapping[str, Any]) -> StuckCollective:
 
 
 def _number(text: object) -> int | None:
-    """The flight recorder writes numbers as text, and -1 for none."""
+    """Converts a number of the flight recorder, which is text, with -1 for none."""
     number = int(str(text)) if text is not None else -1
     return number if number >= 0 else None
 
@@ -177,12 +177,12 @@ def _flight_recorder_in_time(notes: list[str]) -> dict[str, Any]:
 
 
 def has_flight_recorder() -> bool:
-    """False for a torch without one."""
+    """False if this torch has no flight recorder."""
     return any(hasattr(getattr(torch._C, "_distributed_c10d", None), name) for name in DUMPS)
 
 
 def _flight_recorder(*, collectives: bool) -> dict[str, Any]:
-    """The records of torch's flight recorder, and of that of NCCL."""
+    """Returns the records of torch's flight recorder, joined with those of NCCL's."""
     c10d: Any = torch._C._distributed_c10d
     together: dict[str, Any] = {"entries": [], "pg_status": {}}
     for name in DUMPS:
@@ -194,7 +194,7 @@ def _flight_recorder(*, collectives: bool) -> dict[str, Any]:
 
 
 def threads() -> list[StuckThread]:
-    """Every thread that runs Python, the main thread first, without those of distprof."""
+    """Returns all threads that run Python, the main thread first, except those of distprof."""
     known = {thread.ident: thread for thread in threading.enumerate()}
     main, here = threading.main_thread().ident, threading.get_ident()
     found = []
@@ -215,12 +215,12 @@ def _frames(innermost: FrameType) -> list[StackFrame]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The exception that ends the script."""
+    """Returns the exception that ends the script."""
     frames = [StackFrame(file=one.filename, line=one.lineno or 0, function=one.name)
               for one in traceback.extract_tb(error.__traceback__)]
     return Failure(type=type(error).__name__, message=message_of(error)[:2000], frames=frames)
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception of the script says, without secrets that the script was given as arguments."""
+    """Returns the message of an exception of the script, with secrets among the script's arguments hidden."""
     return hidden(str(error), sys.argv)

@@ -1,9 +1,8 @@
-"""Decides that this rank hangs, and writes or removes its `stuck.json`.
+"""Detects that this rank hangs, and writes or removes its `stuck.json`.
 
 While recording, a rank hangs if no step has ended for long; after the last pass, in a job that distprof launched, if no
-collective was called for long. Signals and errors of communication count as well. A thread that sleeps most of the time
-looks at the progress; nothing is hooked. The watcher of the job may ask for the file at any time, by
-`watch/request.json` of the run.
+collective was called for long. Signals and communication errors also cause a report. A thread that mostly sleeps checks
+the progress; nothing is hooked. The job's watcher may request the file at any time, by `watch/request.json` of the run.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from distprof.recording.steps.current_step import CurrentStep
 from distprof.threads import UnseenThread
 
 LOOK_S = 2.0
-"""Between two looks at that file."""
+"""Time in seconds between two looks at `watch/request.json`."""
 
 
 class StacksAsked:
-    """Looks at the request; what was asked before this rank looked for the first time does not count."""
+    """Looks for requests of stacks; those made before this rank looked for the first time do not count."""
 
     def __init__(self, folder: Callable[[], Path | None]) -> None:
-        """Remembers nothing yet.
+        """Begins without having looked.
 
         Args:
-            folder: Of the rank, in the run directory; None while there is none.
+            folder: Returns the rank's folder in the run directory; None while there is none.
         """
         self._folder = folder
         self._seen: tuple[int, int] | None = None
         self._count: int | None = None
 
     def is_new(self) -> bool:
-        """True once for each time that they are asked for; a file that cannot be read asks for nothing."""
+        """True once per request; a file that cannot be read requests nothing."""
         folder = self._folder()
         if folder is None:
             return False
@@ -69,15 +68,15 @@ class StacksAsked:
 LONGEST_SLEEP_S = 10.0
 LEAST_LIMIT_S = 30.0
 STEPS = 20
-"""Times the longest step so far."""
+"""A rank hangs after this multiple of its longest step so far, but not before `LEAST_LIMIT_S` seconds."""
 AFTERWARDS_S = 300.0
-"""Without a collective, after the last pass."""
+"""Time in seconds without a collective after which a rank hangs, after the last pass."""
 INTERRUPTED_FOR_NS = 60_000_000_000
-"""An exception that ends the script this soon after a signal is taken for its consequence."""
+"""An exception that ends the script within this time after a signal counts as a consequence of the signal."""
 
 
 class HangWatch:
-    """Watches one recorder."""
+    """Watches one recorder for hangs."""
 
     def __init__(self, rank: RankRecording, switch: PassSwitch, step: CurrentStep, recording: Callable[[], bool],
                  later_step: Callable[[], int]) -> None:
@@ -91,22 +90,22 @@ class HangWatch:
         self._report = HangReport(lambda: rank.rank_folder, self._about)
         self._over = Event()
         self.stays = "DISTPROF_RUN_ID" in os.environ
-        """True where the job is watched after the last pass, too: it was launched by distprof."""
+        """True if the rank is also watched after the last pass, because distprof launched the job."""
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Starts the watching thread."""
         UnseenThread(self._watch).start()
 
     def step_ended(self, duration_ns: int) -> None:
-        """A step ended: the limit follows the longest one."""
+        """Raises the limit if the step that has ended is the longest so far."""
         self._longest_ns = max(self._longest_ns, duration_ns)
 
     def on_signal(self, number: int, ends: bool) -> None:  # noqa: FBT001 (a callback)
-        """The process gets a signal. The state is taken now: other ranks that end may release this one.
+        """Takes the state when the process receives a signal; later, other ranks that end may release this one.
 
         Args:
-            number: Of the signal.
-            ends: The process ends by it; else the script handles it, and may go on.
+            number: The signal.
+            ends: True if the process ends by it; otherwise the script handles it and may continue.
         """
         reason = f"signal {signal.Signals(number).name}"
         if ends:
@@ -114,24 +113,24 @@ class HangWatch:
             return
         try:
             self._interrupted = self._report.take("signal", reason)
-        except Exception:  # noqa: BLE001 (the next signal must find the thread that calls this)
+        except Exception:  # noqa: BLE001 (the thread that calls this must survive for the next signal)
             self._interrupted = None
 
     def on_hanging(self) -> None:
-        """The main thread did not react to a signal that the script handles."""
+        """Reports the state at a signal that the script handles, but to which the main thread did not react."""
         self._end(lambda: self._interrupted)
 
     def on_error(self, error: BaseException) -> None:
-        """The script ends with an exception; one of communication means that other ranks may hang."""
+        """Reports an exception that ends the script; a communication error means that other ranks may hang."""
         try:
             self._on_error(error)
-        except Exception:  # noqa: BLE001 (the exception of the script counts, not what it does when it is looked at)
+        except Exception:  # noqa: BLE001 (only the script's exception counts, not what it raises while being examined)
             return
 
     def _on_error(self, error: BaseException) -> None:
         interrupted = self._interrupted
         if isinstance(error, SystemExit):
-            return  # the script ends because it wants to
+            return  # the script ends deliberately
         if interrupted is not None and time.time_ns() - interrupted.time_ns < INTERRUPTED_FOR_NS:
             found: Stuck | None = interrupted
         elif isinstance(error, KeyboardInterrupt):
@@ -144,7 +143,7 @@ class HangWatch:
         self._end(lambda: msgspec.structs.replace(found, failure=failure_of(error)) if found is not None else None)
 
     def _end(self, found: Callable[[], Stuck | None]) -> None:
-        """Writes the file that stays; of several reasons to end the first counts."""
+        """Writes the file that stays; of several reasons to end, the first counts."""
         def first() -> Stuck | None:
             return None if self._ending else found()
 
@@ -171,7 +170,7 @@ class HangWatch:
             try:
                 is_asked = asked.is_new()
                 if not is_asked and not reported and time.monotonic() < due:
-                    continue  # to look costs more than to see whether anyone asks
+                    continue  # checking for a request costs less than checking the progress
                 due = time.monotonic() + min(LONGEST_SLEEP_S, self._limit_s() / 4) - LOOK_S / 2
                 now = self._look()
                 if now != seen:
@@ -185,18 +184,18 @@ class HangWatch:
                 elif not reported and time.monotonic() - since >= self._limit_s():
                     reported = True
                     self._on_hang(time.monotonic() - since)
-            except Exception:  # noqa: BLE001 (to look is never a reason to fail)
+            except Exception:  # noqa: BLE001 (watching is never a reason to fail)
                 continue
 
     def _look(self) -> Hashable:
-        """A value that changes if and only if there is progress."""
+        """Returns a value that changes if and only if there is progress."""
         if self._recording():
             return self._step.number, self._step.num_turns
-        # without process groups no rank waits for another
+        # without process groups, no rank waits for another
         return tuple(sorted(last_called().items())) or time.monotonic()
 
     def _limit_s(self) -> float:
-        """Seconds without progress after which the rank is taken to hang."""
+        """Returns the seconds without progress after which the rank counts as hanging."""
         try:
             given = float(os.environ.get("DISTPROF_HANG_SECONDS", ""))
         except ValueError:
@@ -216,7 +215,7 @@ class HangWatch:
                                "where this rank is")
 
     def _on_asked(self, seconds: float) -> None:
-        """The watcher of the job wants to know where all ranks are. That is no hang; the file goes when they go on."""
+        """Writes the state that the job's watcher requested. This is no hang; the next progress removes the file."""
         if self._recording() or self.stays:
             why = f"requested {seconds:.1f} s after the last sign of progress"
             self._report.write(lambda: None if self._ending else self._report.take("asked", why))

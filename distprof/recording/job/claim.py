@@ -1,6 +1,6 @@
-"""Who makes a run directory: a launcher, else the first rank that comes there. Several may come at once.
+"""Decides who creates a run directory: a launcher, else the first rank that arrives, even if several arrive at once.
 
-Attempts of a job that torchrun restarts: folders of earlier ones are kept apart, in a folder for each attempt.
+If torchrun restarts a job, folders of earlier attempts are moved into a folder per attempt.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from distprof.process.identity import Identity
 from distprof.recording.run_directory import LOCK, make_run_directory, refuse_file, run_id_in
 
 LOCK_S = 20.0
-"""Who holds it longer was killed."""
+"""Time in seconds to wait for the lock; a process that holds it longer is assumed to have been killed."""
 LOOK_AGAIN_S = 0.01
 
 
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """One process at a time, on all hosts that see the directory; it is made where it is not there.
+    """Holds a lock that works across all hosts that see the directory, which is created if it does not exist.
 
     Raises:
         OSError: It cannot be written.
@@ -43,7 +43,7 @@ def locked(run: Path) -> Iterator[None]:
             break
         except FileExistsError:
             if time.monotonic() > until:
-                break  # it was killed meanwhile; its folder is removed below
+                break  # its holder was killed; its lock is removed below
             time.sleep(LOOK_AGAIN_S)
     try:
         yield
@@ -57,12 +57,12 @@ def claim(run: Path, launch: RunJson, *, made_as: str | None, force: bool) -> No
 
     Args:
         run: The directory.
-        launch: What run.json is to hold.
-        made_as: The id under which the launcher of this process may have made it, before the ranks agreed on theirs.
+        launch: The content for run.json.
+        made_as: The id under which this process's launcher may have created it, before the ranks agreed on theirs.
         force: Replaces another run that is there.
 
     Raises:
-        OutputError: Another run is there and `force` is False, or it cannot be written.
+        OutputError: Another run is there and `force` is False, or the directory cannot be written.
     """
     if run_id_in(run / RUN_JSON) == launch.run_id:
         return
@@ -78,19 +78,19 @@ def claim(run: Path, launch: RunJson, *, made_as: str | None, force: bool) -> No
 
 
 def join_or_make(run: Path, launch: RunJson, *, elastic: bool, force: bool) -> str:
-    """Makes a directory that launchers of several nodes may share; the first of them makes it.
+    """Returns the run id of a directory that launchers of several nodes may share; the first of them creates it.
 
     Args:
         run: The directory.
-        launch: What run.json is to hold; `launch_key` is equal on all launchers of the job.
-        elastic: Whether ranks may have begun before this launcher came.
+        launch: The content for run.json; its `launch_key` is equal on all launchers of the job.
+        elastic: Whether ranks may have begun before this launcher arrived.
         force: Replaces another run that is there.
 
     Returns:
         The run id that the first launcher chose.
 
     Raises:
-        OutputError: Another run is there and `force` is False, or it cannot be written.
+        OutputError: Another run is there and `force` is False, or the directory cannot be written.
     """
     with told(run), locked(run):
         about = about_run(run)
@@ -103,7 +103,7 @@ def join_or_make(run: Path, launch: RunJson, *, elastic: bool, force: bool) -> s
 
 
 def about_run(run: Path) -> RunJson | None:
-    """What run.json of a directory says; None where it cannot be read."""
+    """Returns the content of a directory's run.json; None if it cannot be read."""
     try:
         return rank_json.read(run / RUN_JSON, RunJson)
     except DataError:
@@ -111,7 +111,7 @@ def about_run(run: Path) -> RunJson | None:
 
 
 def change(run: Path, how: Callable[[RunJson], RunJson]) -> None:
-    """Changes run.json, where there is one; who calls this holds the lock.
+    """Changes run.json, if it exists; the caller holds the lock.
 
     Raises:
         OSError: It cannot be written.
@@ -122,20 +122,20 @@ def change(run: Path, how: Callable[[RunJson], RunJson]) -> None:
 
 
 EVERY = "rank[0-9]*"
-"""Folders of ranks, finished or not."""
+"""Pattern of the folders of ranks, finished or not."""
 
 
 def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> int:
-    """The attempt that this process is part of.
+    """Returns the attempt that this process is part of.
 
-    torchrun counts on each node the failures of that node alone, so the folder that the rank left in an earlier attempt
+    On each node, torchrun counts only the failures of that node, so the folder that the rank left in an earlier attempt
     counts as well.
 
     Args:
         run: The run directory.
-        identity: Of this process, with the attempt as torchrun counts it.
-        run_id: The run; folders of others do not count.
-        elastic: Whether torchrun, which may restart ranks, started this one.
+        identity: Identity of this process, with the attempt as torchrun counts it.
+        run_id: The run; folders of other runs do not count.
+        elastic: Whether this process was started by torchrun, which may restart ranks.
     """
     if not elastic:
         return identity.attempt
@@ -147,16 +147,16 @@ def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> 
 def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
     """Moves what earlier attempts left into folders of their own.
 
-    Each rank moves its own folder, and the first rank of each host all others, but for those that say nothing yet: a
-    rank of this attempt may have made such a folder at this moment. Processes of an earlier attempt have ended:
-    torchrun stops all of them first.
+    Each rank moves its own folder, and the first rank of each host all others, except folders without rank.json that a
+    rank of this attempt may just have created. Processes of an earlier attempt have ended: torchrun stops all of them
+    first.
 
     Raises:
-        OutputError: Nothing can be written there.
+        OutputError: The run directory cannot be written.
     """
     with told(run):
         for folder in _folders(run, f"{rank_folder(identity.rank)}*" if identity.local_rank else EVERY):
-            about = _about(folder)  # not before: the rank may have begun anew since
+            about = _about(folder)  # read only here: the rank may have begun anew since
             number = about.attempt if about is not None else attempt - 1
             may_be_new = _may_be_new(about, identity) if about is not None else _is_of_another(folder, identity)
             if number < attempt and not may_be_new:
@@ -164,10 +164,10 @@ def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
 
 
 def _may_be_new(about: RankJson, identity: Identity) -> bool:
-    """Whether a rank of this attempt may have made a folder.
+    """Returns whether a rank of this attempt may have created a folder.
 
     Processes of another host cannot be seen: a rank there that joined the job does not know yet that it is in a later
-    attempt, and one that was there before moves its own.
+    attempt, and one that was there before moves its own folder.
     """
     if (about.host, about.boot_id) == (identity.host, identity.boot_id):
         return _lives(about, identity)
@@ -175,7 +175,7 @@ def _may_be_new(about: RankJson, identity: Identity) -> bool:
 
 
 def _is_of_another(folder: Path, identity: Identity) -> bool:
-    """Whether it is that of another rank of the job as it is now."""
+    """Returns whether the folder belongs to another rank of the job at its current size."""
     rank = int(folder.name.removeprefix("rank").partition(".")[0])
     return rank != identity.rank and rank < identity.world_size
 
@@ -190,7 +190,7 @@ def _move(folder: Path, aside: Path) -> None:
 
 
 def note_world_size(run: Path, world_size: int, *, may_shrink: bool) -> None:
-    """Corrects run.json: an elastic job goes on with fewer ranks, a script starts more; called by rank 0.
+    """Corrects run.json if an elastic job continues with fewer ranks or a script starts more; called by rank 0.
 
     Raises:
         OutputError: It cannot be written.
@@ -211,11 +211,11 @@ def _about(folder: Path) -> RankJson | None:
     try:
         return rank_json.read(folder / RANK_JSON, RankJson)
     except DataError:
-        return None  # killed before it wrote any, or damaged: merging will say so
+        return None  # killed before it wrote the file, or damaged: merging will report it
 
 
 def _lives(about: RankJson, identity: Identity) -> bool:
-    """Whether the process that wrote a folder still runs, which can be seen on its own host only."""
+    """Returns whether the process that wrote a folder still runs, which can only be seen on the same host."""
     if (about.host, about.boot_id) != (identity.host, identity.boot_id) or about.pid == identity.pid:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The place of this process in its job: who it is, which run that is, in which attempt, and where the others record."""
+"""The place of this process in its job: its identity, the run, the attempt, and where the other ranks record."""
 
 from __future__ import annotations
 
@@ -18,52 +18,53 @@ from distprof.recording.job.store import JobStore, RankPlace, directories_of, lo
 from distprof.recording.run_directory import launch_key_of, new_run_id, run_id_of, this_launch
 
 LAST_LOOK_S = 0.3
-"""The other ranks have told long ago where this one has recorded all its steps."""
+"""Time in seconds to wait for the places of other ranks: by the time that this rank has recorded all its steps, they
+were published long ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenPlace:
-    """The place of a recording that is made later in a job: nothing has to be agreed on."""
+    """The place of a later recording in a job: nothing has to be agreed on."""
 
     identity: Identity
     launch: RunJson
-    """What its run.json is to hold."""
+    """The content for its run.json."""
     key: str
-    """Equal on all ranks, different in other recordings of the job."""
+    """Key of the store: equal on all ranks, different for each recording of the job."""
 
 
 class JobMembership:
-    """One rank, and the run directory it records into."""
+    """One rank and the run directory that it records into."""
 
     def __init__(self, run: Path, given: GivenPlace | None = None) -> None:
-        """Begins without a run; `given` says all that the ranks would have to find out."""
+        """Begins without a run; `given` says everything that the ranks would otherwise have to find out."""
         self.identity = Identity.read() if given is None else given.identity
-        """As far as it is known by now."""
+        """The identity as far as it is known."""
         self.run_id = ""
-        """'' until `enter`."""
+        """'' until `enter` is called."""
         self._run = run
         self._given = given
         self._store = JobStore("" if given is None else given.key)
         self._has_learned = given is not None
         self._elastic = given is None and "TORCHELASTIC_RESTART_COUNT" in os.environ
         self._restarts = self.identity.attempt
-        """As torchrun counts them, which all ranks of an attempt know."""
+        """Number of restarts as torchrun counts them, which all ranks of an attempt know."""
 
     def look(self) -> None:
-        """Reads the identity anew: the process may have entered a process group."""
+        """Reads the identity again, since the process may have entered a process group."""
         if self._given is None:
             self.identity = Identity.read()
 
     def is_known(self) -> bool:
-        """Whether rank and run are known, so that the folder of the rank can be made."""
+        """Returns whether rank and run are known, so that the rank's folder can be created."""
         self.look()
         return self._given is not None or in_process_group() or _is_of_one_launcher(os.environ)
 
     def enter(self, *, plan: str, sizes: Mapping[str, int], force: bool) -> None:
-        """Agrees with the other ranks on the run, and makes its directory where nobody did; after `look`.
+        """Agrees with the other ranks on the run, and creates its directory if nobody has; call it after `look`.
 
         Raises:
-            OutputError: Another run is there and `force` is False, or it cannot be written.
+            OutputError: Another run is there and `force` is False, or the directory cannot be written.
         """
         if self._given is not None:
             self.run_id = self._given.launch.run_id
@@ -79,11 +80,11 @@ class JobMembership:
         self._tell()
 
     def later(self, number: int, *, first_step: int, plan: str) -> GivenPlace:
-        """The place of what is recorded later in this job, for the N-th time.
+        """Returns the place of the N-th later recording of this job.
 
         Args:
-            number: From 1.
-            first_step: The step of the job in which it begins.
+            number: N, from 1.
+            first_step: The step of the job in which the recording begins.
             plan: Steps of each pass.
         """
         about, own = about_run(self._run), self.identity
@@ -97,10 +98,10 @@ class JobMembership:
         return GivenPlace(identity=own, launch=launch, key=f"{WINDOWS}/{self._restarts}/{number}")
 
     def learn(self, *, last: bool) -> None:
-        """Takes over what the other ranks have told by now; the first rank of a directory writes where all are.
+        """Takes over what other ranks have published by now; the first rank of a directory writes where all are.
 
         Args:
-            last: Nothing is asked later.
+            last: True if this is the last call.
         """
         if self._elastic and self.identity.world_size > 1:
             self.identity = replace(self.identity, attempt=self._store.latest_attempt(self.identity.attempt))
@@ -118,19 +119,19 @@ class JobMembership:
                 change(self._run, lambda about: replace_fields(about, directories=found, hosts=hosts))
 
     def tell_paused(self, step: int, number: int) -> None:
-        """Tells the others that this rank records nothing in a step (1), or does so after all (-1)."""
+        """Publishes that this rank records nothing in a step (`number` 1), or that it does so after all (-1)."""
         self._store.tell_paused(step, number, attempt=self._restarts)
 
     def have_all_paused(self, step: int) -> bool:
-        """Whether no rank records anything in a step."""
+        """Returns whether no rank records anything in a step."""
         return self._store.have_all_paused(step, attempt=self._restarts, world_size=self.identity.world_size)
 
     def stop(self) -> None:
-        """Ends the looking for others."""
+        """Stops looking for other ranks."""
         self._store.hurry(0)
 
     def _agreed_id(self, made_as: str | None, key: str) -> str:
-        """One id on all ranks of the job, in all its attempts; with a process group they agree on it."""
+        """Returns one id for all ranks of the job and all its attempts; with a process group, they agree on it."""
         otherwise = run_id_of(os.environ, self._run)
         if not in_process_group():
             return otherwise
@@ -139,9 +140,9 @@ class JobMembership:
         return self._store.agreed(made_as or earlier or new_run_id()) or otherwise
 
     def _begin_attempt(self) -> None:
-        """Finds out which attempt this is, as far as this rank sees it, and moves what earlier ones left.
+        """Finds out which attempt this is, as far as this rank can see, and moves what earlier ones left.
 
-        A rank that joins a job finds nothing of its own: it learns later what the others have found.
+        A rank that joins a job finds nothing of its own: it learns the attempt from the others later.
         """
         self._restarts = self.identity.attempt
         attempt = attempt_of(self._run, self.identity, run_id=self.run_id, elastic=self._elastic)
@@ -151,21 +152,21 @@ class JobMembership:
             set_aside(self._run, attempt=attempt, identity=self.identity)
 
     def _tell(self) -> None:
-        """Tells the other ranks where this one records, where they cannot know."""
+        """Publishes where this rank records, unless the others know it."""
         about, own = about_run(self._run), self.identity
         if own.world_size < 2 or about is None or _is_of_one_launcher(os.environ):
             return
         place = RankPlace(rank=own.rank, host=own.host, boot_id=own.boot_id, directory=str(self._run.absolute()),
                           directory_id=about.directory_id)
-        # those with a number above 0 are not the first of a directory, and know their number
+        # ranks with a local rank above 0 are not the first of a directory, and know their local rank
         look = local_rank(os.environ, own.rank) in (None, 0)
         self._store.tell(place, world_size=own.world_size, attempt=self._restarts, look=look)
 
 
 def _is_of_one_launcher(environ: Mapping[str, str]) -> bool:
-    """True where one `distprof run` started all ranks on this host: all is known from the start.
+    """True if one `distprof run` started all ranks on this host, so that everything is known from the start.
 
-    Not for one process, which may start ranks itself.
+    Not for a single process, which may start ranks itself.
     """
     size = number(environ, "WORLD_SIZE") or 1
     return size > 1 and size == number(environ, "LOCAL_WORLD_SIZE") and {"DISTPROF_RUN_ID", "RANK"} <= environ.keys()

@@ -1,6 +1,6 @@
-"""What the ranks of a job tell each other over the store of their process group: which run they are, and where.
+"""What the ranks of a job publish in the store of their process group: which run they are in, and where they record.
 
-Nothing here is a collective, waits for another rank on the thread of the script, or raises.
+Nothing here is a collective, waits for another rank on the script's thread, or raises.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from distprof.threads import UnseenThread
 
 PREFIX = "distprof/run"
 ANSWER_S = 20.0
-"""A store that does not answer in this time is dead, and so is the job."""
+"""Time in seconds after which a store that does not answer counts as dead, and with it the job."""
 LOOK_S = 30.0
-"""How long a thread looks for the places of ranks that begin later."""
+"""Time in seconds that a thread looks for the places of ranks that begin later."""
 _numbers = itertools.count()
-"""Recordings of this process; all ranks of a job begin them in the same order."""
+"""Numbers the recordings of this process; all ranks of a job begin them in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where a rank runs, and records."""
+    """Where a rank runs and records."""
 
     rank: int
     host: str
@@ -39,18 +39,18 @@ class RankPlace:
 
 
 class JobStore:
-    """The store as one recording uses it."""
+    """The store as used by one recording."""
 
     def __init__(self, key: str = "") -> None:
-        """Numbers the recording, unless `key` says which it is on all ranks: some may have missed one."""
+        """Numbers the recording, unless `key` identifies it on all ranks, some of which may have missed a recording."""
         self._number = key or str(next(_numbers))
         self.places: list[RankPlace] = []
-        """Of all ranks, once they have told; in the order of ranks."""
+        """Places of all ranks, in rank order, once all are published; empty until then."""
         self._hurried = Event()
         self._thread: UnseenThread | None = None
 
     def agreed(self, proposal: str) -> str | None:
-        """The id that the first rank of the job proposed; None without a process group, or where its store is dead."""
+        """Returns the id that the first rank to ask proposed; None without a process group, or if its store is dead."""
         def ask() -> str:
             found = _store().compare_set(f"{PREFIX}/{self._number}/id", "", proposal)
             return str(found.decode() if isinstance(found, bytes) else found)
@@ -61,10 +61,10 @@ class JobStore:
         """Publishes the place of this rank.
 
         Args:
-            place: It.
-            world_size: Ranks of the job.
-            attempt: Places of an earlier attempt do not count.
-            look: Whether a thread collects those of all ranks as well.
+            place: The place of this rank.
+            world_size: Number of ranks of the job.
+            attempt: Restarts as torchrun counts them; places of other attempts do not count.
+            look: Whether a thread also collects the places of all ranks.
         """
         if in_process_group():
             keys = [f"{PREFIX}/{self._number}/{attempt}/{rank}" for rank in range(world_size)]
@@ -72,7 +72,7 @@ class JobStore:
             self._thread.start()
 
     def tell_attempt(self, attempt: int) -> None:
-        """Publishes that the job is in this attempt, or a later one."""
+        """Publishes that the job is in this attempt or a later one."""
         def tell() -> str:
             for number in range(1, attempt + 1):
                 _store().add(self._attempt(number), 1)
@@ -82,7 +82,7 @@ class JobStore:
             _within(ANSWER_S, tell)
 
     def latest_attempt(self, attempt: int) -> int:
-        """The highest one that a rank has told by now; the given one if none is higher, or the store is dead."""
+        """Returns the highest attempt published by now; the given one if none is higher, or the store is dead."""
         def ask() -> str:
             found = attempt
             while _store().check([self._attempt(found + 1)]):
@@ -100,7 +100,7 @@ class JobStore:
             _within(ANSWER_S, lambda: str(_store().add(f"{self._paused(attempt, step)}/ranks", number)))
 
     def have_all_paused(self, step: int, *, attempt: int, world_size: int) -> bool:
-        """Whether all ranks pause in a step, as the first rank that asked saw it; False where the store is dead."""
+        """Returns whether all ranks pause in a step, as the first rank to ask saw it; False if the store is dead."""
         def ask() -> str:
             key = self._paused(attempt, step)
             seen = "all" if _store().add(f"{key}/ranks", 0) >= world_size else "some"
@@ -113,7 +113,7 @@ class JobStore:
         return f"{PREFIX}/{self._number}/{attempt}/paused/{step}"
 
     def hurry(self, seconds: float) -> None:
-        """Looks once more, for so long at most, and ends the looking."""
+        """Looks once more for at most `seconds`, and ends the looking."""
         self._hurried.set()
         if self._thread is not None:
             self._thread.join(seconds)
@@ -124,7 +124,7 @@ class JobStore:
             store.set(keys[place.rank], json.dumps(asdict(place)))
             while look and time.monotonic() < until:
                 is_last = self._hurried.is_set()
-                if store.check(list(keys)):  # getting what is not there would block the store for the script as well
+                if store.check(list(keys)):  # getting a missing key would block the store, also for the script
                     found = [RankPlace(**json.loads(text)) for text in store.multi_get(list(keys))]
                     self.places = found
                     return
@@ -132,18 +132,18 @@ class JobStore:
                     return
                 self._hurried.wait(again_s)
                 again_s = min(again_s * 2, 1.0)
-        except Exception:  # noqa: BLE001 (nobody waits for this thread; what is not told stays unknown)
+        except Exception:  # noqa: BLE001 (nobody waits for this thread; what is missing stays unknown)
             return
 
 
 def local_rank_in(places: Sequence[RankPlace], identity: Identity) -> int:
-    """How many lower ranks are on the same host."""
+    """Returns the number of lower ranks on the same host."""
     return sum((one.host, one.boot_id) == (identity.host, identity.boot_id) and one.rank < identity.rank
                for one in places)
 
 
 def directories_of(places: Sequence[RankPlace]) -> list[RanksDirectory]:
-    """The run directories of a job, in the order of their first ranks."""
+    """Returns the run directories of a job, in order of their first ranks."""
     ranks: dict[str, list[RankPlace]] = defaultdict(list)
     for one in places:
         ranks[one.directory_id].append(one)
@@ -153,7 +153,7 @@ def directories_of(places: Sequence[RankPlace]) -> list[RanksDirectory]:
 
 
 def _store() -> Any:
-    """The store of the default group without its prefixes, which a restarted job changes."""
+    """Returns the store of the default group without its prefixes, which change when a job is restarted."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
@@ -166,7 +166,7 @@ def _within(seconds: float, ask: Callable[[], str]) -> str | None:
     def answer() -> None:
         try:
             found.append(ask())
-        except Exception:  # noqa: BLE001 (a store that is gone; nobody waits longer than `seconds`)
+        except Exception:  # noqa: BLE001 (the store is gone; nobody waits longer than `seconds`)
             return
 
     thread = UnseenThread(answer)

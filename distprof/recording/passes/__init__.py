@@ -1,1 +1,1 @@
-"""Passes of a recording, one file each: what is switched on for some steps, and the rows that come of it."""
+"""Passes of a recording, one file each: what is switched on for some steps, and the rows that result."""

@@ -1,4 +1,4 @@
-"""The count pass: FLOPs and bytes per operator and module, by a dispatch mode that sees every operator call."""
+"""The count pass: FLOPs and bytes per operator and module, counted in a dispatch mode that sees every operator call."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SUMMED_COLUMNS = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "el
 FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops",
                 EVALUATION: "evaluation_flops"}
 COUNTS = ("fwd_macs", *FLOP_COLUMNS.values())
-"""Columns of modules.parquet; null for modules that came after the count pass."""
+"""Columns of modules.parquet; null for modules that appeared after the count pass."""
 
 
 class CountSteps(Pass):
-    """Steps under the FLOP counter."""
+    """Steps with the FLOP counter."""
 
     name = "count"
 
@@ -35,10 +35,10 @@ class CountSteps(Pass):
         self._said: set[str] = set()
         self._modules = context.scopes.modules
         self._there = set[Site]()
-        """Modules that were there in a counted step."""
+        """Modules that existed in a counted step."""
 
     def start(self) -> None:
-        """Switches the counter on, and compiled code off: a compiled graph hides the operators it was made from."""
+        """Switches the counter on and compiled code off: a compiled graph hides the operators that it was made from."""
         self._counter.start()
         self._eager.start()
 
@@ -47,7 +47,7 @@ class CountSteps(Pass):
         self._counter.stop()
 
     def in_operator(self) -> bool:
-        """While torch asks a mode about an operator, the mode is off its stack, and comes back afterwards."""
+        """True while torch calls our mode for an operator: it is then off torch's stack, and put back afterwards."""
         if self._counter.is_aside():
             return True
         frame: FrameType | None = sys._getframe()
@@ -65,7 +65,7 @@ class CountSteps(Pass):
         self._there.update(self._modules.sites())
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
-        """Calls and FLOPs a step, submodules included; nothing of modules that came later."""
+        """Returns calls and FLOPs per step including submodules; FLOPs are null for modules that appeared later."""
         num_steps = self._counter.num_steps
         if not num_steps:
             return ()
@@ -88,9 +88,9 @@ class CountSteps(Pass):
             folder.write_rows(OPS, self._op_rows())
 
     def _op_rows(self) -> list[TableRow]:
-        """One row per (module path, op, phase, shapes, dtype); call paths that end in the same module are one."""
+        """Returns one row per (module path, op, phase, shapes, dtype); call paths to the same module are added up."""
         sums: dict[tuple[Any, ...], TableRow] = {}
-        for key, entry in self._counter.sums.items():  # in which phase calls without gradient are, all steps tell
+        for key, entry in self._counter.sums.items():  # all steps decide the phase of calls without gradients
             if key.path.site is not None and key.path.site.model.left_out:
                 continue
             path = key.path.site.path if key.path.site is not None else None

@@ -1,6 +1,6 @@
-"""The execution pass: what ran and what depended on what, with a timeline of the same step and its communication.
+"""The execution pass: what ran and what it depended on, with a timeline of the same steps and their communication.
 
-torch's observer of execution traces notes which calls were made, with which tensors, and what lies in what.
+torch's execution trace observer records calls, their tensors, and how calls are nested.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _REGISTER = ExecutionTraceObserver.register_callback
 class ExecutionObserver:
     """Writes an execution trace.
 
-    A process can have one observer. torch (up to 2.15 at least) takes a second one for the first, and crashes when both
-    have been removed: an observer of the script keeps ours from starting, or ends it.
+    A process can have one observer. torch (at least up to 2.15) confuses a second one with the first, and crashes when
+    both have been removed: an observer of the script prevents ours from starting, or ends it.
     """
 
     def __init__(self, on_foreign: Callable[[], None]) -> None:
-        """Prepares; `on_foreign` is called where the script has an observer, and there is none of ours from then on."""
+        """Stores a callback for when the script has an observer; ours does not run from then on."""
         self._on_foreign = on_foreign
         self._observer: Any = None
         self._path: Path | None = None
 
     def start(self, folder: Path) -> None:
-        """Begins to write to a folder."""
+        """Starts writing to a folder."""
         if any(one.is_registered for one in live_instances(ExecutionTraceObserver)):
             self._on_foreign()
             return
@@ -77,10 +77,10 @@ class ExecutionObserver:
             self._path = None
 
     def compress(self, folder: Path) -> bool:
-        """Gives the file its place in a folder; False where there is none.
+        """Writes the finished, compressed file to a folder; False if there is none.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The file cannot be written.
         """
         plain = folder / PLAIN_EXECUTION_TRACE_JSON
         if self._path is None or not plain.is_file():
@@ -97,9 +97,9 @@ class ExecutionObserver:
 
 
 class ExecutionSteps(Pass):
-    """Steps under the profiler and torch's observer of execution traces.
+    """Steps under the profiler and torch's execution trace observer.
 
-    The observer makes a step several times as long: what is communicated meanwhile has a table of its own.
+    The observer makes steps several times as long, so their communication has a table of its own.
     """
 
     name = "execution"
@@ -141,7 +141,7 @@ class ExecutionSteps(Pass):
         if not ended or elsewhere or self._timeline.is_written:
             return
         own = [step for step in steps if step["pass"] == self.name]
-        if not own:  # the job ended in the first of them
+        if not own:  # the job ended during the first of them
             self._observer.discard()
             return
         found = self._timeline.write(folder, EXECUTION_TIMELINE_JSON, steps=own)

@@ -1,7 +1,7 @@
 """The trace pass and the arrivals pass: steps in which every collective is labelled.
 
-The trace pass has the profiler's timeline beside it. The arrivals pass tells when this rank comes to each collective
-and waits for it, over many steps. What the thread uses of its processor is noted in both.
+The trace pass also has the profiler's timeline. The arrivals pass records, over many steps, when this rank arrives at
+each collective and waits for it. Both record how much processor time the thread uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from distprof.recording.tracing.timeline import Timeline
 from distprof.system import resource
 
 SCHEDULING = Path("/proc/thread-self/schedstat")
-"""Time on a processor, time ready to run without one (both in ns), number of turns."""
+"""Time on a processor, time ready to run but waiting for one (both in ns), number of time slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,19 @@ class _Reading:
 
 
 class ThreadUsage:
-    """Usage of the calling thread in each step."""
+    """Processor usage of the calling thread in each step."""
 
     def __init__(self) -> None:
         self.rows: list[TableRow] = []
-        """Columns of steps.parquet, a row per step; empty ones where a step ended on another thread."""
+        """Columns of steps.parquet, one row per step; empty if a step ended on another thread than it began on."""
         self._began: _Reading | None = None
 
     def begin(self) -> None:
-        """A step begins here."""
+        """Begins a step."""
         self._began = _Reading.now()
 
     def end(self) -> None:
-        """It ends, and the next one begins."""
+        """Ends a step and begins the next."""
         began, ended = self._began, _Reading.now()
         self.rows.append(_difference(began, ended) if began is not None and began.thread == ended.thread else {})
         self._began = ended
@@ -69,7 +69,7 @@ def _run_queue_ns() -> int | None:
     try:
         return int(SCHEDULING.read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
-        return None  # not Linux, or a kernel that does not count it
+        return None  # not Linux, or a kernel that does not record it
 
 
 class LabelledSteps(Pass):
@@ -89,13 +89,16 @@ class LabelledSteps(Pass):
         self._usage.end()
 
     def step_columns(self) -> Sequence[TableRow]:
-        """What the thread used of its processor."""
+        """Returns the processor usage of the thread in each step."""
         return self._usage.rows
 
 
 class ArrivalSteps(LabelledSteps):
-    """Steps in which collectives are labelled, and nothing else is on; of one rank, whose calls wait for nobody, steps
-    that nothing slows down."""
+    """Steps in which collectives are labelled, and nothing else is on.
+
+    In a job of one rank, whose collectives wait for nobody, they are not labelled either, so nothing slows the steps
+    down.
+    """
 
     name = ARRIVALS
 
@@ -110,7 +113,8 @@ class ArrivalSteps(LabelledSteps):
 
 
 TABLE_BYTES, CALL_BYTES = 20_000, 64
-"""What events.parquet and collectives.parquet take without rows, which are written later; and a row of the latter."""
+"""Bytes reserved for events.parquet and collectives.parquet, which are written later: without rows, and per row of the
+latter."""
 
 
 class TraceSteps(LabelledSteps):

@@ -1,6 +1,6 @@
 """The memory pass: the profiler's timeline with every allocation, and the tensors that the script held meanwhile.
 
-Held are parameters, buffers, gradients, the state of optimizers and inputs; they are told by their storage.
+Held tensors are parameters, buffers, gradients, optimizer state and inputs; they are identified by their storage.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from distprof.recording.tracing.timeline import Timeline
 from distprof.units import size
 
 Place = tuple[str | None, str | None]
-"""Module path and name."""
+"""Module path and tensor name."""
 
 
 class HeldTensors:
-    """Rows of tensors.parquet; a listener to the modules, whose inputs it sees."""
+    """Rows of tensors.parquet; it listens to module calls to see the inputs."""
 
     def __init__(self, modules: ModuleMap) -> None:
         self.rows: list[TableRow] = []
@@ -41,12 +41,12 @@ class HeldTensors:
         self._optimizers: list[weakref.ref[Optimizer]] = []
 
     def start(self) -> None:
-        """Finds the optimizers, and takes down what is held now."""
-        self._optimizers = [weakref.ref(optimizer) for optimizer in live_optimizers()]  # to find them takes 0.1 s
+        """Finds the optimizers and records the tensors that are held now."""
+        self._optimizers = [weakref.ref(optimizer) for optimizer in live_optimizers()]  # finding them takes 0.1 s
         self.look()
 
     def look(self) -> None:
-        """Takes down what is held now."""
+        """Records the tensors that are held now."""
         now, places = time.time_ns(), dict[int, Place]()
         for path, name, tensor, category in self._of_modules():
             self._add(now, tensor, category, (path, name))
@@ -72,10 +72,10 @@ class HeldTensors:
                 self._add(now, value, "optimizer_state", (path, f"{name}.{key}" if name else str(key)))
 
     def enter(self, frame: Frame) -> None:
-        """Nothing to do: a call's inputs are given when it returns."""
+        """Does nothing: a call's inputs are passed when it returns."""
 
     def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], _result: object) -> None:
-        """Takes down what went into a model."""
+        """Records the inputs of a root module."""
         if frame.is_root:
             now = time.time_ns()
             for tensor in tensors((args, kwargs)):
@@ -92,7 +92,7 @@ class HeldTensors:
 
 
 def _storage(tensor: torch.Tensor | None) -> tuple[int, int] | None:
-    """Address and bytes; None for a tensor without memory of its own."""
+    """Returns address and bytes; None for a tensor without memory of its own."""
     if tensor is None:
         return None
     try:
@@ -112,7 +112,7 @@ class MemorySteps(Pass):
     def __init__(self, context: PassContext) -> None:
         self._scopes, self._note, self._step = context.scopes, context.note, context.step
         self._ended: dict[str, Any] = {}
-        """What the trace says where the pass ended early."""
+        """Added to the trace's tags if the pass ended early."""
         self._timeline = Timeline(context.scopes, context.sessions, context.note,
                                   lambda: context.tags() | self._ended, memory=True)
         self._works = context.sessions.works
@@ -134,12 +134,12 @@ class MemorySteps(Pass):
         self._timeline.stop()
 
     def enter(self, frame: Frame) -> None:
-        """A module is called."""
+        """Ends the pass early if the profiler's records take too much memory."""
         if self._timeline.recording and self._room.is_full_now_and_then():
             self._end_early(self._step())
 
     def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def _end_early(self, step: int) -> None:
         taken, most = self._room.taken_bytes, self._room.most_bytes
@@ -159,7 +159,7 @@ class MemorySteps(Pass):
             self._end_early(self._step())
 
     def optimizer_begins(self) -> None:
-        """Gradients are complete; some scripts drop them before the step ends."""
+        """Records held tensors while gradients are complete; some scripts drop them before the step ends."""
         self._look()
 
     def closure_begins(self) -> None:
@@ -181,7 +181,7 @@ class MemorySteps(Pass):
     def _uses(self) -> list[TableRow]:
         try:
             found = tensor_uses(self._timeline.events())
-        except (AttributeError, RuntimeError, TypeError) as error:  # torch promises nothing of its own events
+        except (AttributeError, RuntimeError, TypeError) as error:  # torch guarantees nothing about its own events
             self._note(f"this torch does not report when allocations were last used: {error}")
             return []
         if found is None:

@@ -1,4 +1,4 @@
-"""What a pass is to the recorder. The plainest is the wait pass: nothing is on while the script warms up."""
+"""The interface of passes to the recorder. The simplest is the wait pass: nothing is on while the script warms up."""
 
 from __future__ import annotations
 
@@ -19,92 +19,92 @@ from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassContext:
-    """What the recorder gives to every pass."""
+    """What the recorder provides to every pass."""
 
     scopes: ModuleScopes
     guard: Guard
     note: Callable[[str], None]
-    """Writes a line to stderr and keeps it in rank.json."""
+    """Prints a line to stderr and keeps it in rank.json."""
     tags: Callable[[], dict[str, Any]]
-    """Rank, sizes and ids that every file carries."""
+    """Returns rank, sizes and ids, which every file carries."""
     folder: Callable[[], Path | None]
-    """Where files of this rank are now; None before there is a folder."""
+    """Returns the current folder of this rank's files; None until there is one."""
     step: Callable[[], int]
-    """The running step, from 0."""
+    """Returns the running step, from 0."""
     phase: Callable[[], str | None]
-    """`optimizer` where an optimizer runs, and nothing else inside of it; else None."""
+    """Returns `optimizer` while an optimizer runs and nothing else inside it; else None."""
     are_work: Callable[[Site], bool]
-    """Whether calls of a root without gradient are part of every step, as the steps by now tell."""
+    """Returns whether calls of a root without gradients are part of every step, judging by the steps so far."""
     collectives: CollectiveRecorder
-    """Shared by the passes that label collectives, one after the other."""
+    """Shared by the passes that label collectives, which run one after the other."""
     lines: LineSampler
-    """Likewise."""
+    """Shared by the same passes."""
     sessions: ProfilerSessions
     """Shared by the passes with a timeline."""
 
 
 class Pass:
-    """Steps that are recorded in one way. Subclasses override what they need; here nothing is done.
+    """Steps that are recorded in one way. Subclasses override what they need; this class does nothing.
 
-    The calls, in this order: `start`, for each step `restart_step` and `next_step`, `stop`. Nothing may be left
-    in the process after `stop`. What was measured is asked for afterwards, and whenever tables are written.
+    The methods are called in this order: `start`, for each step `restart_step` and `next_step`, `stop`. Nothing may be
+    left in the process after `stop`. Results are read afterwards, and whenever tables are written.
     """
 
     name: ClassVar[str]
-    """As in the plan and in steps.parquet."""
+    """The name in the plan and in steps.parquet."""
     slowed_by_compilation: ClassVar[bool] = False
-    """True where a step in which torch.compile compiles spoils the means."""
+    """True if compilation by torch.compile during a step falsifies the means."""
     labels_collectives: ClassVar[bool] = False
-    """True where rows of collectives.parquet come from it."""
+    """True if the pass contributes rows to collectives.parquet."""
     lost_elsewhere: ClassVar[str | None] = None
-    """What is lost, in words, if the recording ends while the thread of the steps hangs."""
+    """What is lost, as a message, if the recording ends while the thread of the steps hangs; None for nothing."""
 
     def __init__(self, context: PassContext) -> None:
-        """Prepares without touching the process."""
+        """Prepares without changing the process."""
 
     def start(self) -> None:
         """Switches on, between two steps."""
 
     def stop(self) -> None:
-        """Switches off and takes everything away."""
+        """Switches off and removes everything from the process."""
 
     def in_operator(self) -> bool:
-        """True where this thread was interrupted at a place where the pass cannot be stopped."""
+        """True if this thread was interrupted at a point where the pass cannot be stopped."""
         return False
 
     def next_step(self) -> None:
-        """A step ended; steps that never end are not in the results."""
+        """Ends a step; steps that never end are not part of the results."""
 
     def restart_step(self) -> None:
-        """The step begins only now: what happened since `next_step` or `start` belongs to none."""
+        """Begins the step only now: what happened since `next_step` or `start` belongs to no step."""
 
     def optimizer_begins(self) -> None:
-        """optimizer.step() is called."""
+        """Called before optimizer.step()."""
 
     def optimizer_ends(self) -> None:
-        """It returned."""
+        """Called after optimizer.step()."""
 
     def closure_begins(self) -> None:
-        """optimizer.step() calls its closure, in which forward and backward run."""
+        """Called when optimizer.step() calls its closure, in which forward and backward run."""
 
     def closure_ends(self) -> None:
-        """The closure returned, or raised."""
+        """Called when the closure has returned or raised."""
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
-        """Columns of modules.parquet, one row per site in this order; no rows at all while nothing is known."""
+        """Returns columns of modules.parquet, one row per site in this order; no rows while nothing is known."""
         return ()
 
     def step_columns(self) -> Sequence[TableRow]:
-        """Columns of steps.parquet, one row per step of this pass."""
+        """Returns columns of steps.parquet, one row per step of this pass."""
         return ()
 
     def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
-        """Writes tables and files of its own.
+        """Writes the pass's own tables and files.
 
         Args:
-            folder: Where they go.
+            folder: The rank's folder.
             steps: Rows of all steps so far.
-            ended: False where more steps of other passes follow that are needed. May be true several times.
+            ended: False if needed steps of other passes follow. May be true several times.
             elsewhere: True on another thread than that of the steps, which hangs.
         """
 

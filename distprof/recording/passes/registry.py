@@ -1,9 +1,8 @@
 """The classes of the passes; their names, order and usual lengths are in distprof/contract/passes.py.
 
-Here are those that take a few lines. The time pass: time per module and part of a step, with nothing else switched on.
-A rank that is recorded lightly goes through the same steps as the others, with less in them. Steps with their parts,
-times of modules and arrivals of collectives are recorded as everywhere; there is no profiler, and no operator is
-counted.
+Passes of a few lines are defined here. The time pass measures the time per module and part of a step, with nothing else
+switched on. A lightly recorded rank goes through the same steps as the others, but records less: parts of steps, times
+of modules and arrivals of collectives as everywhere, without the profiler and without counting operators.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LATENCY_COLUMNS = {f"{phase}{own}_time_ns": f"{phase}{own}_ns" for phase in ("fw
 
 
 class TimeSteps(TimePass, Pass):
-    """Steps under module timers."""
+    """Steps with module timers."""
 
     name = "time"
     slowed_by_compilation = True
@@ -39,7 +38,7 @@ class TimeSteps(TimePass, Pass):
         TimePass.__init__(self, context.scopes, context.guard)
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
-        """Calls and times a step."""
+        """Returns calls and times per step."""
         if not self.num_steps:
             return ()
         found, none = self.latencies(), Latency()
@@ -47,18 +46,20 @@ class TimeSteps(TimePass, Pass):
                 for latency in (found.get(site, none) for site in sites)]
 
     def step_columns(self) -> Sequence[TableRow]:
-        """The parts of each step."""
+        """Returns the parts of each step."""
         return [asdict(self.split(index)) for index in range(self.num_steps)]
 
 
 PASS_CLASSES: tuple[type[Pass], ...] = (
     WaitSteps, CountSteps, TimeSteps, SyncSteps, ExecutionSteps, TraceSteps, MemorySteps, ArrivalSteps)
-"""A new pass is a file beside these, a row here and a row in the contract."""
+"""All passes. A new one is a file next to these, an entry here and one in the contract."""
 
 
 class LightCountSteps(Pass):
-    """Steps without the counter. Compiled code is off all the same: what it communicates, and in which order, may
-    differ from what the others do meanwhile, and ranks would wait for each other for ever.
+    """Steps without the counter.
+
+    Compiled code is off all the same: what it communicates, and in which order, may differ from what the other ranks do
+    meanwhile, and ranks would wait for each other forever.
     """
 
     name = "count"
@@ -74,7 +75,7 @@ class LightCountSteps(Pass):
 
 
 class LightTraceSteps(ArrivalSteps):
-    """Steps in which collectives are labelled, while others have a timeline."""
+    """Steps in which collectives are labelled, while other ranks have a timeline."""
 
     name = TRACE
 
@@ -86,13 +87,13 @@ class LightSyncSteps(Pass):
 
 
 class LightExecutionSteps(Pass):
-    """Likewise."""
+    """Steps that are only numbered."""
 
     name = EXECUTION
 
 
 class LightMemorySteps(Pass):
-    """Likewise."""
+    """Steps that are only numbered."""
 
     name = MEMORY
 
@@ -100,4 +101,4 @@ class LightMemorySteps(Pass):
 LIGHT_CLASSES: tuple[type[Pass], ...] = (
     WaitSteps, LightCountSteps, TimeSteps, LightSyncSteps, LightExecutionSteps, LightTraceSteps, LightMemorySteps,
     ArrivalSteps)
-"""In the order of `PASS_CLASSES`, with the same names."""
+"""The passes of a lightly recorded rank, with the order and names of `PASS_CLASSES`."""

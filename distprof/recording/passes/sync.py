@@ -1,4 +1,4 @@
-"""The sync pass: what blocks the rank, with the line of the script that calls it."""
+"""The sync pass: what blocks the rank, and the line of the script that calls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distprof.recording.run_directory import RankFolder
 
 
 class SyncSteps(Pass):
-    """Steps in which operators and functions that wait are watched."""
+    """Steps in which waiting operators and functions are observed."""
 
     name = SYNC
 
@@ -41,7 +41,7 @@ class SyncSteps(Pass):
             self._note(f"the sync pass found too many different waiting lines; calls not recorded: {left_out}")
 
     def in_operator(self) -> bool:
-        """Kernels are not taken away while one runs."""
+        """True while one of our kernels runs: it cannot be removed then."""
         return is_in_kernel()
 
     def restart_step(self) -> None:

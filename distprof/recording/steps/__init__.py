@@ -1,1 +1,1 @@
-"""What a step of the script is: what ends one, its phases and evaluation, and the one that runs."""
+"""Steps of the script: what ends one, its phases, which calls are evaluation, and the current step."""

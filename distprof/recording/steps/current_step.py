@@ -1,6 +1,6 @@
-"""The step that runs now: its number, its time, and what went into the models in it.
+"""The running step: its number, its time, and the samples that its models were called with.
 
-How long steps take on the device: where the host runs ahead of it, its own steps tell little.
+Also its time on the device, since the host's time means little if the host runs ahead of the device.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from distprof.timing.stopwatch import comes, recorded_event
 
 
 class DeviceTimes:
-    """Marks on the current stream where steps begin and end; they become times once the device has come to them."""
+    """Marks on the current stream where steps begin and end; they become times once the device has reached them."""
 
     def __init__(self) -> None:
         self._began: torch.Event | None = None
         self._ended: list[tuple[TableRow, torch.Event, torch.Event]] = []
 
     def begin(self) -> None:
-        """The step begins."""
+        """Begins a step."""
         self._began = recorded_event()
 
     def end(self, row: TableRow) -> None:
-        """It ends, with this row."""
+        """Ends the step, whose row is given."""
         began, self._began = self._began, None
         end = recorded_event() if began is not None else None
         if began is not None and end is not None and began.device == end.device:
@@ -45,7 +45,7 @@ class DeviceTimes:
     def settle(self) -> None:
         """Fills in `device_ns` of the rows; waits for the device, unless it hangs or has failed."""
         ended, self._ended = self._ended, []
-        with suppress(RuntimeError):  # the script's error, which torch repeats
+        with suppress(RuntimeError):  # an error of the script, which torch raises again
             for row, began, end in ended:
                 if not comes(end):
                     return
@@ -53,47 +53,47 @@ class DeviceTimes:
 
 
 class CurrentStep:
-    """Counts steps from 0. It counts forward calls and samples while it listens to the modules."""
+    """Counts steps from 0. While it listens to the modules, it also counts forward calls and samples."""
 
     def __init__(self, calls: CallsWithoutGradient) -> None:
-        """Begins before the first step; `calls` tells which of those without gradient are evaluation."""
+        """Begins before the first step; `calls` tells which calls without gradients are evaluation."""
         self._calls = calls
         self._without_gradient: Counter[Site] = Counter()
         self._doubtful: list[_Doubtful] = []
         self.number = 0
         self.num_turns = 0
-        """Optimizer steps that were looked at to find out what ends a step."""
+        """Number of optimizer steps that were examined to find out what ends a step."""
         self.began_ns = 0
-        """Since the epoch; 0 before the first step."""
+        """Start of the step in ns since the epoch; 0 before the first step."""
         self.forward_calls: int | None = None
-        """Of root modules with parameters in this step, evaluation apart; None while it does not listen."""
+        """Calls of root modules with parameters in this step, except evaluation; None while it does not listen."""
         self.all_forward_calls = 0
-        """Of all steps, evaluation as well."""
+        """Such calls in all steps, including evaluation."""
         self._evaluation_calls: int | None = None
         self._samples: dict[Model, _Samples] = {}
         self._began_counter_ns = 0
         self.device_times = DeviceTimes()
 
     def begin(self, *, listening: bool) -> None:
-        """The step begins."""
+        """Begins the step."""
         self.forward_calls = self._evaluation_calls = 0 if listening else None
         self._without_gradient = Counter()
         self._samples = {}
         self.restart()
 
     def restart(self) -> None:
-        """It begins only now."""
+        """Moves the start of the step to now."""
         self.device_times.begin()
         self.began_ns, self._began_counter_ns = time.time_ns(), time.perf_counter_ns()
 
     def duration_ns(self) -> int:
-        """Time since it began, by a clock that is never set."""
+        """Returns the time since the step began, by a clock that is never set."""
         return time.perf_counter_ns() - self._began_counter_ns
 
     def end(self, pass_name: str, duration_ns: int) -> TableRow:
-        """Its row of steps.parquet; the next step has the next number.
+        """Ends the step and returns its row of steps.parquet.
 
-        The calls in it may change as later steps end.
+        The numbers of calls in the row may change when later steps end.
         """
         # models that work on the same samples, or chunks of one model on a rank, do not add up
         most = max(self._samples.values(), key=lambda one: one.number, default=_Samples())
@@ -113,19 +113,19 @@ class CurrentStep:
         return row
 
     def end_waited(self, step: Waited) -> TableRow:
-        """The row of a step that was over before it was known what ends one."""
+        """Returns the row of a step that had ended before it was known what ends a step."""
         row = {"step": self.number, "pass": WAIT, "start_ns": step.start_ns,
                "end_ns": step.start_ns + step.duration_ns, "duration_ns": step.duration_ns,
                "forward_calls": None, "evaluation_calls": None, "samples": None, "elements": None}
-        self._calls.step_ended(0)  # what was seen by then is known of no single step
+        self._calls.step_ended(0)  # calls seen by then cannot be assigned to single steps
         self.number += 1
         return row
 
     def enter(self, frame: Frame) -> None:
-        """Nothing to do: calls count when they return."""
+        """Does nothing: calls are counted when they return."""
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
-        """Counts root calls and the samples that went into them."""
+        """Counts root calls and the samples passed to them."""
         model = frame.site.model
         if not (frame.is_root and model.has_parameters()):
             return
@@ -144,34 +144,34 @@ class CurrentStep:
 
 @dataclass(slots=True, frozen=True)
 class _Doubtful:
-    """A step with calls without gradient."""
+    """A step with calls without gradients."""
 
     row: TableRow
     forward_calls: int
-    """All others."""
+    """All other forward calls."""
     evaluation_calls: int
     without_gradient: Counter[Site]
 
     def settle(self, calls: CallsWithoutGradient) -> None:
-        """Sets the numbers of the row as far as is known by now."""
+        """Sets the numbers of calls in the row, as far as they are known by now."""
         work = sum(number for site, number in self.without_gradient.items() if calls.are_work(site))
         self.row["forward_calls"] = self.forward_calls + work
         self.row["evaluation_calls"] = self.evaluation_calls + self.without_gradient.total() - work
 
 
 class _Samples:
-    """Samples that went into one model in a step, and elements of their tensors."""
+    """Samples passed to one model in a step, and the number of elements of their tensors."""
 
     def __init__(self) -> None:
         self.number = self.elements = 0
         self._seen: dict[int, Any] = {}
 
     def add(self, tensor: Any) -> None:
-        """Counts a tensor, unless it went in before: a closure is called again with the same samples."""
+        """Counts a tensor once: a closure may be called again with the same samples."""
         rows = num_rows(tensor)
         before = self._seen.get(id(tensor))
         if rows is None or (before is not None and before() is tensor):
             return
-        self._seen[id(tensor)] = weakref.ref(tensor)  # the id of a dead tensor may go to a new one
+        self._seen[id(tensor)] = weakref.ref(tensor)  # the id of a dead tensor may be reused
         self.number += rows
         self.elements += num_elements(tensor)

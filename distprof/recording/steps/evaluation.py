@@ -1,7 +1,7 @@
-"""Which forward calls of a job that trains are evaluation: without gradient, and not in every step.
+"""Which forward calls of a job that trains are evaluation: those without gradients that are not part of every step.
 
-Which models are called without gradient in every step: a generator for its critic, a teacher, an average of weights.
-That is work of the step. What runs without gradient in some steps only is evaluation.
+Models that are called without gradients in every step, such as a generator for its critic, a teacher, or an average of
+weights, are part of the step's work. Calls without gradients in some steps only are evaluation.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from distprof.model.tensors import in_autograd_function
 
 
 class CallsWithoutGradient:
-    """The steps in which root modules were called without gradient, as far as forward calls were seen.
+    """The steps in which root modules were called without gradients, among steps whose forward calls were seen.
 
-    A script sets up and tries things before its first optimizer step: the first step counts only for what later ones
-    show too.
+    A script sets up and tries things before its first optimizer step: calls of the first step only count if later steps
+    have them too.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class CallsWithoutGradient:
         self._num_steps = 0
 
     def saw(self, site: Site) -> None:
-        """Takes in a call of this root in the running step."""
+        """Notes a call of this root in the running step."""
         self._now.add(site)
 
     def step_ended(self, number: int) -> None:
-        """A step ended in which forward calls were seen; the first one has the number 0."""
+        """Ends a step whose forward calls were seen; the first one has number 0."""
         if number:
             self._num_steps += 1
             self._steps.update(self._now)
@@ -43,29 +43,29 @@ class CallsWithoutGradient:
         self._now = set()
 
     def are_work(self, site: Site) -> bool:
-        """Whether calls of this root are part of every step, as steps by now tell; two at least have to."""
+        """Returns whether calls of this root are part of every step, judging by the steps so far, at least two."""
         steps = self._steps[site]
         return steps == self._num_steps and steps + (site in self._at_first) > 1
 
 
 class EvaluationJudge:
-    """Says of each root call whether it is evaluation.
+    """Decides for each root call whether it is evaluation.
 
-    Without gradient mode it is. In eval mode it is one if no gradient comes: validation may leave gradients on, and a
-    network in eval mode may be trained through. So each model is watched until a step has shown which of the two holds.
-    What is called without gradient in every step is work of the step, but for a model that is trained in training mode
-    and put into eval mode for the call: that is validation.
+    A call in no_grad mode is. A call in eval mode is if no gradient arrives: validation may leave gradients on, and a
+    network in eval mode may be trained through. So each model is watched until a step has shown which it is. What is
+    called without gradients in every step is work of the step, except a model that is trained in training mode and
+    switched to eval mode for the call: that is validation.
     """
 
     def __init__(self, trains: Callable[[], bool], step: Callable[[], int], calls: CallsWithoutGradient,
                  marked: Callable[[], bool] = lambda: False) -> None:
-        """Prepares.
+        """Stores its inputs.
 
         Args:
-            trains: False in inference, where calls without gradient are the work.
-            step: The number of the running step.
-            calls: Gets every call without gradient.
-            marked: True while the script says that it evaluates.
+            trains: Returns False in inference, where calls without gradients are the work.
+            step: Returns the number of the running step.
+            calls: Gets every call without gradients.
+            marked: Returns True while the script has declared that it evaluates.
         """
         self._trains = trains
         self._marked = marked
@@ -73,7 +73,7 @@ class EvaluationJudge:
         self._calls = calls
         self._watched: dict[Model, tuple[GradientWatch, int]] = {}
         self._in_training_mode: set[Site] = set()
-        """Roots that were called so, with gradients."""
+        """Roots that were called in training mode with gradients."""
 
     def judge(self, frame: Frame) -> None:
         """Called before a root call; sets `evaluation`, `learns`, `gradient` and `without_gradient` of its frame."""
@@ -106,4 +106,4 @@ class EvaluationJudge:
         watch, since = self._watched.setdefault(model, (GradientWatch(model), self._step()))
         if not watch.seen:
             frame.gradient = watch
-            frame.evaluation = since < self._step()  # backward of an earlier call would have come
+            frame.evaluation = since < self._step()  # by now, backward of an earlier call would have run

@@ -1,4 +1,4 @@
-"""Finds what ends a step of a training script: one iteration of its loop."""
+"""Finds out what ends a step of a training script, that is, one iteration of its loop."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from distprof.recording.steps.pattern import (
 from distprof.units import counted
 
 IN_BACKWARD = -1
-"""The turn of all optimizers that stepped while one backward pass ran."""
+"""Number of the turn of all optimizers that stepped during one backward pass."""
 
 
 class StepFinder:
     """Decides what ends a step in this script.
 
-    An explicit `rec.step()` wins, then `--step-every`. Else optimizers do: the only one, or of several the last of the
-    pattern in which they step, which has to be seen twice. Where no optimizer is alive, each forward call of the first
-    root model with parameters begins a step.
+    An explicit `rec.step()` has priority, then `--step-every`. Otherwise optimizers do: the only one, or, of several,
+    the last one in the pattern in which they step, which has to be seen twice. If no optimizer is alive, each forward
+    call of the first root model with parameters begins a step.
     """
 
     def __init__(self, every: StepEvery | None = None, step: Callable[[], int] = lambda: 0) -> None:
         """Begins before the first step.
 
         Args:
-            every: What `--step-every` says.
-            step: The number of the running step.
+            every: The value of `--step-every`; None if it was not given.
+            step: Returns the number of the running step.
         """
         self.rule: StepRule | None = None if every is None else "given"
-        """None until it is known; until then no step ends."""
+        """What ends a step; None until it is known, and until then no step ends."""
         self.waiting = True
-        """False once anything is measured: what was found cannot change any more."""
+        """False once anything is measured: the rule can no longer change."""
         self.num_turns = 0
-        """Optimizer steps so far; of those while one backward pass runs only one."""
+        """Number of optimizer steps so far; those during one backward pass count as one."""
         self._every = every
         self._step = step
         self._optimizers = Optimizers()
@@ -58,36 +58,36 @@ class StepFinder:
         self._forwards = 0
         self._forward_since_end = False
         self._ended_by_others = 0
-        """Steps that were measured and that rec.step() did not end."""
+        """Number of measured steps that were not ended by rec.step()."""
         self._silent: list[KnownOptimizer] = []
         self._looked_at = 0
         self._skipped = 0
         self._left_in: int | None = None
         self._only: weakref.ref[Optimizer] | None = None
-        """The optimizer of which each step ends one, where that is so."""
+        """The optimizer each of whose steps ends a step; None if there is no such optimizer."""
 
     @property
     def must_wait(self) -> bool:
-        """True where optimizers have to be watched for longer: until then no step ends."""
+        """True while optimizers have to be watched for longer: until then, no step ends."""
         return self.rule is None and (self.num_turns > 0 or self._optimizers.several_alive)
 
     @property
     def needs_modules(self) -> bool:
-        """True where forward calls tell when a step ends, or may yet tell."""
+        """True if forward calls tell when a step ends, or may still turn out to."""
         return self.rule in (None, "forward", "backward") or not self._optimizers.were_looked_for
 
     @property
     def is_training(self) -> bool:
-        """False in inference, where forward calls without gradient are the work."""
+        """False in inference, where forward calls without gradients are the work."""
         return self._optimizers.any and self.rule != "forward"
 
     def begins(self) -> None:
-        """The first iteration begins only now."""
+        """Moves the start of the first iteration to now."""
         if not self.num_turns:
             self._log.begin()
 
     def start_over(self, left_out: Sequence[Optimizer]) -> None:
-        """What was seen until now tells nothing; these optimizers are of no interest."""
+        """Drops everything seen so far; the steps of these optimizers are ignored from now on."""
         self.rule = None if self._every is None else "given"
         self.num_turns = self._forwards = 0
         self._optimizers, self._log, self._follower, self._only = Optimizers(left_out), TurnLog(), None, None
@@ -95,18 +95,18 @@ class StepFinder:
         self._of_backward.clear()
 
     def leave_out(self, optimizers: Sequence[Optimizer]) -> None:
-        """These are of no interest: that they had not stepped makes no step unsure."""
+        """Ignores these optimizers: that they have not stepped does not make steps uncertain."""
         gone = set(map(id, optimizers))
         self._silent = [one for one in self._silent if id(one.ref()) not in gone]
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
     def before_root(self, site: Site, *, evaluates: bool = False) -> bool:
-        """True if this forward call of a root module begins a new step.
+        """Returns whether this forward call of a root module begins a new step.
 
         Args:
             site: The module.
-            evaluates: The script says so; then the call tells nothing about its loop.
+            evaluates: True if the script has declared that it evaluates; the call then shows nothing about its loop.
         """
         ended = self._after_backward()
         if evaluates:
@@ -126,15 +126,15 @@ class StepFinder:
         return self.rule == "forward"
 
     def after_optimizer(self, optimizer: Optimizer, *, in_backward: bool = False, skipped: bool = False) -> bool:
-        """True if this optimizer.step() ended a step.
+        """Returns whether this optimizer.step() ended a step.
 
         Args:
-            optimizer: Which.
-            in_backward: It stepped while backward ran, where no step can end: the next forward call begins one.
-            skipped: A gradient scaler left the step out.
+            optimizer: The optimizer.
+            in_backward: It stepped during backward, where no step can end: the next forward call begins one.
+            skipped: A gradient scaler skipped the step.
         """
         if (self._only is not None and self._only() is optimizer and self.rule == "optimizer"
-                and not (in_backward or skipped or self._of_backward)):  # as a rule
+                and not (in_backward or skipped or self._of_backward)):  # the usual case
             self.num_turns += 1
             self._forward_since_end = False
             self._ended_by_others += not self.waiting
@@ -142,7 +142,7 @@ class StepFinder:
         number = self._optimizers.number(optimizer)
         self._skipped += skipped
         if self.rule == "forward" and self.waiting:
-            self.rule = None  # what ran until now was no inference
+            self.rule = None  # what ran until now was not inference
             self.begins()
         if self.rule in ("explicit", "forward"):
             self._note(otherwise=self.rule == "forward")
@@ -154,23 +154,23 @@ class StepFinder:
         return self._turn(number) or ended
 
     def explicit(self) -> bool:
-        """True if an explicit call ends a step; the first one may follow an optimizer that just did."""
+        """Returns whether an explicit call ends a step; the first one may follow an optimizer that already did."""
         first, self.rule = self.rule != "explicit", "explicit"
         ended = not first or self._forward_since_end or not self.num_turns
-        # the only optimizer step so far, with this call behind it, ended the step that this call would have
+        # an only optimizer step so far, followed by this call, ended the step that this call would have ended
         self._note(otherwise=first and self._ended_by_others > (0 if ended else 1))
         self._forward_since_end = False
         self._of_backward.clear()
         return ended
 
     def at_end(self) -> bool:
-        """True if the script ends with a step that the next forward call would have ended."""
+        """Returns whether the script ends with a step that the next forward call would have ended."""
         return self._after_backward()
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
     def _after_backward(self) -> bool:
-        """Ends the turn of optimizers that stepped while backward ran."""
+        """Ends the turn of the optimizers that stepped during backward."""
         if not self._of_backward:
             return False
         ended = self._turn(IN_BACKWARD)
@@ -191,7 +191,7 @@ class StepFinder:
         return ended
 
     def _settle(self, number: int) -> bool:
-        """Looks at one more turn; true if it is clear now, and an iteration ended."""
+        """Adds a turn; true if the rule is known now, and an iteration ended."""
         self._log.add(number)
         found = self._found(number)
         if found is None:
@@ -222,7 +222,7 @@ class StepFinder:
         if number not in iteration:
             if self.rule == "irregular":
                 return False
-            if self.waiting:  # one that was not there before
+            if self.waiting:  # an optimizer that did not exist before
                 self.rule = None
                 self._log.start_over()
                 return self._settle(number)
@@ -244,13 +244,13 @@ class StepFinder:
     # --- what is known ---------------------------------------------------------------------------------------------
 
     def waited(self) -> list[Waited]:
-        """Iterations that were over when it became clear what ends one; none where it was clear from the start."""
+        """Returns iterations that ended before it was known what ends a step; none if it was known from the start."""
         if self._follower is None or not self._log.numbers:
             return []
         return self._log.iterations(self._follower.iteration, by_end=self.rule == "irregular")
 
     def found(self, modules: ModuleMap) -> StepsFound | None:
-        """What is known by now, in terms of the contract; None where no step has ended."""
+        """Returns what is known by now, as in the contract; None if no step has ended."""
         if self.rule is None:
             return None
         stepped = self._optimizers.stepped
@@ -272,7 +272,7 @@ class StepFinder:
         return self._optimizers.described(Counter(self._follower.iteration))
 
     def why_none(self, num_forwards: int) -> str:
-        """Why no step was found, for the user."""
+        """Returns why no step was found, for the user."""
         if self.rule is None and self.num_turns:
             names = ", ".join(dict.fromkeys(one.class_name for one in (*self._optimizers.stepped, *self._silent)))
             verb = "does" if self.num_turns == 1 else "do"

@@ -1,4 +1,4 @@
-"""Hooks in every optimizer of the process: what they step is the optimizer phase, and may end a step."""
+"""Hooks in every optimizer of the process: an optimizer's step is a phase, and may end a step of the job."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.steps.unhooked_steps import ReplayedSteps, SkippedSteps
 
 ASKED_EVERY = 16
-"""Steps after which it is asked again whether there is a device, before a graph was captured."""
+"""Number of optimizer steps after which the device is looked up again, until a graph was captured."""
 
 
 class Later(Protocol):
-    """What hears of optimizer steps once nothing else is watched."""
+    """Receives optimizer steps once nothing else is watched."""
 
     def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called in front of each step; gives other arguments, or None."""
+        """Called before each step; returns replacements for its arguments, or None."""
 
     def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
-        """Called behind each step.
+        """Called after each step.
 
         Args:
-            optimizer: Which.
-            called: False where a graph was replayed that holds the step, or a gradient scaler left it out.
-            skipped: That one did.
+            optimizer: The optimizer.
+            called: False if a CUDA graph with the step was replayed, or a gradient scaler skipped the step.
+            skipped: True if a gradient scaler skipped the step.
         """
 
 
 class OptimizerHooks:
-    """Watches optimizers, between `start` and `stop`."""
+    """Watches optimizers between `start` and `stop`."""
 
     def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
                  stepped: Callable[[Optimizer, bool], None], later: Later, is_told: bool = False) -> None:
-        """Prepares.
+        """Prepares callbacks; `start` installs them.
 
         Args:
             passes: Told when an optimizer begins and ends.
-            guard: What wraps calls from the script.
-            is_recording: False once nothing is to be watched.
-            stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
-            later: Hears of steps once nothing else is watched.
-            is_told: Nothing is put anywhere: what happens is told by `before` and `behind`, from hooks of another one.
+            guard: Wraps functions that the script calls.
+            is_recording: Returns False once nothing is to be watched.
+            stepped: Called after each step with its optimizer, and True if a gradient scaler skipped the step.
+            later: Receives steps once nothing else is watched.
+            is_told: Installs nothing: `before` and `behind` are called from the hooks of another instance.
         """
         self._passes = passes
         self._guard = guard
@@ -59,9 +59,9 @@ class OptimizerHooks:
         self._guarded_after = guard(self._after)
         self._num_steps = 0
         self._goes_on = False
-        """True where nothing but `later` hears of steps any more."""
+        """True once only `later` receives steps."""
         self._asks: Callable[[], bool] | None = None
-        """What tells whether a graph is captured."""
+        """Returns whether a graph is being captured; None if there is no device."""
         self._begins = guard(passes.optimizer_begins)
         self._guarded_replayed = guard(self._was_replayed)
         self._replayed = ReplayedSteps(self._behind_replay)
@@ -82,9 +82,9 @@ class OptimizerHooks:
         self._replayed.start()
 
     def stop(self, *, goes_on: bool = False) -> None:
-        """Takes everything away, but for what `later` needs where steps go on being noted.
+        """Removes everything, except what `later` needs if it continues to receive steps (`goes_on`).
 
-        That was put there at the start: torch may be at these hooks now.
+        Those hooks were installed at the start and stay, since torch may be iterating over them.
         """
         self._goes_on = goes_on
         if not goes_on:
@@ -95,11 +95,11 @@ class OptimizerHooks:
             self._replayed.stop()
 
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer is about to step; gives other arguments, or None."""
+        """Called before an optimizer steps; returns replacements for its arguments, or None."""
         return self._before(optimizer, args, kwargs)
 
     def behind(self, optimizer: Optimizer, *, called: bool, skipped: bool) -> None:
-        """It stepped; arguments as of `Later.after_optimizer`."""
+        """Called after it; the arguments are those of `Later.after_optimizer`."""
         if called:
             self._guarded_after(optimizer)
         elif skipped:
@@ -108,7 +108,7 @@ class OptimizerHooks:
             self._guarded_replayed(optimizer)
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
+        """Marks the start of a step; returns arguments with a wrapped closure, if there is one."""
         if self._goes_on or not self._is_recording():
             return self._later.before_optimizer(optimizer, args, kwargs)
         if torch.compiler.is_compiling() or is_capturing():
@@ -119,13 +119,13 @@ class OptimizerHooks:
             return None
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._passes.around_closure(kwargs["closure"])}
-        if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
+        if len(args) > 1 and callable(args[1]):  # after the optimizer itself
             return (args[0], self._passes.around_closure(args[1]), *args[2:]), kwargs
         return None
 
     def _behind(self, optimizer: Optimizer, *_: object) -> None:
         if self._goes_on and not self._replayed.has_begun:
-            # to find out which device the job uses takes longer than the rest
+            # finding out which device the job uses takes longer than the rest
             if not self._num_steps % ASKED_EVERY:
                 self._asks = capture_question()
             captures = self._asks is not None and self._asks()
@@ -164,9 +164,9 @@ class OptimizerHooks:
 
 
 def _become_last(handles: Iterable[Any]) -> None:
-    """Moves hooks behind those of the script, while torch is not at them.
+    """Moves hooks behind those of the script, while torch is not iterating over them.
 
-    torch calls them in a loop that fails where one takes itself away and others follow, as ours do at the end.
+    torch calls hooks in a loop that fails if one removes itself and others follow it, as ours would at the end.
     """
     for handle in handles:
         hooks = handle.hooks_dict_ref()

@@ -1,4 +1,4 @@
-"""The optimizers of the script: which are alive, which stepped, which are parts of others, and what they are called."""
+"""The optimizers of the script: which are alive, which have stepped, which are parts of others, and their names."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from distprof.process.live_objects import live_instances
 
 
 class KnownOptimizer:
-    """One optimizer, which it does not keep alive."""
+    """One optimizer, by weak reference."""
 
     __slots__ = ("class_name", "name", "parameters", "ref")
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.ref = weakref.ref(optimizer)
         self.class_name = self.name = type(optimizer).__name__
-        """`name` is what it is called on the screen: with the module that holds its parameters, once that is known."""
+        """`name` is the displayed name: it includes the module that holds the optimizer's parameters, once that is
+        known."""
         self.parameters = _parameters_of(optimizer)
 
 
 class Optimizers:
-    """Optimizers by number: in the order in which they stepped first, which is the same on all ranks."""
+    """Numbers optimizers in the order in which they first stepped, which is the same on all ranks."""
 
     def __init__(self, left_out: Iterable[Optimizer] = ()) -> None:
-        """Knows none yet.
+        """Begins with none.
 
         Args:
-            left_out: Those that are of no interest.
+            left_out: Optimizers to ignore.
         """
         self._left_out = frozenset[int]().union(*map(_parameters_of, left_out))
         self.stepped: list[KnownOptimizer] = []
         self._numbers: dict[int, int] = {}
-        """By id."""
+        """By id of the optimizer."""
         self._alive: Sequence[KnownOptimizer] | None = None
 
     @property
     def were_looked_for(self) -> bool:
-        """True once it is known which are alive."""
+        """True once `look` was called."""
         return self._alive is not None
 
     @property
     def any(self) -> bool:
-        """True where one is alive or has stepped."""
+        """True if an optimizer is alive or has stepped."""
         return bool(self.stepped or self._alive)
 
     @property
     def several_alive(self) -> bool:
-        """True where more than one is known to be alive."""
+        """True if more than one is known to be alive."""
         return len(self._alive or ()) > 1
 
     def look(self) -> None:
-        """Looks which are alive."""
+        """Finds the optimizers that are alive."""
         self._alive = [one for one in _live() if not one.parameters <= self._left_out]
 
     def number(self, optimizer: Optimizer) -> int:
-        """Of one that steps; one that takes the place of a dead one of its class has the number of that."""
+        """Returns the number of an optimizer that steps; it inherits the number of a dead one of its class."""
         number = self._numbers.get(id(optimizer))
         if number is None or self.stepped[number].ref() is not optimizer:
             known = KnownOptimizer(optimizer)
@@ -72,24 +73,24 @@ class Optimizers:
         return number
 
     def is_dead(self, number: int) -> bool:
-        """True where the script has dropped it."""
+        """True if the script has dropped the optimizer."""
         return self.stepped[number].ref() is None
 
     def silent(self) -> list[KnownOptimizer]:
-        """Those that are alive and have parameters which none of those that stepped has."""
+        """Returns live optimizers with parameters that no optimizer that stepped has."""
         reached = frozenset[int]().union(*(one.parameters for one in self.stepped))
         if self._alive is None or not any(one.parameters <= other.parameters for one in self.stepped
                                           for other in self._alive):
-            self.look()  # the script made them since
+            self.look()  # the script has created optimizers since
         return [one for one in self._alive or () if one.ref() is not None and not one.parameters <= reached]
 
     def described(self, steps: Mapping[int, int]) -> list[OptimizerSteps]:
-        """How often each of these steps, by number."""
+        """Returns name and number of steps (given by optimizer number) of each of these optimizers."""
         return [OptimizerSteps(name=self.stepped[number].name, steps=times) for number, times in steps.items()]
 
 
 def _parameters_of(optimizer: Any) -> frozenset[int]:
-    """Ids of its parameters; empty where it is a wrapper that has none of its own."""
+    """Returns the ids of its parameters; empty for a wrapper that has none of its own."""
     try:
         return frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
     except Exception:  # noqa: BLE001 (an object that only looks like an optimizer)
@@ -97,11 +98,11 @@ def _parameters_of(optimizer: Any) -> frozenset[int]:
 
 
 def _live() -> list[KnownOptimizer]:
-    """Optimizers with parameters that no other one has all of: wrappers share those of what they wrap."""
+    """Returns optimizers that have parameters not covered by larger ones: wrappers share those of what they wrap."""
     found = live_optimizers()
     if len(found) > 1:
         del found
-        gc.collect()  # one that waits to be collected does not count
+        gc.collect()  # one that only waits to be collected does not count
         found = live_optimizers()
     apart: list[KnownOptimizer] = []
     reached = set[int]()
@@ -113,19 +114,19 @@ def _live() -> list[KnownOptimizer]:
 
 
 def live_optimizers() -> list[Optimizer]:
-    """All that are alive, wrappers as well."""
+    """Returns all optimizers that are alive, including wrappers."""
     return live_instances(Optimizer)
 
 
 def name_all(optimizers: Iterable[KnownOptimizer], modules: ModuleMap) -> None:
-    """Names each after the module that holds its parameters, `Critic's Adam`, while both are alive."""
+    """Names each after the module that holds its parameters, such as `Critic's Adam`, while both are alive."""
     for one in optimizers:
         if one.name == one.class_name and (owner := _owner(one.parameters, modules)) is not None:
             one.name = f"{owner}'s {one.class_name}"
 
 
 def _owner(parameters: frozenset[int], modules: ModuleMap) -> str | None:
-    """Class of the root module, or path of the module in it, that has all these parameters."""
+    """Returns the class of the root module, or the path of the deepest module in it, that has all these parameters."""
     for model in modules.models:
         root = model.root.module()
         if root is None or not parameters <= {id(parameter) for parameter in root.parameters()}:

@@ -1,11 +1,12 @@
 """The pattern in which optimizers step: how many of their steps make one iteration of the training loop.
 
-A turn is one step of an optimizer, by the number of the optimizer. All of this is a function of the turns alone, which
-are the same on all ranks of a job: so the ranks agree without talking to each other.
+A turn is one step of an optimizer, identified by the optimizer's number. Everything here is a function of the turns,
+which are the same on all ranks of a job: so the ranks agree without communicating.
 
-Turns of optimizers that were seen before it was known what ends a step, with the time of each.
+`TurnLog` holds the turns, with their times, from before it was known what ends a step.
 
-What `--step-every` says instead: a class of optimizers whose steps end steps, or a number of optimizer steps.
+`StepEvery` is the value of `--step-every`, which replaces the pattern: a class of optimizers whose steps end steps, or
+a number of optimizer steps.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from distprof.errors import UsageError
 from distprof.own import time
 
 MOST_TURNS = 64
-"""Turns after which optimizers that step in no pattern are no longer looked at."""
+"""Number of turns after which optimizers that step in no pattern are no longer examined."""
 MOST_FOR_SILENT = 12
-"""Turns after which an optimizer that has not stepped is no longer waited for."""
+"""Number of turns after which an optimizer that has not stepped is no longer waited for."""
 REPEATS = 2
-"""Iterations that must be equal, from the first turn on."""
+"""Number of iterations that must be equal, if they begin with the first turn."""
 REPEATS_LATER = 3
-"""The same where what came before them was different."""
+"""Number of iterations that must be equal, if other turns came before them."""
 
 
 def iteration_at_end(turns: Sequence[int]) -> tuple[int, ...] | None:
-    """The turns of one iteration, if the last turn ended one and the pattern is clear; every optimizer is in it."""
+    """Returns the turns of one iteration, which has every optimizer; None unless the last turn clearly ended one."""
     for size in range(1, len(turns) // REPEATS + 1):
         last = tuple(turns[len(turns) - size:])
         if len(set(last)) < len(set(turns)):
@@ -40,12 +41,12 @@ def iteration_at_end(turns: Sequence[int]) -> tuple[int, ...] | None:
         if from_the_start or (repeats >= REPEATS_LATER and _is_end(last)):
             return last
         if repeats >= REPEATS_LATER:
-            return None  # the pattern is clear, but its iteration is not over
+            return None  # the pattern is clear, but the iteration is not over
     return None
 
 
 def repeats_at_end(turns: Sequence[int], last: tuple[int, ...]) -> int:
-    """How often the last turns came in a row, once or more."""
+    """Returns how many times in a row the last turns occurred, at least 1."""
     size, number = len(last), 1
     while tuple(turns[len(turns) - (number + 1) * size:len(turns) - number * size]) == last:
         number += 1
@@ -53,18 +54,18 @@ def repeats_at_end(turns: Sequence[int], last: tuple[int, ...]) -> int:
 
 
 def _is_end(last: tuple[int, ...]) -> bool:
-    """Optimizers are numbered as they stepped first: an iteration ends with the run of the highest number."""
+    """True if this may end an iteration: with the run of the highest number, as numbers follow the first steps."""
     return last[-1] == max(last) and (len(set(last)) == 1 or last[0] != last[-1])
 
 
 def most_frequent(turns: Sequence[int]) -> int:
-    """The optimizer that steps most often; of several the one that came last."""
+    """Returns the optimizer that steps most often; among several, the one with the highest number."""
     counts = Counter(turns)
     return max(counts, key=lambda number: (counts[number], number))
 
 
 class PatternFollower:
-    """Where in the pattern the job is. A turn that is left out does not shift what follows."""
+    """Position of the job in the pattern. A missing turn does not shift those that follow."""
 
     def __init__(self, iteration: Sequence[int]) -> None:
         self.iteration = tuple(iteration)
@@ -73,9 +74,9 @@ class PatternFollower:
         """True once turns came in another order."""
 
     def ends(self, number: int) -> bool:
-        """True if this turn ends an iteration."""
+        """Returns whether this turn ends an iteration."""
         size = len(self.iteration)
-        if self.iteration[self._next] == number:  # as a rule
+        if self.iteration[self._next] == number:  # the usual case
             self._next = (self._next + 1) % size
             return not self._next
         ahead = next((ahead for ahead in range(size) if self.iteration[(self._next + ahead) % size] == number), None)
@@ -89,10 +90,10 @@ class PatternFollower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waited:
-    """A step that was over before it was known what ends one."""
+    """A step that ended before it was known what ends a step."""
 
     start_ns: int
-    """Since the epoch."""
+    """Start in ns since the epoch."""
     duration_ns: int
 
 
@@ -102,27 +103,28 @@ class TurnLog:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self._marks: list[tuple[int, int]] = [_now()]
-        """Ends of these turns, since the epoch and by a clock that is never set; in front the start of the first."""
+        """The start of the first turn, then the end of each turn: in ns since the epoch, and by a clock that is never
+        set."""
 
     def begin(self) -> None:
-        """The first turn begins only now."""
+        """Moves the start of the first turn to now."""
         self.numbers, self._marks = [], [_now()]
 
     def start_over(self) -> None:
-        """The next turn is the first."""
+        """Drops all turns: the next one is the first."""
         self.numbers, self._marks = [], self._marks[-1:]
 
     def add(self, number: int) -> None:
-        """A turn is over."""
+        """Ends a turn."""
         self.numbers.append(number)
         self._marks.append(_now())
 
     def iterations(self, iteration: tuple[int, ...], *, by_end: bool = False) -> list[Waited]:
-        """The iterations at the end of the log, in a row.
+        """Returns the consecutive iterations at the end of the log.
 
         Args:
-            iteration: Turns of each.
-            by_end: All iterations that ended with its last turn, whatever the others were.
+            iteration: The turns of one iteration.
+            by_end: Returns all iterations that ended with the iteration's last turn, whatever the other turns were.
         """
         if by_end:
             ends = [0, *(index + 1 for index, turn in enumerate(self.numbers) if turn == iteration[-1])]
@@ -142,16 +144,16 @@ VARIABLE = "DISTPROF_STEP_EVERY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvery:
-    """One of the two."""
+    """The parsed `--step-every`; exactly one of `turns` and `class_name` is set."""
 
     text: str
-    """As it was given."""
+    """As the user gave it."""
     turns: int | None = None
     class_name: str | None = None
 
     @classmethod
     def parse(cls, given: str | int, *, where: str = "--step-every") -> Self:
-        """Reads `Adam` or `6`.
+        """Parses `Adam` or `6`.
 
         Raises:
             UsageError: It is neither.
@@ -166,7 +168,7 @@ class StepEvery:
 
     @classmethod
     def requested(cls, environ: Mapping[str, str]) -> Self | None:
-        """What DISTPROF_STEP_EVERY says; None where it is not set.
+        """Parses DISTPROF_STEP_EVERY; None if it is not set.
 
         Raises:
             UsageError: It is neither a class nor a number.
@@ -175,10 +177,10 @@ class StepEvery:
         return cls.parse(text, where=VARIABLE) if text else None
 
     def ends(self, turn: int, class_names: Collection[str]) -> bool:
-        """True if a step ends with this optimizer step.
+        """Returns whether a step ends with this optimizer step.
 
         Args:
             turn: Its number, from 1.
-            class_names: The optimizer's class; classes of those that stepped while backward ran.
+            class_names: Class of the optimizer, or classes of all that stepped during backward.
         """
         return not turn % self.turns if self.turns is not None else self.class_name in class_names

@@ -1,4 +1,4 @@
-"""Which thread's steps are recorded where several threads of a script train: passes are bound to one."""
+"""Which thread's steps are recorded if several threads of a script train: passes are bound to one thread."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch.optim import Optimizer
 from distprof.model.modules import Model
 
 LOOKED_AT = 12
-"""Optimizer steps that are looked at, from the moment in which there are several threads, to find the one with most."""
+"""Number of optimizer steps that are examined, from the first on a second thread, to find the thread with most."""
 TASKS = Path("/proc/self/task")
 
 
 class StepThread:
-    """The only thread that trains, else the one with the most of the first optimizer steps."""
+    """The only thread that trains; of several, the one with most of the first optimizer steps."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.left_out = set[int]()
-        """Native ids of the others: what they call is not looked at."""
+        """Native ids of the other threads: their calls are ignored."""
         self._note = note
         self._steps: Counter[int] = Counter()
         self._optimizers: dict[int, weakref.WeakSet[Optimizer]] = defaultdict(weakref.WeakSet)
@@ -33,25 +33,25 @@ class StepThread:
 
     @property
     def is_other(self) -> bool:
-        """True on a thread whose steps are left out."""
+        """True on a thread whose steps are ignored."""
         return bool(self.left_out) and threading.get_native_id() in self.left_out
 
     @property
     def is_open(self) -> bool:
-        """True while it has to be found out which thread it is."""
+        """True while it is being decided which thread it is."""
         return self._contested > 0
 
     def meets(self, model: Model) -> None:
-        """A model is called on this thread."""
+        """Notes that a model is called on this thread."""
         if self._chosen is None:
             self._models[model].add(threading.get_native_id())
 
     def counts(self, optimizer: Optimizer, *, measured: bool) -> bool:
-        """True where a step of an optimizer is one of the thread; decides which that is.
+        """Returns whether an optimizer step is of the thread whose steps are recorded; decides which thread that is.
 
         Args:
-            optimizer: Which.
-            measured: Steps have been measured already, on the thread that it is now.
+            optimizer: The optimizer that stepped.
+            measured: True if steps have already been measured on the current thread.
         """
         own = threading.get_native_id()
         if own in self.left_out:
@@ -78,7 +78,7 @@ class StepThread:
             self._note("steps end on several threads: only those of one thread are recorded")
 
     def others(self) -> tuple[list[Optimizer], list[Model]]:
-        """Optimizers that stepped, and models that were called, on other threads alone; told once."""
+        """Returns optimizers that stepped and models that were called on other threads only, and forgets them."""
         own = self._chosen if self._chosen is not None else threading.get_native_id()
         mine = self._optimizers.get(own, ())
         optimizers = [one for thread, some in self._optimizers.items() if thread != own

@@ -1,7 +1,7 @@
-"""Steps of optimizers that no hook of an optimizer sees: replayed in a CUDA graph, or left out by a gradient scaler.
+"""Optimizer steps that no optimizer hook sees: replayed in a CUDA graph, or skipped by a gradient scaler.
 
-Each replay of a graph with captured steps is one. Where a scaler leaves a step out the iteration is over, though the
-optimizer did not step.
+Each replay of a graph with captured steps counts as one step. If a scaler skips a step, the iteration is over although
+the optimizer did not step.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class ReplayedSteps:
     """Watches `capture_begin` and `replay` of `torch.cuda.CUDAGraph` between `start` and `stop`."""
 
     def __init__(self, on_replayed: Callable[[Optimizer], None]) -> None:
-        """Prepares; `on_replayed` is called behind each replay of a graph with the last optimizer that it holds."""
+        """Prepares; `on_replayed` is called after each replay of a graph with the last optimizer captured in it."""
         self._on_replayed = on_replayed
         self._newest: Any = None
         self.has_begun = False
-        """True once a graph was captured."""
+        """True once capturing a graph has begun."""
         self._holds: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._replaced: list[tuple[str, Any, Any]] = []
 
     def start(self) -> None:
-        """Puts functions in front of those of graphs."""
+        """Wraps the methods of graphs."""
         self._replace("capture_begin", self._capturing)
         self._replace("replay", self._replaying)
 
     def stop(self) -> None:
-        """Takes them away, unless somebody put others in front of them."""
+        """Restores the methods, except those that somebody has wrapped again."""
         for name, own, ours in self._replaced:
             if vars(torch.cuda.CUDAGraph).get(name) is ours:
                 setattr(torch.cuda.CUDAGraph, name, own)
@@ -41,11 +41,11 @@ class ReplayedSteps:
 
     @property
     def holds_some(self) -> bool:
-        """True while there is a graph that holds an optimizer's step."""
+        """True while there is a graph with a captured optimizer step."""
         return len(self._holds) > 0
 
     def captured(self, optimizer: Optimizer) -> None:
-        """An optimizer steps while a graph is captured: the newest one."""
+        """Notes that an optimizer steps during a capture, which is that of the newest graph."""
         graph = None if self._newest is None else self._newest()
         if graph is not None:
             self._holds[graph] = ref(optimizer)
@@ -81,10 +81,10 @@ class SkippedSteps:
     """Watches `torch.amp.GradScaler.step` between `start` and `stop`."""
 
     def __init__(self, num_steps: Callable[[], int], on_skipped: Callable[[Optimizer], None]) -> None:
-        """Prepares.
+        """Stores callbacks; `start` wraps the method.
 
         Args:
-            num_steps: Optimizer steps so far.
+            num_steps: Returns the number of optimizer steps so far.
             on_skipped: Called with the optimizer that did not step.
         """
         self._num_steps = num_steps
@@ -93,7 +93,7 @@ class SkippedSteps:
         self._ours: Any = None
 
     def start(self) -> None:
-        """Puts a function in front of the scaler's."""
+        """Wraps the scaler's method."""
         own = self._own = GradScaler.step
 
         def step(scaler: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ class SkippedSteps:
         setattr(GradScaler, "step", step)  # noqa: B010 (an assignment to a method is an error to type checkers)
 
     def stop(self) -> None:
-        """Takes it away, unless somebody put another one in front of it."""
+        """Restores the method, unless somebody has wrapped it again."""
         if self._own is not None and GradScaler.step is self._ours:
             setattr(GradScaler, "step", self._own)  # noqa: B010
         self._own = None

@@ -1,5 +1,6 @@
-"""Sees when the script's own torch.profiler begins and ends: a session of ours would take its events, and our
-instruments would be in its timeline.
+"""Detects when the script's own torch.profiler begins and ends.
+
+A session of ours would take its events, and our instruments would appear in its timeline.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 
 _ours: list[None] = []
-"""One entry while a session of ours begins."""
+"""Has an entry while a session of ours begins."""
 
 
 @contextmanager
 def our_session() -> Iterator[None]:
-    """A session that begins inside is ours."""
+    """Marks a session that begins inside as ours."""
     _ours.append(None)
     try:
         yield
@@ -28,10 +29,10 @@ def our_session() -> Iterator[None]:
 
 
 class ForeignProfiler:
-    """Watches sessions that are not ours, from `start` until `stop`."""
+    """Observes sessions that are not ours, from `start` until `stop`."""
 
     def __init__(self, begins: Callable[[], None], ends: Callable[[], None]) -> None:
-        """Begins without watching; `begins` is called before a session of the script prepares, `ends` behind it."""
+        """Stores callbacks; `begins` is called before a session of the script prepares, `ends` after it has ended."""
         self._begins = begins
         self._ends = ends
         self._own: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -43,11 +44,11 @@ class ForeignProfiler:
         """True from before a session of the script prepares until it has ended."""
         if self._sessions:
             return True
-        # one that began before we did
+        # a session that began before `start`
         return not self._own and bool(torch._C._autograd._profiler_enabled())
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Wraps the methods with which sessions begin and end."""
         kind: Any = autograd_profiler.profile
         prepare, leave = kind._prepare_trace, kind.__exit__
 
@@ -74,7 +75,7 @@ class ForeignProfiler:
         kind._prepare_trace, kind.__exit__ = self._patched
 
     def stop(self) -> None:
-        """Takes everything away."""
+        """Restores the methods, unless somebody has wrapped one of them again."""
         kind: Any = autograd_profiler.profile
         if self._originals is not None and (kind._prepare_trace, kind.__exit__) == self._patched:
             kind._prepare_trace, kind.__exit__ = self._originals

@@ -1,6 +1,6 @@
-"""The Chrome trace that Kineto wrote: its events as rows of events.parquet and as work of communication backends.
+"""Reads the Chrome trace that Kineto wrote: rows of events.parquet, and the work of communication backends.
 
-A file that would take too many bytes is written without its shortest events.
+A trace that would take too many bytes is written without its shortest events.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from distprof.recording.communication.collective_call import BackendEvent, is_ba
 from distprof.recording.tracing.slice_names import strict
 
 MOST_SHAPES = 30
-"""The profiler lists the shapes of that many tensors of a list."""
+"""The profiler lists the shapes of at most this many tensors of a list."""
 LAUNCHES = ("cuda_", "xpu_")
-"""Begin the categories of calls that launch kernels; those of ROCm are called like those of CUDA."""
+"""Prefixes of the categories of calls that launch kernels; those of ROCm have the same names as those of CUDA."""
 
 
 class EventArgs(msgspec.Struct, gc=False):
-    """The arguments that are read; their values may be of any type."""
+    """The arguments that are used; their values may have any type."""
 
     external_id: Any = msgspec.field(name="External id", default=None)
     correlation: Any = None
     sequence_number: Any = msgspec.field(name="Sequence number", default=None)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
     name: Any = None
-    """Of a process or thread."""
+    """Name of a process or thread, in metadata events."""
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
     finished: Any = None
-    """False where the session ended before the event."""
+    """False if the session ended before the event."""
     group: Any = msgspec.field(name="Process Group Name", default=None)
     sequence: Any = msgspec.field(name="Seq", default=None)
     collective: Any = msgspec.field(name="Collective name", default=None)
@@ -44,7 +44,7 @@ NO_ARGS = EventArgs()
 
 
 class KinetoEvent(msgspec.Struct, gc=False):
-    """A Chrome event, as far as the tables need it."""
+    """A Chrome event, with the fields that the tables need."""
 
     ph: str
     name: str = ""
@@ -64,18 +64,18 @@ class KinetoTrace(msgspec.Struct):
 
 
 class TraceContent(msgspec.Struct):
-    """A trace as the tables need it."""
+    """The content of a trace, as needed for the tables."""
 
     rows: list[TableRow]
-    """Of events.parquet, without tags and step."""
+    """Rows of events.parquet, without tags and step."""
     backend_events: list[BackendEvent]
-    """Work of the backends of communication."""
+    """Work of communication backends."""
 
 
 def read_trace(text: bytes) -> TraceContent:
-    """Slices and instants of a Kineto trace.
+    """Reads the slices and instants of a Kineto trace.
 
-    Kineto's microseconds count from `baseTimeNanoseconds` on; the double of the file is exact to 1 ns there.
+    Kineto's microseconds count from `baseTimeNanoseconds`; at this size, doubles are exact to 1 ns.
     """
     trace = msgspec.json.decode(text, type=KinetoTrace)
     thread_names = _thread_names(trace.traceEvents)
@@ -93,10 +93,10 @@ def read_trace(text: bytes) -> TraceContent:
 
 
 def read_repaired(text: bytes) -> tuple[bytes, TraceContent]:
-    """The trace as JSON, and what is in it.
+    """Returns the trace as valid JSON, and its content.
 
     Raises:
-        msgspec.MsgspecError: It cannot be read, whatever is done about names that scripts give.
+        msgspec.MsgspecError: It cannot be read, even after names given by scripts were escaped.
     """
     try:
         return text, read_trace(text)
@@ -137,7 +137,7 @@ def _backend_event(event: KinetoEvent, args: EventArgs, row: TableRow,
 
 
 def _elements(dims: bytes) -> int | None:
-    """Elements of the inputs; None where there are none or more than the profiler lists."""
+    """Returns the number of elements of the inputs; None if there are none, or more inputs than the profiler lists."""
     try:
         shapes = msgspec.json.decode(dims, type=list[list[int]]) if dims else []
     except msgspec.MsgspecError:
@@ -150,7 +150,7 @@ def _thread_names(events: list[KinetoEvent]) -> dict[tuple[int | str, int | str]
     programs = {event.pid: _name(event) for event in events if event.ph == "M" and event.name == "process_name"}
     for event in events:
         if event.ph == "M" and event.name == "thread_name":
-            # Kineto names some threads twice, once after the program: the other name is better
+            # Kineto names some threads twice, once after the program: then the other name is better
             known = names.get((event.pid, event.tid), "")
             if not known or known.endswith(f"({programs.get(event.pid)})"):
                 names[event.pid, event.tid] = _name(event)
@@ -162,13 +162,13 @@ def _name(event: KinetoEvent) -> str:
 
 
 ROW_BYTES = 16
-"""What a row of events.parquet takes at most, in the mean: 10 to 14 in tables of 1,000 to 23,000 rows."""
+"""Upper bound of the mean size of a row of events.parquet: 10 to 14 bytes in tables of 1,000 to 23,000 rows."""
 MARGIN = 0.9
-"""Of the room, what is filled: what is left is packed less well than the whole."""
+"""Fraction of the available space that is filled, since what remains of a trace compresses less well than all of it."""
 STRUCTURE = frozenset(("user_annotation", "gpu_user_annotation", "cuda_runtime", "cuda_driver"))
-"""Categories of slices that say where others belong: modules, steps, waits, calls of kernels. They go last."""
+"""Categories of slices to which others belong: modules, steps, waits, kernel launches. They are dropped last."""
 COMMUNICATION = ("c10d", "_c10d_functional", "nccl", "gloo", "record_param_comms")
-"""Beginnings of names of slices that are likewise kept longest."""
+"""Prefixes of names of slices that are also dropped last."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -180,7 +180,7 @@ class _Event(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capped:
-    """What is left of a timeline."""
+    """What is left of a shortened timeline."""
 
     text: bytes
     content: TraceContent
@@ -188,13 +188,13 @@ class Capped:
 
 
 def capped(text: bytes, content: TraceContent, part: float, *, most_bytes: int) -> Capped:
-    """The timeline with so large a part of its bytes.
+    """Shortens a timeline to a fraction of its bytes.
 
     Args:
-        text: Its JSON.
-        content: What is in it.
-        part: From 0 to 1.
-        most_bytes: The limit, to be told.
+        text: The timeline as JSON.
+        content: Its content.
+        part: The fraction, from 0 to 1.
+        most_bytes: The limit, which is reported.
     """
     trace = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     events = msgspec.json.decode(trace["traceEvents"], type=list[msgspec.Raw])
@@ -202,7 +202,7 @@ def capped(text: bytes, content: TraceContent, part: float, *, most_bytes: int) 
     gone = _chosen(events, read, part * MARGIN * len(text) - (len(text) - len(trace["traceEvents"])))
     trace["traceEvents"] = msgspec.Raw(b"[" + b",\n".join(
         bytes(event) for number, event in enumerate(events) if number not in gone) + b"]")
-    rows = [number for number, event in enumerate(read) if event.ph in ("X", "i")]  # those that have a row
+    rows = [number for number, event in enumerate(read) if event.ph in ("X", "i")]  # events that have a row
     kept = [row for number, row in zip(rows, content.rows, strict=True) if number not in gone]
     durations = [round((read[number].dur or 0.0) * 1000) for number in gone]
     left_out = EventsLeftOut(num_events=len(gone), total_ns=sum(durations), longest_ns=max(durations, default=0),
@@ -212,7 +212,7 @@ def capped(text: bytes, content: TraceContent, part: float, *, most_bytes: int) 
 
 
 def _chosen(events: Sequence[msgspec.Raw], read: Sequence[_Event], room: float) -> frozenset[int]:
-    """The slices that have to go so that the others fit: the shortest first, those that others belong to last."""
+    """Returns the slices to drop so that the rest fits: the shortest first, structure and communication last."""
     sizes = [len(bytes(event)) + 2 for event in events]
     slices = sorted((number for number, one in enumerate(read) if one.ph == "X"),
                     key=lambda number: (_is_structure(read[number]), read[number].dur or 0.0))
@@ -230,12 +230,12 @@ def _is_structure(event: _Event) -> bool:
 
 
 def part_that_fits(packed_bytes: int, rows: Sequence[TableRow], room: int) -> float:
-    """The part of a timeline that may stay, 1 for all of it.
+    """Returns the fraction of a timeline that fits, 1 for all of it.
 
     Args:
-        packed_bytes: What its trace takes when it is compressed.
-        rows: Of its events, which are written as a table too.
-        room: Bytes that there are for both.
+        packed_bytes: Size of its compressed trace.
+        rows: Its events, which are also written as a table.
+        room: Bytes available for both.
     """
     needed = packed_bytes + ROW_BYTES * len(rows)
     return 1.0 if needed <= room else max(room, 0) / needed

@@ -1,12 +1,11 @@
-"""Our sessions of torch.profiler, one after the other, each ended where nothing of it is open any more.
+"""Our sessions of torch.profiler, one after the other, each ended only when nothing of it is open any more.
 
-What ends after its session, a slice or communication, is written to memory that is free by then:
-slices end with the session, communication is waited for. Where that takes long the session stays, and records no more.
+If a slice or a communication ends after the session in which it began, torch writes its end into memory that has been
+freed: the process crashes, or other data changes. Therefore all open slices are closed when a session ends, and
+communication is waited for. If that takes long, the session stays, without recording.
 
-Slices that `record_function` opened and that are not closed where a session of the profiler begins or ends. A slice
-keeps the address of its event. When it closes while a later session is on, torch writes the end there, and the memory
-of the earlier session is free by then: the process crashes, or data of others change. So slices end with the session in
-which they began. torch opens one around every step of an optimizer, where our steps end.
+A slice opened by `record_function` keeps the address of its event, and torch writes there when it is closed during a
+later session. torch itself opens a slice around every optimizer step, where our steps end.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from distprof.system import all_blocked
 
 
 def close_open_slices(find: Callable[[type], list[Any]] = live_instances) -> None:
-    """Ends the slices that are open; for those that are over, or end later, that does nothing.
+    """Closes open slices; has no effect on those that are closed already, or are closed again later.
 
     Args:
         find: Finds the instances of a class, at least those that may be open.
@@ -42,20 +41,20 @@ def close_open_slices(find: Callable[[type], list[Any]] = live_instances) -> Non
     records = [one.record for one in find(record_function)]
     with torch._C.DisableTorchFunctionSubclass():
         for record in records:
-            if record is not None:  # made, and not entered
+            if record is not None:  # created, but not entered
                 torch.ops.profiler._record_function_exit._RecordFunction(record)
 
 
 def end_with_step(trace: Path, step_ns: int, session_ns: int, thread: int) -> None:
-    """Ends what was still open on a thread when its session ended where its last step ended.
+    """Moves the end of slices that were open on a thread when its session ended to the end of its last step.
 
-    In between the thread did only what ends a pass, like the search for the slices that are open.
+    In between, the thread only did what ends a pass, such as the search for open slices.
 
     Args:
-        trace: The file as Kineto writes it; it keeps its length, so that memory holds none of it.
-        step_ns: When the last step ended, since the epoch.
-        session_ns: When the session began to end.
-        thread: Number of the thread in the system.
+        trace: The file as Kineto wrote it; it keeps its length and is not loaded into memory.
+        step_ns: End of the last step, in ns since the epoch.
+        session_ns: When ending the session began.
+        thread: Native id of the thread.
     """
     times = re.compile(
         rb'"pid": %d,\s*"tid": %d,\s*"ts": (\d+)\.(\d{3}),\s*"dur": ((\d+)\.(\d{3}))' % (os.getpid(), thread))
@@ -75,13 +74,13 @@ def _microseconds(ns: int) -> bytes:
 
 
 PATIENCE_S = 1.0
-"""For communication that is on its way when a session ends."""
+"""Maximum time in seconds to wait for communication in flight when a session ends."""
 CLOCKS_AGREE_NS = 100_000
-"""By less than that the profiler's clock differs from ours."""
+"""Upper bound of the difference between the profiler's clock and ours."""
 
 
 class AtEndOfThread:
-    """Calls a function when the thread ends whose `threading.local` has it."""
+    """Calls a function when the thread ends in whose `threading.local` it is stored."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -91,26 +90,26 @@ class AtEndOfThread:
 
 
 class ProfilerSessions:
-    """At most one at a time."""
+    """Our sessions, of which there is at most one at a time."""
 
     def __init__(self, works: RunningWorks) -> None:
-        """Begins with none; `works` are told of what is communicated while a session is on."""
+        """Begins without a session; `works` keeps the communication issued during a session."""
         self.works = works
         self._ending: Any = None
-        """The session that records no more and has not ended."""
+        """The session that no longer records but has not ended."""
         self._ended: Callable[[], Any] = lambda: None
         self._last: tuple[weakref.ref[Any], int] | None = None
         """The session that ended last, and when."""
         self._local = threading.local()
         self._thread = 0
-        """On which the session began: torch ends the process that ends it on another one."""
+        """The thread on which the session began: ending it on another thread makes torch end the process."""
         self._are_closed = False
         self._young = YoungObjects()
         self.ended_ns = 0
-        """When the script had the processor last in the session that ended last, since the epoch; 0 before."""
+        """When the script last ran in the session that ended last, in ns since the epoch; 0 before."""
 
     def why_none(self) -> str | None:
-        """Why no session can begin now, in words."""
+        """Returns why no session can begin now, as text; None if one can."""
         if self._ending is not None and not self.has_ended(self._ending):
             return f"the previous profiler session has not ended: {self.why_not_ended()}"
         if torch._C._autograd._profiler_enabled():
@@ -119,15 +118,15 @@ class ProfilerSessions:
         return f"the previous profiler session ended inside {left}" if left else None
 
     def prepare(self) -> None:
-        """Closes slices of earlier sessions ahead of `begin`: it takes as long as looking through all objects.
+        """Closes slices of earlier sessions ahead of `begin`, since it takes as long as looking through all objects.
 
-        Whoever calls this calls `make_way` where a session of the script begins meanwhile.
+        The caller calls `make_way` if the script begins a session in the meantime.
         """
         close_open_slices()
         self._are_closed = True
 
     def begin(self, profile: Any) -> None:
-        """Begins a session, where there is no reason against it."""
+        """Begins a session; `why_none` must have returned None."""
         if not self._are_closed:
             close_open_slices()
         self._are_closed = False
@@ -140,7 +139,7 @@ class ProfilerSessions:
         self.works.is_on = True
 
     def end(self, profile: Any) -> bool:
-        """Has it record no more; true if it ended, else `has_ended` does that."""
+        """Stops recording; true if the session ended, otherwise call `has_ended` until it has."""
         self.works.is_on, self.ended_ns = False, 0
         self._ending = profile
         if not self._is_of_this_thread():
@@ -153,13 +152,13 @@ class ProfilerSessions:
         return ended
 
     def has_ended(self, profile: object) -> bool:
-        """Whether the session is over and its events are there."""
+        """Returns whether the session has ended and its events are available; ends it if that is possible now."""
         if self._ending is profile and self._is_of_this_thread() and self.works.are_over(PATIENCE_S):
             self._end()
         return self._ending is not profile
 
     def _thread_ends(self, profile: object) -> None:
-        """A thread that ends in a session would take the process with it."""
+        """Ends a session when its thread ends, which would otherwise take the process with it."""
         if self._ended() is profile or not self._is_of_this_thread():
             return
         with suppress(Exception):
@@ -167,18 +166,18 @@ class ProfilerSessions:
             self._end()
 
     def why_not_ended(self) -> str:
-        """In words, behind `end` or `has_ended` on the same thread."""
+        """Returns the reason as text, after `end` or `has_ended` on the same thread."""
         return "communication is still in flight" if self._is_of_this_thread() else "steps end on another thread"
 
     def _is_of_this_thread(self) -> bool:
         return self._thread == threading.get_ident()
 
     def have_ended(self) -> bool:
-        """Whether none is left."""
+        """Returns whether no session is left that has not ended."""
         return self._ending is None
 
     def make_way(self) -> None:
-        """Ends a session that has not ended: a process can have one, and the script begins its own."""
+        """Ends a session that has not ended: a process can have only one, and the script begins its own."""
         self._are_closed = False
         if self._ending is not None and not self.has_ended(self._ending) and self._is_of_this_thread():
             self._end()
@@ -186,7 +185,7 @@ class ProfilerSessions:
     def forget_events(self) -> None:
         """Frees the events of the last session, once they are written and no session follows.
 
-        torch's object is in a cycle with itself: they would stay until the garbage collector comes by.
+        torch's object is part of a reference cycle: the events would stay until the garbage collector runs.
         """
         profile = None if self._last is None else self._last[0]()
         if profile is not None and self.have_ended():
@@ -202,7 +201,7 @@ class ProfilerSessions:
         self.works.forget()
 
     def _left_open(self) -> str | None:
-        """An operator or function of torch in which the last session ended; nobody but torch can end that."""
+        """Returns an operator or function of torch inside which the last session ended; only torch can end it."""
         if self._last is None or (profile := self._last[0]()) is None:
             return None
         last = {root.start_tid: root for root in profile.profiler.kineto_results.experimental_event_tree()
@@ -211,9 +210,9 @@ class ProfilerSessions:
 
 
 def _open(event: Any, now_ns: int) -> Iterator[str]:
-    """Names of what was open, from an outermost event that was the last of its thread on.
+    """Yields the names of events that were open, beginning with an outermost event, the last one of its thread.
 
-    torch gives to what is open the end of what it is in, or of the session.
+    torch gives an open event the end of the event around it, or of the session.
     """
     around = None
     while event is not None:
@@ -225,7 +224,7 @@ def _open(event: Any, now_ns: int) -> Iterator[str]:
 
 
 def _pause() -> None:
-    """Waits without time.sleep, which fails where a program shifts the clocks of the process."""
+    """Waits for `CLOCKS_AGREE_NS` without time.sleep, which fails if a program shifts the clocks of the process."""
     until = time.perf_counter_ns() + CLOCKS_AGREE_NS
     while time.perf_counter_ns() < until:
         pass

@@ -1,12 +1,12 @@
-"""Names that scripts give to slices, threads and groups, in the JSON of a profiler that is not made for all of them.
+"""Names that scripts give to slices, threads and groups, in the JSON of the profiler, which does not escape them.
 
-Names of our slices while Kineto has them: it calls a slice `unknown` that is not plain ASCII, and changes others.
-`recorded_name` writes such names in ASCII; `real_names` gives the text that Kineto wrote the names that were meant, so
-that nobody who reads a trace has to know of it.
+Kineto replaces slice names that are not plain ASCII by `unknown`, and changes others. `recorded_name` encodes such
+names in ASCII for Kineto; `real_names` restores the original names in the text that Kineto wrote, so that readers of a
+trace need not know of it.
 
-JSON of the profiler, which writes what scripts name as it is: quotation marks of slices, threads and groups. A string
-ends at a quotation mark behind which JSON can go on; the others are its own. No string spans lines, so that damage
-stays in its line, and the name of a slice or thread has a line to itself.
+`strict` escapes quotation marks in names of slices, threads and groups. A string ends at a quotation mark after which
+JSON can continue; other quotation marks belong to the string. No string spans lines, so that damage is limited to its
+line, and the name of a slice or thread is alone in its line.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import re
 from typing import BinaryIO
 
 _SOUND = re.compile(rb'(?:[^"]*+"[^"\\\n]*+"(?=[ \t]*(?:[,:}\]\r\n]|\Z)))*+[^"]*+')
-"""Text whose strings have no quotation marks in them."""
+"""Text whose strings contain no quotation marks."""
 _NAME = re.compile(rb'\n([ \t\r]*+)"name": "([^"\n]*+"[^\n]*)"(?=,?[ \t\r]*(?:\n|\Z))')
-"""A name that may have a quotation mark in it, alone in its line; older versions of the profiler write more there."""
+"""A name that may contain a quotation mark, alone in its line; older versions of the profiler put more in the line."""
 _VALUE = rb'(?:["\[{]|true|false|null|-?[0-9][-+.0-9eE]*[ \t]*(?:[,}\]]|\r?\Z))'
 _AFTER_KEY = rb'"[ \t]*:[ \t]*' + _VALUE
 _CLOSED = rb'"[ \t]*(?:\r?\Z|[}\]][ \t]*(?:[,}\]]|\r?\Z)|,[ \t]*(?:\r?\Z|%s))'
 _ENDS_VALUE = re.compile(_CLOSED % (rb'"[^"]*' + _AFTER_KEY))
-"""Behind it a member of an object follows, or nothing in this line."""
+"""After it, a member of an object follows, or nothing in this line."""
 _ENDS_OTHER = re.compile(_AFTER_KEY + rb"|" + _CLOSED % _VALUE)
-"""Behind it a value follows: of the key that it ends, or in a list."""
+"""After it, a value follows: that of the key that it ends, or the next one in a list."""
 _OWN = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(["\\])')
 _VALUE_BEGINS = re.compile(rb":[ \t]*\Z")
 
 
 def strict(text: bytes) -> bytes:
-    """The text with each quotation mark and backslash escaped that is part of a string."""
+    """Returns the text with all quotation marks and backslashes that are part of strings escaped."""
     text = _NAME.sub(_strict_name, text)
     found, at = list[bytes](), 0
     while (sound := _SOUND.match(text, at)) is not None and (odd := sound.end()) < len(text):
@@ -57,7 +57,7 @@ def _strict_line(line: bytes) -> bytes:
 
 
 def _end_of(line: bytes, begin: int, ends: re.Pattern[bytes]) -> int:
-    """Where the string ends that begins there; at the last quotation mark, where none is like an end."""
+    """Returns the end of the string that begins there; the last quotation mark if none looks like an end."""
     at = last = begin
     while (at := line.find(b'"', at + 1)) >= 0:
         last = at
@@ -74,30 +74,30 @@ def _escaped(found: re.Match[bytes]) -> bytes:
 
 MARK = "~distprof~"
 _CHANGED = re.compile(r'[^ -~]|["\\~]')
-"""What Kineto does not write as it is, and what escapes begin with."""
+"""Characters that Kineto does not write unchanged, and those with which escapes begin."""
 _MARKED = re.compile(rb'"%s([^"]*)"' % MARK.encode())
 _ESCAPE = re.compile(r"~([0-9a-f]{1,6})~")
 BLOCK_BYTES = 1 << 20
 LONGEST = 1 << 16
-"""Bytes of a name that may lie on the border of two blocks."""
+"""Maximum number of bytes of a name that may span two blocks."""
 
 
 def recorded_name(name: str) -> str:
-    """The name of a slice as Kineto takes it."""
+    """Returns the name of a slice in a form that Kineto keeps."""
     is_plain = name.isascii() and name.isprintable() and not name.startswith(MARK)
     if is_plain and '"' not in name and "\\" not in name:
         return name
-    whole = name.encode("utf-8", "backslashreplace").decode()  # halves of surrogate pairs are no text
+    whole = name.encode("utf-8", "backslashreplace").decode()  # halves of surrogate pairs are not text
     return MARK + _CHANGED.sub(lambda found: f"~{ord(found.group()):x}~", whole)
 
 
 def real_names(text: bytes) -> bytes:
-    """JSON in which such names, and no others, are those that were meant."""
+    """Returns the JSON with the original names in place of those from `recorded_name`."""
     return _MARKED.sub(_real, text) if MARK.encode() in text else text
 
 
 def copy_with_real_names(source: BinaryIO, target: BinaryIO) -> None:
-    """The same as strict JSON, of a file of any size."""
+    """Copies a file of any size, with original names and as strict JSON."""
     kept = b""
     while block := source.read(BLOCK_BYTES):
         whole = kept + block
@@ -110,7 +110,7 @@ def copy_with_real_names(source: BinaryIO, target: BinaryIO) -> None:
 def _real(found: re.Match[bytes]) -> bytes:
     name = _ESCAPE.sub(_character, found[1].decode("utf-8", "replace"))
     text = json.dumps(name, ensure_ascii=False)
-    # Perfetto shows escapes as they are: letters of all scripts are written as such, and nothing that cannot be seen
+    # Perfetto shows escapes as they are: printable letters of all scripts are written as such, others are escaped
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text).encode()
 
 

@@ -1,4 +1,4 @@
-"""One session of torch.profiler with a slice per module call, and the Chrome trace that it leaves."""
+"""One session of torch.profiler with a slice per module call, and the Chrome trace that it produces."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU, "mtia"
 END_BYTES = 64
 DETACHES = "TEARDOWN_CUPTI"
 SURVIVES_FROM = (12, 6)
-"""Before this version of CUDA, a process that replays graphs may not survive that CUPTI is detached."""
+"""Before this version of CUDA, a process that replays graphs may not survive detaching CUPTI."""
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
-"""Of torch 2.10, which says it of a session of one cycle as well."""
+"""A warning of torch 2.10, which is also printed for a session of one cycle."""
 
 
 class Timeline:
@@ -53,16 +53,16 @@ class Timeline:
         self._stopped = False
         self._ended_ns = self._thread = 0
         self.is_written = False
-        """True once `write` wrote a trace."""
+        """True once a trace was written."""
         self._closures: list[Any] = []
         self._most_bytes = rank_bytes(os.environ)
 
     def room_in(self, folder: Path) -> int:
-        """Bytes that are left for a timeline in the folder of a rank."""
+        """Returns the number of bytes left for a timeline in the rank's folder."""
         return self._most_bytes - bytes_in(folder)
 
     def start(self) -> None:
-        """Begins to record, unless the script is being profiled already."""
+        """Begins to record, unless no session can begin, for example because the script is being profiled."""
         why_none = self._sessions.why_none()
         if why_none is not None:
             self._note(f"no timeline is recorded: {why_none}")
@@ -78,7 +78,7 @@ class Timeline:
 
     @property
     def recording(self) -> bool:
-        """True while a session of ours is on."""
+        """True while our session records."""
         return self._profile is not None and not self._stopped
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class Timeline:
         self.end()
 
     def end(self) -> None:
-        """Ends the session alone, perhaps while modules run: only `stop` takes away what listens to them."""
+        """Ends the session only, perhaps while modules run; `stop` also removes the listener of modules."""
         if self.recording:
             self._stopped = True
             self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
@@ -107,7 +107,7 @@ class Timeline:
         frame.data[self] = _slice(recorded_name(f"{path} [{frame.site.class_name}]"))
 
     def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
-        """Closes it."""
+        """Closes the slice of the module."""
         for scope in (frame.data.get(self), frame.data.get(EVALUATION_SLICE)):
             if scope is not None:
                 scope.__exit__(None, None, None)
@@ -118,24 +118,24 @@ class Timeline:
             self._closures.append(_slice(CLOSURE_SLICE))
 
     def closure_ends(self) -> None:
-        """Closes it."""
+        """Closes that slice."""
         if self._closures:
             self._closures.pop().__exit__(None, None, None)
 
     def write(self, folder: RankFolder, file: str, *, steps: Sequence[TableRow], room: int | None = None,
               table: bool = False) -> TimelineFiles:
-        """Writes the Chrome trace to a `.json.gz` file; says of no event where nothing was recorded.
+        """Writes the Chrome trace to a `.json.gz` file; returns 0 events if nothing was recorded.
 
         Args:
-            folder: Where it goes.
-            file: Its name.
-            steps: Those that are in it.
-            room: Bytes that it may take with the table of its events; the shortest are left out where it would take
-                more. None: as many as it needs.
-            table: Writes that table too.
+            folder: The folder for the file.
+            file: The name of the file.
+            steps: The steps that the trace contains.
+            room: Bytes that the trace and the table of its events may take; the shortest events are left out if they
+                would take more. None: no limit.
+            table: Whether to write that table too.
 
         Raises:
-            OutputError: The profiler could not write it whole.
+            OutputError: The profiler could not write the whole trace.
         """
         if self._profile is None or not self._sessions.has_ended(self._profile):
             return TimelineFiles(num_events=0)
@@ -151,14 +151,14 @@ class Timeline:
                 with suppress(OSError):
                     left.unlink()
         self.is_written = True
-        self._profile = None  # the events would stay in memory for the rest of the training
+        self._profile = None  # otherwise the events would stay in memory for the rest of the training
         if found.unreadable:
             self._note(f"cannot read the timeline that torch.profiler wrote ({found.unreadable}), so it has no table "
                        "of events")
         return found
 
     def events(self) -> Iterable[Any]:
-        """The profiler's own events, as trees; none of a torch that does not show them, or after they were written."""
+        """Returns the profiler's own events as trees; none if this torch lacks them, or after they were written."""
         if self._profile is None or not self._sessions.has_ended(self._profile):
             return ()
         results = getattr(self._profile.profiler, "kineto_results", None)
@@ -167,24 +167,24 @@ class Timeline:
 
     def _export(self, plain: Path, steps: Sequence[TableRow]) -> None:
         with told(plain):
-            plain.touch()  # where that fails Kineto would write to stderr, in its own words
+            plain.touch()  # if this failed in Kineto, it would write its own message to stderr
         try:
             self._profile.export_chrome_trace(str(plain))
             _check_end(plain)
             last_ns = max((step["end_ns"] for step in steps), default=0)
             end_with_step(plain, last_ns, self._ended_ns, self._thread)
-        except OSError:  # Kineto does not tell why
+        except OSError:  # Kineto does not report the reason
             raise _not_whole(plain) from None
 
     def save(self, path: Path, steps: Sequence[TableRow]) -> bool:
-        """Writes the Chrome trace alone, in as little memory as there is to it; False where nothing was recorded.
+        """Writes only the Chrome trace, using little memory of our own; False if nothing was recorded.
 
         Args:
-            path: Where it goes.
-            steps: Those that are in it.
+            path: The file.
+            steps: The steps that the trace contains.
 
         Raises:
-            OutputError: It could not be written whole.
+            OutputError: The whole trace could not be written.
         """
         if self._profile is None or not self._sessions.has_ended(self._profile):
             return False
@@ -208,17 +208,17 @@ def _activities() -> list[ProfilerActivity]:
 
 
 def activity_of(kind: str) -> ProfilerActivity:
-    """What the profiler is asked for, to have an accelerator of this type on the timeline."""
+    """Returns the activity with which the profiler records an accelerator of this type."""
     return ACTIVITIES.get(kind, ProfilerActivity.PrivateUse1)
 
 
 def _with_synchronisation() -> _ExperimentalConfig:
-    """Which stream waits for which event, and when the host waits for a device."""
+    """Returns a configuration that records which stream waits for which event, and when the host waits for a device."""
     return _ExperimentalConfig(enable_cuda_sync_events=device_type() == "cuda")
 
 
 def _check_end(path: Path) -> None:
-    """Kineto does not tell where it could not write."""
+    """Checks that the file is complete, since Kineto does not report write errors."""
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - END_BYTES, 0))
         if not file.read().rstrip().endswith(b"}"):
@@ -243,10 +243,10 @@ def _slice(name: str) -> Any:
 
 
 def detach_at_end() -> None:
-    """Has Kineto detach CUPTI from the driver when a session ends, as its versions from 2026 on do by themselves.
+    """Makes Kineto detach CUPTI from the driver when a session ends, as its versions from 2026 on do by default.
 
     Otherwise launches take a third longer until the process ends (https://github.com/pytorch/pytorch/issues/144455).
-    Kineto reads the variable when sessions end and begin, and on a thread of its own in between: so it stays.
+    Kineto reads the variable when sessions begin and end, and in between on a thread of its own, so it stays set.
     """
     version = torch.version.cuda
     if version is not None and tuple(map(int, version.split(".")[:2])) >= SURVIVES_FROM:
@@ -255,9 +255,9 @@ def detach_at_end() -> None:
 
 @contextmanager
 def kineto_begins() -> Iterator[None]:
-    """Keeps Kineto, which reads this variable when it first starts, from writing to the script's stderr.
+    """Keeps Kineto, which reads the variable when it first starts, from writing to the script's stderr.
 
-    Its destructor waits for its thread, in forked children as well (torch 2.13).
+    Kineto's destructor waits for its thread, also in forked children (torch 2.13), which therefore skip it.
     """
     end_forked_children_at_exit()
     ours, about_cycles = "KINETO_LOG_LEVEL" not in os.environ, QuietAbout(ABOUT_CYCLES)

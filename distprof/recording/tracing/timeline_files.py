@@ -1,7 +1,7 @@
-"""The files that a timeline becomes: its trace, compressed, and the table of its events.
+"""Writes the files of a timeline: its compressed trace, and the table of its events.
 
-Made by the process that writes tables: what is read of a timeline is many small objects, and of the memory that they
-take some megabytes would stay with the script.
+This runs in the process that writes tables: reading a timeline creates many small objects, and some megabytes of their
+memory would stay in the script's process.
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from distprof.recording.tracing.slice_names import real_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineFiles:
-    """What was written, and what of it the rank goes on with."""
+    """What was written, and what the rank still needs."""
 
     num_events: int
-    """Rows that the table has, or would have."""
+    """Number of rows that the table has, or would have."""
     backend_events: Sequence[BackendEvent] = ()
-    """Work of the backends of communication."""
+    """Work of communication backends."""
     left_out: EventsLeftOut | None = None
-    """Events for which there was no room."""
+    """Events that were left out for lack of room; None if there are none."""
     unreadable: str = ""
-    """Why the trace could not be read, and has no table; it is kept as it is."""
+    """Why the trace could not be read and has no table; the trace is kept as it is."""
     failure: Exception | None = None
     """Why there is no table although there is a trace."""
 
 
 def write_timeline(plain: Path, packed: Path, *, steps: Sequence[TableRow], room: int | None, most_bytes: int,
                    table: Mapping[str, Any] | None) -> TimelineFiles:
-    """Writes the trace of a rank as `.json.gz`, and events.parquet beside it.
+    """Writes the trace of a rank as `.json.gz`, and events.parquet next to it.
 
     Args:
-        plain: As Kineto wrote it.
-        packed: Where the trace goes.
-        steps: Those that are in it.
-        room: Bytes that both files may take; the shortest events are left out where they would take more. None: as
-            many as they need.
-        most_bytes: The limit of the rank, to be told.
-        table: Tags and metadata of the table; None: there is to be none.
+        plain: The file that Kineto wrote.
+        packed: The file for the compressed trace.
+        steps: The steps that the trace contains.
+        room: Bytes that both files may take; the shortest events are left out if they would take more. None: no limit.
+        most_bytes: The limit of the rank, which is reported.
+        table: Tags and metadata of the table; None: no table is written.
 
     Raises:
-        OutputError: The trace of Kineto cannot be read, or that of the rank not be written.
+        OutputError: Kineto's trace cannot be read, or the rank's trace cannot be written.
     """
     with told(plain):
         text = real_names(plain.read_bytes())
@@ -70,8 +69,10 @@ def write_timeline(plain: Path, packed: Path, *, steps: Sequence[TableRow], room
 
 
 def _read(text: bytes) -> tuple[bytes, TraceContent, str]:
-    """What can be read of a trace that is whole; the text itself is kept in any case, as merging reads on behind
-    damage."""
+    """Returns the text of a trace, its content, and why it cannot be read.
+
+    The text is kept in any case, since merging can read past damage.
+    """
     try:
         return *read_repaired(text), ""
     except msgspec.MsgspecError as error:
@@ -80,14 +81,14 @@ def _read(text: bytes) -> tuple[bytes, TraceContent, str]:
 
 def _table(folder: Path, rows: Sequence[TableRow], steps: Sequence[TableRow],
            table: Mapping[str, Any]) -> Exception | None:
-    """Writes it; the trace is there whether it can be written or not."""
+    """Writes the table; returns an error instead of raising it, as the trace exists anyway."""
     from distprof.contract.parquet import write_table
 
     _add_steps(rows, steps)
     try:
         with told(folder):
             write_table(folder, EVENTS, rows, **table)
-    except Exception as error:  # noqa: BLE001 (it is raised where the trace is noted)
+    except Exception as error:  # noqa: BLE001 (raised by the caller, after it has registered the trace)
         return error
     return None
 

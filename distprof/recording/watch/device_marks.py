@@ -1,4 +1,4 @@
-"""What rows and their phases take on the device, by events on the current stream: read later, never waited for."""
+"""Device times of rows and their phases, from events on the current stream that are read later, never waited for."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from distprof.recording.watch.rows import Row
 from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_event
 
 PATIENCE_NS = 2_000_000_000
-"""How long a row waits for its time on the device; then it is written without it."""
+"""Maximum time in ns that a row waits for its device time; then it is written without it."""
 ALIKE = 1.25
-"""Times what its marked steps make expect, that a row may take: else one that was not marked was long, and nothing is
-known of its phases."""
+"""Upper bound of a row's device time, as a multiple of what its marked steps predict. Above it, an unmarked step was
+long, and the phases are unknown."""
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 
 
@@ -34,7 +34,7 @@ class _Held(NamedTuple):
 
 
 class DeviceMarks:
-    """Holds rows back until the device has come to their ends."""
+    """Holds rows back until the device has reached their ends."""
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
@@ -44,15 +44,15 @@ class DeviceMarks:
         self.phases = PhaseMarks()
 
     def begin(self) -> None:
-        """The first row begins."""
+        """Begins the first row."""
         self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
     def end(self, row: Row, *, is_inference: bool) -> None:
-        """A row ended, and the next one begins.
+        """Ends a row and begins the next one.
 
         Args:
-            row: Its phases are those of the host; where there is a device they become those of its stream.
-            is_inference: There is no backward: between forward calls the script looks for data.
+            row: Has the phases of the host; with a device, they are replaced by those of its stream.
+            is_inference: There is no backward: the time between forward calls counts as loading data.
         """
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
@@ -63,7 +63,7 @@ class DeviceMarks:
         self._tells_phases = self.phases.begin_row()
 
     def settled(self) -> list[Row]:
-        """Rows that the device has finished; call it on the thread of the steps."""
+        """Returns rows that the device has finished; call it on the thread of the steps."""
         rows: list[Row] = []
         with self._held_now() as held:
             while held and (held[0].ended is None or _is_over(held[0]) or _is_overdue(held[0])):
@@ -71,7 +71,7 @@ class DeviceMarks:
         return rows
 
     def overdue(self, *, all_of_them: bool = False) -> list[Row]:
-        """Rows that have waited too long, or all rows. It may be called on any thread, as it asks no device."""
+        """Returns rows that have waited too long, or all rows. It uses no device, so any thread may call it."""
         rows: list[Row] = []
         with self._held_now() as held:
             while held and (all_of_them or _is_overdue(held[0])):
@@ -80,7 +80,7 @@ class DeviceMarks:
 
     @contextmanager
     def _held_now(self) -> Iterator[deque[_Held]]:
-        """The rows that are held; none while another thread, or code that a signal interrupted, uses them."""
+        """Yields the held rows; none while another thread, or code that a signal interrupted, uses them."""
         if not self._lock.acquire(blocking=False):
             yield deque()
             return
@@ -95,9 +95,9 @@ def _is_overdue(held: _Held) -> bool:
 
 
 def _is_over(held: _Held) -> bool:
-    """True where the row has its time now, or will never have it."""
+    """True if the row has its device time now, or will never have it."""
     assert held.ended is not None and held.began is not None
-    if is_capturing():  # to ask would break that
+    if is_capturing():  # asking would break the capture
         return False
     try:
         if not held.ended.query():
@@ -105,15 +105,15 @@ def _is_over(held: _Held) -> bool:
         held.row["device_ns"] = max(0, round(held.began.elapsed_time(held.ended) * 1e6))
         held.row.update(_phases(held))
     except RuntimeError:
-        return True  # the script's error, which torch repeats
+        return True  # an error of the script, which torch raises again
     return True
 
 
 def _phases(held: _Held) -> Row:
-    """The span of a row, divided as its marked steps were on the device; nothing where these do not stand for it.
+    """Divides a row's span like the device time of its marked steps; empty if these are not representative.
 
     Raises:
-        RuntimeError: A mark is of another device, or of a stream that has not come to it.
+        RuntimeError: A mark is on another device, or the stream has not reached it.
     """
     steps = [*marked_steps(held.marks)]
     total, data, forward, optimizer = (sum(times) for times in zip(*steps, (0.0,) * 4, strict=True))
@@ -128,10 +128,10 @@ def _phases(held: _Held) -> Row:
 
 
 class StepMarks(StreamStopwatch):
-    """Marks of one step, in ns from its start on the stream. No clocks are compared, so nothing is waited for."""
+    """Marks of one step, in ns from its start on the stream. Clocks are not compared, so nothing is waited for."""
 
     def __init__(self, kind: str) -> None:
-        """The step begins now, on a device of this type."""
+        """Begins a step on a device of this type."""
         self._prepare(kind)
         self._marks: list[torch.Event] = []
         self.origin = self.mark()
@@ -143,7 +143,7 @@ class StepMarks(StreamStopwatch):
         return event
 
     def are_over(self) -> bool:
-        """True once the streams have come to all marks."""
+        """True once the streams have reached all marks."""
         if is_capturing():
             return False
         while self._marks and self._marks[-1].query():
@@ -151,20 +151,21 @@ class StepMarks(StreamStopwatch):
         return not self._marks
 
     def resolve(self, mark: torch.Event | None) -> int:
-        """
+        """Returns the time of a mark in ns from the start of the step.
+
         Raises:
-            RuntimeError: It is of another device than the start of the step.
+            RuntimeError: There is no mark, or it is on another device than the start of the step.
         """
         if mark is None or self.origin is None:
             raise RuntimeError("there is no mark")
         return round(self.origin.elapsed_time(mark) * 1e6)
 
     def settle(self, *, every_stream: bool = True) -> None:
-        """Waits for nothing: see `are_over`."""
+        """Does nothing; see `are_over`."""
 
 
 def step_marks() -> StepMarks | None:
-    """None where there is no device, or none with events, or a graph is captured."""
+    """Begins marks of a step; None without a device that has events, or during a graph capture."""
     kind = device_type()
     if kind == CPU or is_capturing() or not has_events(kind):
         return None

@@ -1,6 +1,7 @@
-"""A recording later in a job: as the first one, but prepared ahead, begun in one step on all ranks, and written beside.
+"""A later recording in a job: like the first one, but prepared in advance and written by another thread.
 
-What the script's thread has to do is what only that thread can: to switch passes, and to end the profiler's session.
+All ranks begin it in the same step. The script's thread only does what no other can: switching passes and ending the
+profiler's session.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from distprof.recording.termination import PATIENCE_S, Flush
 from distprof.threads import UnseenThread, is_scarce
 
 READY_S = 0.05
-"""How long it may still prepare when its step comes."""
+"""Time in seconds that it may still take to prepare when its step begins."""
 
 
 def later_recorder(folder: Path, plan: StepPlan, known: KnownJob) -> LaterRecorder:
-    """A recording that prepares itself.
+    """Returns a recording that has begun to prepare itself.
 
     Args:
         folder: Its run directory.
         plan: Steps of each pass.
-        known: What the first recording found out.
+        known: What the first recording found out about the job.
     """
     recorder = LaterRecorder(folder, plan=plan, sizes={}, force=False, known=known)
     recorder.prepare()
@@ -38,20 +39,20 @@ def later_recorder(folder: Path, plan: StepPlan, known: KnownJob) -> LaterRecord
 
 
 class LaterRecorder(Recorder):
-    """What runs for a request; `Windows` calls everything on the thread of the steps."""
+    """The recording of a request; `Windows` calls all of its methods on the thread of the steps."""
 
     _beside: UnseenThread | None = None
-    """Prepares or writes."""
+    """The thread that prepares or writes; None if there is none."""
 
     def prepare(self) -> None:
-        """Does ahead of `start`, and as far as possible beside the script, what is needed."""
+        """Does everything that `start` would otherwise have to do, if possible on another thread than the script's."""
         with unnoticed():
             self._walk.start()
             self._passes.sessions.prepare()
         self._do_beside(self._make_folder)
 
     def is_ready(self) -> bool:
-        """Whether that is done."""
+        """Returns whether the preparation has ended."""
         return self._beside is None or self._beside.join(READY_S)
 
     def give_up(self, why: str) -> None:
@@ -60,14 +61,14 @@ class LaterRecorder(Recorder):
         self._do_beside(partial(self._mark, self._beside, why))
 
     def has_written(self, seconds: float = 0.0) -> bool:
-        """Whether everything is written, after so long at most; then nothing of it is left."""
+        """Waits at most `seconds` until everything is written; returns whether it is: then nothing of it is left."""
         if self._beside is not None and not self._beside.join(seconds):
             return False
         self._beside = None
         return self.lets_go()
 
     def lets_go(self) -> bool:
-        """Whether its folder is complete: then nothing is in the way of the next, even without its summary."""
+        """Returns whether its folder is complete: then the next recording can begin, even if the summary is missing."""
         if self._beside is not None and self._beside.is_alive() and not self._rank.is_complete:
             return False
         if not self._passes.sessions.have_ended():
@@ -79,24 +80,24 @@ class LaterRecorder(Recorder):
 
     @property
     def num_steps(self) -> int:
-        """Steps that have ended."""
+        """Number of steps that have ended."""
         return self._step.number
 
     @property
     def optimizers(self) -> OptimizerHooks:
-        """What the hooks of the first recording tell goes there."""
+        """The hooks to which those of the first recording forward what they see."""
         return self._optimizers
 
     def evaluates(self, more: int) -> None:
-        """The script is inside of so many more evaluations, or fewer."""
+        """Notes that the script has entered (1) or left (-1) an evaluation."""
         self._evaluates(more)
 
     def end_by_signal(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
-        """A signal ends the process; what the first recording is told it passes on."""
+        """Ends the recording because a signal ends the process; the first recording forwards it."""
         return self._on_termination(reason, on_main_thread)
 
     def forget(self) -> None:
-        """In a forked child: the parent records."""
+        """Leaves everything to the parent; called in a forked child."""
         self._forget()
 
     # --- beside the script -----------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class LaterRecorder(Recorder):
         self._beside.start()
 
     def _make_folder(self) -> None:
-        with suppress(Exception):  # `start` finds out
+        with suppress(Exception):  # `start` will notice
             self._rank.open()
             self._rank.clock.meet()
 
@@ -140,7 +141,7 @@ class LaterRecorder(Recorder):
             self._compilations.start()
             self._rank.open()
             self._hang.start()
-            self._rank.clock.sample()  # all ranks come here between the same two steps
+            self._rank.clock.sample()  # all ranks get here between the same two steps
             self._walk.begin_step()
 
     def _complete(self) -> None:

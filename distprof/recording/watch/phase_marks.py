@@ -1,7 +1,7 @@
-"""Marks of the borders of phases on the current stream of a device, and the times between them.
+"""Marks of phase boundaries on the current stream of a device, and the times between them.
 
-A host that runs ahead of its device, or waits for it, would tell other times: a `loss.item()` behind the optimizer
-makes the host wait for the device there, and that is no wait for data.
+The host's times differ if it runs ahead of the device or waits for it: a `loss.item()` after the optimizer makes the
+host wait for the device, which is not a wait for data.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.timing.stopwatch import has_events
 
 MARKED_STEPS = 24
-"""Of each row, which is all of them where steps take 9 ms and more: the others are taken to be like them."""
+"""Maximum number of marked steps per row. If steps take 9 ms or more, these are all; the others are assumed to be like
+them."""
 BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END = range(6)
-"""Borders: where a step begins, ends (and the next one begins), a root module is called and left, and an optimizer
-begins and ends."""
+"""Boundaries: start of a step, its end (where the next one begins), call and return of a root module, start and end
+of an optimizer."""
 Marks = list[tuple[int, torch.Event]]
 
 
 class PhaseMarks:
-    """Marks the borders of the phases of some steps of a row."""
+    """Marks phase boundaries in some steps of a row."""
 
     def __init__(self) -> None:
         """Begins switched off."""
         self.is_on = False
-        """True where a border is to be marked."""
+        """True while boundaries are to be marked."""
         self._kind = ""
         self._marks: Marks = []
         self._steps = 0
 
     def begin_row(self) -> bool:
-        """A row begins; true where a device tells times."""
+        """Begins a row; true if the device has events with times."""
         kind = device_type()
         tells = kind != CPU and has_events(kind)
         self._kind, self._marks, self._steps, self.is_on = kind, [], 0, tells
         return tells
 
     def add(self, border: int) -> None:
-        """The stream gets to a border, some time."""
+        """Records a mark, at which the stream arrives some time later."""
         try:
             if is_capturing():
                 self.is_on = False
                 return
             event: Any = torch.Event(self._kind, enable_timing=True)
             event.record()
-        except RuntimeError:  # the script's error, which torch repeats
+        except RuntimeError:  # an error of the script, which torch raises again
             self.is_on = False
             return
         self._marks.append((border, event))
@@ -56,13 +57,13 @@ class PhaseMarks:
         self.is_on = self._steps < MARKED_STEPS
 
     def taken(self) -> Marks:
-        """Those of the row that ends."""
+        """Returns the marks of the row that ends."""
         marks, self._marks, self.is_on = self._marks, [], False
         return marks
 
 
 def marked_steps(marks: Marks) -> Iterator[tuple[float, float, float, float]]:
-    """Of each whole step with a forward call, in ms: all of it, in front of that call, in forward and in optimizers."""
+    """Yields times in ms for each complete step with a forward call: in all, before that call, forward, optimizers."""
     begin = first = entered = stepping = None
     forward = optimizer = 0.0
     for border, event in marks:

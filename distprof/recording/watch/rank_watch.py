@@ -1,4 +1,4 @@
-"""The watch of a rank: notes every step from the end of the passes to the end of the script."""
+"""The watch of a rank: logs every step from the end of the passes to the end of the script."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ from distprof.recording.watch.watch_file import WatchFile
 from distprof.sizes import watch_bytes
 
 RARE = 0.5
-"""Calls without gradient in a larger part of the steps are their work, not evaluation."""
+"""If a larger fraction of steps has calls without gradients, these are part of the work, not evaluation."""
 AHEAD = 16
-"""How many steps ahead the next sampled one is looked for."""
+"""Number of steps ahead in which the next sampled step is looked for."""
 
 
 class Looks(Protocol):
-    """What looks at the end of each row whether to record a window."""
+    """Looks for requests of later recordings at the end of each row."""
 
     @property
     def is_pending(self) -> bool:
-        """True while a window waits for its step: then rows end with every step."""
+        """True while a recording waits for its step: then rows end with every step."""
 
     def look(self, step: int) -> None:
-        """Called when this step has ended, on its thread. It may call `RankWatch.pause`."""
+        """Called on the thread of the steps when this step has ended. It may call `RankWatch.pause`."""
 
 
 class RankWatch:
-    """Notes steps between `start` and `stop`, but for those between `pause` and `resume`."""
+    """Logs steps between `start` and `stop`, except between `pause` and `resume`."""
 
     def __init__(self, finder: StepFinder, passes: PassSwitch, rank: RankRecording, *, wanted: bool = True) -> None:
         """Begins switched off.
 
         Args:
-            finder: Says what ends a step.
-            passes: Of the recording; knows the models.
-            rank: Likewise.
-            wanted: False where another recording watches the job: this one is a window of it.
+            finder: Finds out what ends a step.
+            passes: The passes of the recording, which know the models.
+            rank: What the recording writes.
+            wanted: False for a later recording, as the first one watches the job.
         """
         self._wanted = wanted
         self.is_on = False
-        """True while steps are noted."""
+        """True while steps are logged."""
         self.windows: Looks | None = None
         self.step = 0
-        """The running one."""
+        """The running step."""
         self._finder, self._passes, self._rank = finder, passes, rank
         self._file: WatchFile | None = None
         self._log: RunLog | None = None
@@ -73,23 +73,23 @@ class RankWatch:
         self._marks = DeviceMarks()
         self._phases = RootPhases(passes.phases, finder, self._marks.phases, self._guarded(self._on_root), self._fail)
         self.before_optimizer = self._phases.before_optimizer
-        """An optimizer is about to step: as of `Later`."""
+        """Called before an optimizer steps, as in `Later`."""
         self._garbage = GarbageTime()
         self._row = RowInProgress(self._garbage)
         self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
         self._said = self._guarded(lambda: self._step_ended())
         self._due_ns = self._next = 0
-        """When the row ends, and the step at which `_between` is called next at the latest."""
+        """When the row ends (`perf_counter_ns`), and the step after which `_between` is called at the latest."""
         self._evaluated = self._seen = 0
         never_compile(type(self).after_optimizer)
 
     @property
     def are_wanted(self) -> bool:
-        """False where nothing tells when a step ends, or the user wants none."""
+        """False if it is unknown what ends a step, or the user wants no watch."""
         return self._wanted and self._finder.rule is not None and os.environ.get(WATCH) != "off"
 
     def start(self, first: int) -> None:
-        """The first of these steps begins now, if they are wanted."""
+        """Begins with step `first`, if the watch is wanted."""
         folder = self._rank.rank_folder
         if folder is None or not self.are_wanted:
             return
@@ -105,7 +105,7 @@ class RankWatch:
             self._fail(error)
 
     def resume(self, first_step: int) -> None:
-        """The first step that is noted begins now, on this thread."""
+        """Begins to log on this thread, with step `first_step`."""
         if self._file is None or self.is_on:
             return
         self.is_on, self.step = True, first_step
@@ -117,20 +117,20 @@ class RankWatch:
         self._begin_step()
 
     def pause(self) -> None:
-        """Steps are not noted from now on; nothing of ours stays in the process but hooks of optimizers."""
+        """Stops logging for now; nothing of ours stays in the process except the hooks of optimizers."""
         if self.is_on:
             with unnoticed():
                 self._end_row()
                 self._take_away()
 
     def note(self, kind: str, text: str = "", *, step: int | None = None) -> None:
-        """Writes down that something happened, in the running step unless another one is given."""
+        """Logs an event, in the running step unless another one is given."""
         if self._file is not None:
             self._file.note(Note(time_ns=time.time_ns(), step=self.step if step is None else step, kind=kind,
                                  text=text))
 
     def stop(self, why: str = "") -> None:
-        """The script ended: writes what is not written yet; no more steps are noted."""
+        """Writes everything that is not written yet when the script ends; no more steps are logged."""
         try:
             self.pause()
         except Exception:  # noqa: BLE001 (the script ends as it would have)
@@ -143,13 +143,13 @@ class RankWatch:
             self._log.stop()
 
     def flush(self, why: str) -> None:
-        """The process is about to end by a signal; on any thread."""
+        """Writes everything because a signal is about to end the process; may be called on any thread."""
         if self._file is not None:
             self.note("ended", why)
             self._file.flush(at_end=True)
 
     def forget(self) -> None:
-        """In a forked child: the parent notes its own steps."""
+        """Stops logging in a forked child: the parent logs its own steps."""
         if self.is_on:
             self._take_away()
         self._file = self._log = None
@@ -157,7 +157,7 @@ class RankWatch:
     # --- what happens in the script --------------------------------------------------------------------------------
 
     def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
-        """An optimizer stepped, in a call or a replayed graph, or a gradient scaler left that out."""
+        """Called after an optimizer stepped in a call or a replayed graph, or a gradient scaler skipped its step."""
         if is_compiling() or not self.is_on or is_traced() is not None:
             return
         try:
@@ -171,7 +171,7 @@ class RankWatch:
             self._fail(error)
 
     def explicit_step(self) -> None:
-        """The script says that a step ended."""
+        """Called when the script explicitly ends a step."""
         if self.is_on and self._finder.rule == "explicit":
             self._said()
 
@@ -191,7 +191,7 @@ class RankWatch:
                 self._between(is_due=now >= self._due_ns)
 
     def _between(self, *, is_due: bool) -> None:
-        """Does the work that few steps need. Its time belongs to no step: the next one begins at its end."""
+        """Does work that few steps need. Its time belongs to no step: the next one begins when it ends."""
         if self._phases.is_evaluated:
             self._on_evaluation()
         if self._samples.is_running:
@@ -204,7 +204,7 @@ class RankWatch:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        """The running step begins only now."""
+        """Moves the start of the running step to now."""
         step, exponent = self.step, self._samples.exponent
         ahead = 1 if self._samples.is_running else next(
             (ahead for ahead in range(1, AHEAD) if is_sampled(step + ahead, exponent)), AHEAD)
@@ -259,7 +259,7 @@ class RankWatch:
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
-        """Ends the watch; on any thread."""
+        """Ends the watch after an error; may be called on any thread."""
         file, self._file = self._file, None
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         hint = HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
@@ -279,7 +279,7 @@ class RankWatch:
         return self._guarded(unseen)
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """What the script's threads call: an error ends the watch and nothing else."""
+        """Wraps a function that the script's threads call: an error ends the watch and nothing else."""
         def guarded(*args: Any, **kwargs: Any) -> None:
             if is_compiling() or not self.is_on or is_traced() is not None:
                 return

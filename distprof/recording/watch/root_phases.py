@@ -1,7 +1,7 @@
-"""Where the time of a step goes, as the calls of root modules and optimizers tell: one hook, in nothing but roots.
+"""Divides the time of a step by calls of root modules and optimizers, with a single hook, in root modules only.
 
-A hook of all modules would cost a model of 500 modules half a millisecond a step. So ours is there only until a root is
-called; then it goes, a hook of that root alone waits for the end of the call, and puts it back.
+A hook of all modules would cost a model of 500 modules half a millisecond per step. So our global hook exists only
+until a root is called; then a hook of that root alone replaces it until the call ends, which restores the global one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BY_FORWARD = ("forward", "backward")
 
 
 StepPhases = tuple[int, int, int, int, int]
-"""Span, data, forward, backward, optimizer of a step, ns; those in the middle are `UNKNOWN` where no root was seen."""
+"""Span, data, forward, backward, optimizer of a step in ns; data, forward and backward are `UNKNOWN` without a root."""
 
 
 class _Leave:
-    """The hook in the root that runs. A copy of that model made meanwhile has one that does nothing."""
+    """The hook in the running root. A copy of that model made meanwhile gets one that does nothing."""
 
     def __init__(self, left: Callable[[nn.Module], None] | None = None) -> None:
         self._left = left
@@ -56,7 +56,7 @@ class _Leave:
         return _Leave()
 
     def __reduce__(self) -> Any:
-        return getattr, (nullcontext(), "__exit__")  # takes anything and does nothing, where we are not installed too
+        return getattr, (nullcontext(), "__exit__")  # takes anything, does nothing; works without distprof
 
 
 class RootPhases:
@@ -67,29 +67,29 @@ class RootPhases:
         """Begins switched off.
 
         Args:
-            nesting: Which optimizers run in which.
+            nesting: Knows which optimizers run inside which.
             finder: Its rule tells whether calls of roots end steps.
-            marks: Marks the same borders on the stream of a device.
-            root_begins: Called with a root whose call begins, before that is noted, where it may end a step.
-            failed: Called with what went wrong here, which must not reach the script.
+            marks: Marks the same boundaries on the stream of a device.
+            root_begins: Called with a root whose call begins, before the call is noted, if it may end a step.
+            failed: Called with an error of this class, which must not reach the script.
         """
         self._finder, self._marks, self._root_begins, self._failed = finder, marks, root_begins, failed
         self._is_on = False
         self._thread = 0
         with unnoticed():
             self._number = RemovableHandle(OrderedDict[int, Any]()).id
-        self._enter, self._leave = self._on_enter, _Leave(self._on_leave)  # one object each: torch keeps them
+        self._enter, self._leave = self._on_enter, _Leave(self._on_leave)  # one object each, since torch keeps them
         self._inside: ref[nn.Module] | None = None
         self._entered_ns = self._began_ns = self._first_ns = self._forward_ns = 0
         self._ended: list[tuple[int, int, int, int, int]] = []
-        """Of each step: its begin, that of its first forward call (0: none), time in forward calls and in optimizers,
-        and its end."""
+        """For each step: its start, the start of its first forward call (0: none), the times in forward calls and in
+        optimizers, and its end."""
         self._nesting = nesting
         self._running = nesting.on_this_thread()
         self._optimizer_at_ns = self._optimizer_ns = 0
         self._in_backward = False
         self.is_evaluated = False
-        """True where a root was called without gradient, or for evaluation, in the step."""
+        """True if a root was called without gradients, or for evaluation, in the step."""
         self._quiet = QuietAbout(ABOUT_HOOKS)
         self._compile_watch = CompileWatch(self._disarm, self._arm)
         self._compiled = CompiledCalls(self._enter_compiled, self._leave_compiled)
@@ -97,7 +97,7 @@ class RootPhases:
                       type(self).before_optimizer)
 
     def start(self, roots: Iterable[Site]) -> None:
-        """Begins; of these roots calls of compiled code are seen too."""
+        """Begins; for these roots, calls of compiled code are also seen."""
         self._is_on, self._thread, self._running = True, get_ident(), self._nesting.on_this_thread()
         self._quiet.start()
         self._compile_watch.start()
@@ -106,7 +106,7 @@ class RootPhases:
         self.begin()
 
     def stop(self) -> None:
-        """Takes all hooks away."""
+        """Removes all hooks."""
         self._is_on = False
         if self._inside is not None:
             self._on_leave(self._inside())
@@ -116,7 +116,7 @@ class RootPhases:
         self._quiet.stop()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begins a step."""
         self._first_ns = self._forward_ns = self._optimizer_ns = 0
         self.is_evaluated = False
         if self._marks.is_on:
@@ -126,7 +126,7 @@ class RootPhases:
     def end_step(self) -> int:
         """Ends a step and begins the next one; returns the time by `perf_counter_ns`."""
         now = now_ns()
-        if self._inside is not None:  # an error that torch does not catch left it, or it holds the loop of the script
+        if self._inside is not None:  # it was left by an error that torch does not catch, or contains the script's loop
             self._on_leave(self._inside(), now)
         self._ended.append((self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now))
         self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns = now, 0, 0, 0
@@ -135,7 +135,7 @@ class RootPhases:
         return now
 
     def taken(self) -> list[StepPhases]:
-        """The phases of the steps that ended since the last call, computed here rather than in each step."""
+        """Returns the phases of the steps that ended since the last call, computed here rather than in each step."""
         ended, self._ended = self._ended, []
         is_inference = self._finder.rule == "forward"
         return [_phases(*one, is_inference=is_inference) for one in ended]
@@ -147,7 +147,7 @@ class RootPhases:
 
     @property
     def last_span_ns(self) -> int:
-        """Duration of the step that ended last; only behind `end_step`."""
+        """Duration of the step that ended last; valid only right after `end_step`."""
         began, *_, now = self._ended[-1]
         return now - began
 
@@ -160,7 +160,7 @@ class RootPhases:
     def _disarm(self) -> None:
         global_hooks.pop(self._number, None)
 
-    # the next two run in each step, mostly with cold caches: so they call few functions
+    # the next two functions run in each step, mostly with cold caches, so they call few functions
 
     def _on_enter(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if (is_compiling() or self._inside is not None or get_ident() != self._thread or is_traced() is not None
@@ -176,7 +176,7 @@ class RootPhases:
                     self._compile_watch.start()
                 if self._finder.rule in BY_FORWARD:
                     self._root_begins(module)
-            if not self._is_on:  # something went wrong, or a window begins
+            if not self._is_on:  # something went wrong, or a later recording begins
                 return
             global_hooks.pop(self._number, None)
             hooks[self._number] = self._leave
@@ -188,7 +188,7 @@ class RootPhases:
     def _begin_root(self, module: nn.Module) -> None:
         self._inside = ref(module)
         self._entered_ns = entered = now_ns()
-        if not self._in_backward:  # else it is checkpointed, and is part of backward
+        if not self._in_backward:  # otherwise it is recomputed for checkpointing, which is part of backward
             self._first_ns = self._first_ns or entered
             if self._marks.is_on:
                 self._marks.add(ENTER)
@@ -196,7 +196,7 @@ class RootPhases:
                 self.is_evaluated = True
 
     def _on_leave(self, module: nn.Module | None, now: int = 0) -> None:
-        """The call of this root is over, if it is the one that runs."""
+        """Ends the call of this root, if it is the one that runs."""
         if self._inside is None or self._inside() is not module:
             return
         self._inside = None
@@ -205,7 +205,7 @@ class RootPhases:
             if self._marks.is_on:
                 self._marks.add(LEAVE)
         hooks = None if module is None else module.__dict__.get("_forward_hooks")
-        # torch goes through the hooks themselves after an error: then only the last one can go
+        # after an error torch iterates over the hooks themselves: then only the last one may be removed
         if module is not None and hooks and (exc_info()[0] is None or next(reversed(hooks)) == self._number):
             hooks.pop(self._number, None)
             module._forward_hooks_always_called.pop(self._number, None)
@@ -227,10 +227,10 @@ class RootPhases:
     # --- optimizers ------------------------------------------------------------------------------------------------
 
     def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer begins; gives other arguments where a closure has to be watched: it is no part of it."""
+        """Begins an optimizer's time; if there is a closure, returns arguments that exclude it from this time."""
         if is_compiling() or not self._is_on or get_ident() != self._thread or is_traced() is not None:
             return None
-        if not self._running:  # as a rule
+        if not self._running:  # the usual case
             self._running.append(new_running((id(optimizer), graph_task(), None)))
         elif not self._nesting.optimizer_begins(optimizer):
             return None
@@ -241,12 +241,12 @@ class RootPhases:
             return None
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._around(kwargs["closure"])}
-        if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
+        if len(args) > 1 and callable(args[1]):  # after the optimizer itself
             return (args[0], self._around(args[1]), *args[2:]), kwargs
         return None
 
     def after_optimizer(self, optimizer: Optimizer) -> bool:
-        """It ended; true on the thread of the steps, unless another one called it."""
+        """Ends an optimizer's time; true on the thread of the steps, unless another optimizer called it."""
         if get_ident() != self._thread or not self._nesting.optimizer_ends(optimizer):
             return False
         if self._optimizer_at_ns:
@@ -274,10 +274,10 @@ class RootPhases:
 
 
 def _phases(began: int, first: int, forward: int, optimizer: int, now: int, *, is_inference: bool) -> StepPhases:
-    """The parts of a step, by its marks."""
+    """Returns the parts of a step from its times."""
     span = now - began
     if not first:
         return span, UNKNOWN, UNKNOWN, UNKNOWN, optimizer
-    # in inference there is no backward: between forward calls the script looks for data
+    # in inference there is no backward: the time between forward calls counts as loading data
     data = span - forward - optimizer if is_inference else first - began
     return span, data, forward, max(0, span - data - forward - optimizer), optimizer

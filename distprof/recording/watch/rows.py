@@ -1,4 +1,4 @@
-"""The row that is being filled: short steps of a fifth of a second together, a longer one alone."""
+"""The row that is being filled: short steps are added up for 0.2 s, a longer step has its own row."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from distprof.recording.watch.root_phases import StepPhases
 from distprof.system import resource
 
 ROW_NS = 200_000_000
-"""A row ends once it covers so much time."""
+"""A row ends once it covers this time in ns."""
 MEMORY_NS = 1_000_000_000
-"""So much time of steps lies between two looks at memory, which take longer than the rest of a row."""
+"""Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ALLOCATED = ("allocated_bytes", "all", "current")
@@ -27,19 +27,19 @@ Row = dict[str, int]
 
 
 class GarbageTime:
-    """Time in Python's garbage collection, which holds up all threads."""
+    """Time in Python's garbage collection, which blocks all threads."""
 
     def __init__(self) -> None:
         self.total_ns = 0
         self._began_ns = 0
-        self._ours = self._seen  # one object: it is found again in the list
+        self._ours = self._seen  # one bound method, so that it is found again in the list
 
     def start(self) -> None:
-        """Begins to count."""
+        """Begins to measure."""
         gc.callbacks.append(self._ours)
 
     def stop(self) -> None:
-        """Takes the callback away."""
+        """Removes the callback."""
         if self._ours in gc.callbacks:
             gc.callbacks.remove(self._ours)
 
@@ -70,7 +70,7 @@ class RowInProgress:
         self._empty()
 
     def begin(self) -> None:
-        """The first step begins."""
+        """Begins with the first step."""
         self._used = self._using()
         self._empty()
 
@@ -81,7 +81,7 @@ class RowInProgress:
         self._is_unknown = False
 
     def add(self, step: int, phases: StepPhases) -> None:
-        """A step ended."""
+        """Adds a step that has ended."""
         span, data, forward, backward, optimizer = phases
         if not self.num_steps:
             self._first, self._longest, self._longest_ns = step, step, span
@@ -98,7 +98,7 @@ class RowInProgress:
             self._backward += backward
 
     def end(self) -> Row:
-        """The row, and the next one begins."""
+        """Returns the row and begins the next one."""
         used, before = self._using(), self._used
         known = used.thread == before.thread
         data, forward, backward = (
@@ -115,7 +115,7 @@ class RowInProgress:
         return row
 
     def _memory_used(self) -> tuple[int, int]:
-        """Bytes of host and device, no older than a second of steps."""
+        """Returns the bytes used on host and device, not older than a second of steps."""
         self._memory_ns += self.span_ns
         if self._memory_ns >= MEMORY_NS:
             self._memory, self._memory_ns = (_host_bytes(), _device_bytes()), 0
@@ -134,7 +134,7 @@ def _host_bytes() -> int:
 
 
 def _device_bytes() -> int:
-    """Of tensors, on the current device of an accelerator that the script has initialised."""
+    """Returns the bytes of tensors on the current device of an accelerator that the script has initialised."""
     measures: Any = getattr(accelerator(), "memory_stats_as_nested_dict", None)
     if measures is None or is_capturing():
         return UNKNOWN

@@ -1,7 +1,7 @@
-"""`--log-to wandb|mlflow`: what the watcher knows of a job, in the run of a tracker that this rank's script has open.
+"""`--log-to wandb|mlflow`: logs what the watcher knows of a job to the tracker run that this rank's script has open.
 
-A script's own rows and their steps stay as they are. No tracker is imported here: what the script imported is used. The
-watcher beside the launcher writes `watch/state.json`; a thread here reads that, and holds up nobody.
+The script's own rows and their steps are not changed. No tracker is imported here: the one that the script imported is
+used. The watcher next to the launcher writes `watch/state.json`; a thread here reads it, so it delays nobody.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ VARIABLE = "DISTPROF_LOG_TO"
 PREFIX = "distprof"
 STEP = f"{PREFIX}/step"
 NOT_IN_NAMES = re.compile(r"[^\w\-./ ]")
-"""What MLflow allows in none of its versions."""
+"""Characters that at least one version of MLflow does not allow in names."""
 MOST_CHARACTERS = 5000
-"""Of a tag."""
+"""Maximum length of a tag."""
 
 
 class OpenRun(Protocol):
-    """The run that is open in this process, if there is one."""
+    """The tracker run that is open in this process, if any."""
 
     def look(self) -> None:
-        """Looks for it, on the thread of the script's steps; takes microseconds."""
+        """Looks for an open run, on the thread of the script's steps; takes microseconds."""
 
     def name(self) -> str | None:
-        """Its id; None while none is open."""
+        """Returns its id; None if no run is open."""
 
     def write(self, step: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Adds a point to each series, and replaces texts; on a thread of ours."""
+        """Adds a point to each series and replaces texts, on a thread of ours."""
 
 
 class WandbRun:
-    """`wandb.run`, the same on all threads.
+    """`wandb.run`, which is the same on all threads.
 
-    A row of it is open until somebody commits it, and only that, or a larger `step=`, moves its step. What is added
-    without either comes with the next row of the script, which it delays and drops in no case. The axis of ours is
-    `distprof/step`. Texts go to the summary, which is of no step: they are there while a job hangs.
+    A row of wandb is open until somebody commits it; only that, or a larger `step=`, advances its step. What is logged
+    without either is part of the script's next row, and neither delays nor drops it. Our axis is `distprof/step`. Texts
+    go to the summary, which belongs to no step: they are shown even while a job hangs.
     """
 
     def __init__(self) -> None:
@@ -54,17 +54,17 @@ class WandbRun:
         self._defined: str | None = None
 
     def look(self) -> None:
-        """Nothing: see `name`."""
+        """Does nothing; see `name`."""
 
     def name(self) -> str | None:
-        """As of `OpenRun`."""
+        """Returns its id; None if no run is open."""
         run = getattr(sys.modules.get("wandb"), "run", None)
         self._run = None if getattr(run, "_is_finished", False) else run
         return str(self._run.id) if self._run is not None else None
 
     def write(self, step: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """As of `OpenRun`."""
-        run, self._run = self._run, None  # not held: the script may be done with it
+        """Adds a point to each series and replaces texts."""
+        run, self._run = self._run, None  # not kept, since the script may finish it
         if self._defined != run.id:
             run.define_metric(STEP, hidden=True)
             run.define_metric(f"{PREFIX}/*", step_metric=STEP)
@@ -76,23 +76,23 @@ class WandbRun:
 
 
 class MlflowRun:
-    """`mlflow.active_run()`, which each thread has for itself; written by its id, as MLflow's own system metrics."""
+    """`mlflow.active_run()`, which each thread has its own of; written to by id, like MLflow's own system metrics."""
 
     def __init__(self) -> None:
         self._place: tuple[str, str] | None = None
 
     def look(self) -> None:
-        """As of `OpenRun`."""
+        """Looks for an open run on this thread."""
         mlflow = sys.modules.get("mlflow")
         active = getattr(mlflow, "active_run", lambda: None)()
         self._place = (mlflow.get_tracking_uri(), active.info.run_id) if mlflow and active else None
 
     def name(self) -> str | None:
-        """As of `OpenRun`."""
+        """Returns its id; None if no run is open."""
         return self._place[1] if self._place is not None else None
 
     def write(self, step: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """As of `OpenRun`."""
+        """Adds a point to each series and replaces texts."""
         mlflow, place = sys.modules["mlflow"], self._place
         if place is None:
             return
@@ -105,31 +105,31 @@ class MlflowRun:
 
 
 def open_run(log_to: str) -> OpenRun | None:
-    """Of the tracker that `VARIABLE` names; None for another one."""
+    """Returns the run of the tracker with this name; None for an unknown name."""
     return WandbRun() if log_to == "wandb" else MlflowRun() if log_to == "mlflow" else None
 
 
 LOOKS_S = 2.0
-"""Between two looks for what is new."""
+"""Time in seconds between two looks for news."""
 PATIENCE_S = 2.0
-"""How long the end of the script waits for the last words: a server may not answer."""
+"""Time in seconds that the end of the script waits for the last write: a server may not answer."""
 MOST_FAILURES = 3
-"""In a row; then nothing more is tried."""
+"""Number of consecutive failures after which logging stops."""
 MOST_FINDINGS = 20
 
 
 class RunLog:
-    """Writes series and findings of a job into the open run of this process."""
+    """Logs series and findings of a job to the open run of this process."""
 
     def __init__(self, run: Path, rank: int, log_to: str, to: OpenRun, say: Callable[[str], object]) -> None:
         """Begins with nothing written.
 
         Args:
             run: The run directory.
-            rank: Of this process.
+            rank: The rank of this process.
             log_to: The tracker's name.
-            to: What is written to.
-            say: Called with a line once, where nothing more can be written.
+            to: The run to write to.
+            say: Called once with a line when logging stops.
         """
         self._run, self._rank, self._log_to, self._to, self._say = run, rank, log_to, to, say
         self._is_asked = True
@@ -137,30 +137,30 @@ class RunLog:
         self._began_s, self._due_s, self._last = time.monotonic(), 0.0, -1
         self._seen = (0, 0)
         self._seen_s: dict[str, float] = {}
-        """When findings were seen first."""
+        """Finding -> when it was first seen (`time.monotonic`)."""
         self._name: str | None = None
         self._told: dict[str, str] = {}
-        """Texts that the run has by now."""
+        """Texts that the run has."""
         self._num_failed = 0
         self._thread = UnseenThread(self._write_on)
 
     def start(self) -> None:
-        """Begins to write.
+        """Starts the writing thread.
 
         Raises:
-            RuntimeError: There can be no more threads.
+            RuntimeError: No more threads can be started.
         """
         self._thread.start()
 
     def look(self) -> None:
-        """Looks for an open run, if it is time; on the thread of the steps, now and then."""
+        """Looks for an open run if that is due; called now and then on the thread of the steps."""
         if self._is_asked:
             self._is_asked = False
-            with suppress(Exception):  # of another version
+            with suppress(Exception):  # another version of the tracker
                 self._to.look()
 
     def stop(self) -> None:
-        """The script ends."""
+        """Ends the thread when the script ends."""
         self._over.set()
         self._thread.join(PATIENCE_S)
 
@@ -187,7 +187,7 @@ class RunLog:
             stay_unseen()
 
     def _news(self) -> WatchState | None:
-        """The state, if it was written since the last look."""
+        """Returns the state if it was written since the last look."""
         with suppress(OSError):
             about = (self._run / WATCH / STATE_JSON).stat()
             seen, self._seen = self._seen, (about.st_mtime_ns, about.st_ino)
@@ -209,13 +209,13 @@ class RunLog:
             self._due_s, self._last = now + max(EVERY_S, (now - self._began_s) * SHARE), step
 
     def _begin(self, name: str) -> None:
-        """Another run is open."""
+        """Begins to log to another run."""
         self._name, self._told = name, {}
         with suppress(OSError), logged_file(self._run, self._log_to).open("a") as file:
             file.write(f"rank {self._rank}: {name}\n")
 
     def _texts(self, state: WatchState) -> dict[str, str]:
-        """Findings that may be told, as sentences."""
+        """Returns the findings that are certain enough to be reported, as sentences."""
         certain = certain_findings(state.findings, self._seen_s, running=state.running)
         told = [one for one in state.findings if one.id in certain and one.kind != "pauses"]
         return {f"{PREFIX}/findings/{one.id}": one.text if one.until_step is None else
@@ -223,20 +223,20 @@ class RunLog:
 
 
 def points(state: WatchState) -> dict[str, float]:
-    """`distprof/step_seconds/rank 1` -> 0.02."""
+    """Returns values by name, such as `distprof/step_seconds/rank 1` -> 0.02."""
     return {f"{family.name.replace('.', '/', 1).replace('.', '_')}{SUFFIXES[family.unit]}/{of}": value
             for family, of, value in by_step(state)}
 
 
 def run_log(folder: Path, rank: int, say: Callable[[str], object],
             environ: Mapping[str, str] = os.environ) -> RunLog | None:
-    """That of a rank, if `--log-to` asks for one and there can be a thread.
+    """Returns the log of a rank, if `--log-to` asks for one and a thread can be started.
 
     Args:
-        folder: Of the rank.
-        rank: Its number.
-        say: Says a line.
-        environ: Where `VARIABLE` is.
+        folder: The rank's folder.
+        rank: The rank.
+        say: Prints a line.
+        environ: Environment with `VARIABLE`.
     """
     log_to = environ.get(VARIABLE, "")
     to = open_run(log_to)

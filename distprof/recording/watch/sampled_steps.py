@@ -1,4 +1,4 @@
-"""Steps in which communication is labelled: the same on all ranks, by their numbers, and few enough to cost nothing."""
+"""Steps in which communication is labelled: chosen by number, alike on all ranks, and few enough to cost little."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from distprof.recording.communication.labels import STOOD_STILL_NS, CollectiveRe
 from distprof.recording.watch.device_marks import StepMarks, step_marks
 
 EVERY_NS = 1_400_000_000
-"""So often a step is sampled, where that costs little."""
+"""Time in ns between two sampled steps, if sampling costs little."""
 LEAST_SPARSE = 3
-"""Of long steps 1 in 8 is."""
+"""Minimum of `exponent`: of long steps, 1 in 8 is sampled."""
 MOST_COST, MOST_COST_NS = 0.003, 100_000
-"""Part of the time of a job that labels may take, and time per step."""
+"""Maximum fraction of the job's time, and maximum time in ns per step, that labelling may take on average."""
 MOST_CALLS = 64
 FIRST_COST_NS = 3_000_000
-"""Of labels in a step, before it was measured."""
+"""Assumed cost of labelling a step in ns, before it has been measured."""
 COST_OF_CALL_NS = 100_000
-"""What the label of a call takes at most, which is not measured."""
+"""Upper bound in ns of the cost of labelling a call, which is not measured."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FoundSample:
-    """A sampled step, with names in place of numbers."""
+    """A sampled step, with names instead of numbers."""
 
     step: SampledStep
     groups: list[tuple[str, list[int]]]
-    """Of each call."""
+    """Group name and ranks of each call."""
     ops: list[str]
 
 
@@ -49,30 +49,30 @@ class _Running:
     cost_ns: int
     marks: StepMarks | None
     span_ns: int = 0
-    """By the host."""
+    """Duration of the step on the host."""
     ended: Any = None
-    """Mark at the end on the stream."""
+    """Mark at the end of the step on the stream."""
     calls: list[CollectiveCall] = field(default_factory=list)
     num_calls: int = 0
     rows: int = 0
-    """Ends of rows since."""
+    """Number of rows that have ended since."""
 
 
 class SampledSteps:
-    """Switches labels on for a step, and off at its end."""
+    """Switches labelling on for a step, and off at its end."""
 
     MOST_ROWS = 2
-    """Ends of communication that came later than at the end of the second row are not waited for."""
+    """Number of ends of rows after which the end of communication is no longer waited for."""
 
     def __init__(self, scopes: ModuleScopes, step: Callable[[], int], guard: Guard) -> None:
-        """Begins without any."""
+        """Begins without samples."""
         self._recorder = CollectiveRecorder(scopes, lambda: (step(), None), RunningWorks(guard), guard)
         self._running: _Running | None = None
         self._ended: list[_Running] = []
         self._cost_ns = FIRST_COST_NS
         self._step_ns = 0.0
         self.exponent = MOST_SPARSE
-        """1 in 2**exponent steps is sampled; of the first row hardly any."""
+        """1 in 2**exponent steps is sampled; in the first row hardly any."""
 
     def _exponent(self) -> int:
         by_time = max(LEAST_SPARSE, round(math.log2(max(1.0, EVERY_NS / self._step_ns))))
@@ -81,11 +81,11 @@ class SampledSteps:
 
     @property
     def is_running(self) -> bool:
-        """True in a step with labels."""
+        """True in a step that is labelled."""
         return self._running is not None
 
     def row_ended(self, span_ns: int, num_steps: int) -> list[FoundSample]:
-        """A row ended, of so many steps; gives samples that are complete."""
+        """Called when a row of `num_steps` steps has ended; returns complete samples."""
         mean = span_ns / num_steps
         self._step_ns = mean if not self._step_ns else self._step_ns + (mean - self._step_ns) / 8
         self.exponent = self._exponent()
@@ -98,7 +98,7 @@ class SampledSteps:
         return [_sample(one) for one in done if one.calls]
 
     def begin(self, step: int) -> None:
-        """A step begins that is sampled; nothing happens where there is nobody to communicate with."""
+        """Begins to label a step; does nothing if there is no other rank to communicate with."""
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1) or is_capturing():
             return
         began = time.perf_counter_ns()
@@ -108,7 +108,7 @@ class SampledSteps:
         self._running.start_ns, self._running.cost_ns = time.time_ns(), time.perf_counter_ns() - began
 
     def end(self, span_ns: int) -> None:
-        """It ended; where labels were on they go."""
+        """Ends the step, and its labelling if it is on."""
         running, self._running = self._running, None
         if running is None:
             return
@@ -123,7 +123,7 @@ class SampledSteps:
         self._ended.append(running)
 
     def stop(self) -> list[FoundSample]:
-        """Takes labels away; gives what is known of steps that have ended."""
+        """Stops labelling; returns what is known of steps that have ended."""
         if self._running is not None:
             self._running = None
             self._recorder.stop(settles=False)
@@ -133,7 +133,7 @@ class SampledSteps:
 
 
 def _is_over(one: _Running) -> bool:
-    """True where the ends of all calls are known."""
+    """True if the ends of all calls are known, or never will be."""
     if one.marks is not None:
         try:
             return one.marks.are_over()
@@ -156,7 +156,7 @@ def _sample(one: _Running) -> FoundSample:
 
 
 def _span_ns(one: _Running) -> int:
-    """Of the stream, where its times are those of all calls: a host that runs ahead has other ones."""
+    """Returns the step's duration, on the stream if all calls are timed there: the host may run ahead of it."""
     if one.marks is not None and all(call.mark is not None for call in one.calls):
         with suppress(RuntimeError):
             if one.marks.are_over():
@@ -165,16 +165,16 @@ def _span_ns(one: _Running) -> int:
 
 
 class _Times(NamedTuple):
-    """Of a call, in ns from the start of the step."""
+    """Times of a call, in ns from the start of the step."""
 
     arrived: int
     took: int
     waits: tuple[int, int] | None
-    """From when to when the thread, or the stream, stood still for it; None where that is unknown."""
+    """Start and end of the time in which the thread, or the stream, waited for it; None if unknown."""
 
 
 def _apart(times: list[_Times]) -> list[int]:
-    """How long each call stood still; what several calls were waited for at once counts for one of them."""
+    """Returns how long each call blocked; time spent waiting for several calls at once counts for only one of them."""
     blocked, until = [UNKNOWN] * len(times), 0
     for place, one in sorted(enumerate(times), key=lambda each: each[1].waits or (0, 0)):
         if one.waits is not None:
@@ -195,7 +195,7 @@ def _of_host(one: _Running, call: CollectiveCall) -> _Times:
 
 
 def _of_stream(one: _Running, call: CollectiveCall) -> _Times:
-    """The stream is not asked for marks to which it has not come."""
+    """Returns the times of a call on the stream; unknown if the stream has not reached all marks."""
     marks, arrived, took, waits = one.marks, UNKNOWN, UNKNOWN, None
     assert marks is not None
     with suppress(RuntimeError):
@@ -204,6 +204,6 @@ def _of_stream(one: _Running, call: CollectiveCall) -> _Times:
         reached = marks.resolve(call.reached)
         arrived = max(0, reached)
         waited, passed = waits = marks.resolve(call.waited), marks.resolve(call.passed)
-        if passed - waited > STOOD_STILL_NS:  # else it was over at some time before
+        if passed - waited > STOOD_STILL_NS:  # otherwise it was over at some earlier time
             took = max(0, passed - reached)
     return _Times(arrived, took, waits)

@@ -1,6 +1,6 @@
-"""Makes room for what comes: two old pieces of a rank's watch become one, with half as many rows, each of more steps.
+"""Makes room in a rank's watch: joins two old pieces into one with half as many rows, each covering more steps.
 
-Called in a process of its own. Whoever reads the pieces meanwhile finds each of them whole, or what took its place.
+It runs in a separate process. A reader always finds each piece complete, or what replaced it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from distprof.contract.watch import (
 
 NAME = "watch-{:03d}.bin"
 AT_ONCE = 4096
-"""Rows of a frame that is written anew."""
+"""Maximum number of rows in a frame that is rewritten."""
 
 
 def pieces_in(folder: Path) -> list[Path]:
-    """The pieces, in order."""
+    """Returns the pieces in order."""
     found = [path for path in folder.glob("watch-*.bin") if path.stem.removeprefix("watch-").isdecimal()]
     return sorted(found, key=lambda path: int(path.stem.removeprefix("watch-")))
 
 
 def thin(folder: Path, most_bytes: int) -> int:
-    """Thins closed pieces until all take no more than this, or there is nothing left to thin; gives what they take.
+    """Thins closed pieces until all pieces fit or nothing is left to thin; returns the bytes that they take.
 
     Args:
-        folder: Of the rank. The last piece is the one that is written, and stays as it is, like the one before, which
-            who watches the job may not have read yet.
-        most_bytes: Of all pieces.
+        folder: The rank's folder. The last piece is still written to and is left alone, as is the one before, which
+            the job's watcher may not have read yet.
+        most_bytes: Limit for all pieces together.
 
     Raises:
         OSError: The folder cannot be written.
@@ -50,7 +50,7 @@ def thin(folder: Path, most_bytes: int) -> int:
         if not closed:
             return taken
         sizes = [path.stat().st_size for path in closed]
-        # of two neighbours the pair that takes least room, the older one first: it has been thinned most seldom of all
+        # the pair of neighbours that takes least room, the oldest of equal ones: it has been thinned least often
         pairs = range(len(closed) - 1)
         first = min(pairs, key=lambda place: sizes[place] + sizes[place + 1], default=0)
         if _thin_together(closed[first:first + 2]) >= sum(sizes[first:first + 2]):
@@ -59,19 +59,19 @@ def thin(folder: Path, most_bytes: int) -> int:
 
 
 def _thin_together(paths: Sequence[Path]) -> int:
-    """Replaces the first by all of them, thinned; gives the bytes it has."""
+    """Replaces the first file by the thinned content of all of them; returns its size in bytes."""
     every = [frame for path in paths for _, frame in frames(path.read_bytes())]
     content = b"".join(map(encoded, thinned(every)))
     beside = paths[0].with_suffix(".tmp")
     beside.write_bytes(content)
-    os.replace(beside, paths[0])  # noqa: PTH105 (what is read by another process stays whole)
+    os.replace(beside, paths[0])  # noqa: PTH105 (atomic: another process may be reading it)
     for path in paths[1:]:
         path.unlink()
     return len(content)
 
 
 def thinned(every: Sequence[Frame]) -> list[Frame]:
-    """Frames of the same steps, with half as many rows and samples."""
+    """Returns frames of the same steps, with half as many rows and samples."""
     rows = StepRows(**{name: [value for frame in every for value in getattr(frame.rows, name)]
                        for name in StepRows.__struct_fields__})
     groups, names, samples = _renumbered(every)
@@ -88,7 +88,7 @@ def thinned(every: Sequence[Frame]) -> list[Frame]:
 
 
 def _halved(rows: StepRows) -> StepRows:
-    """Pairs of rows joined, but for those with a gap between them."""
+    """Joins pairs of rows, except those with a gap between them."""
     found: dict[str, list[int]] = {name: [] for name in StepRows.__struct_fields__}
     place, number = 0, len(rows.first_step)
     while place < number:
@@ -100,7 +100,7 @@ def _halved(rows: StepRows) -> StepRows:
 
 
 def _renumbered(every: Sequence[Frame]) -> tuple[list[tuple[str, list[int]]], list[str], list[SampledStep]]:
-    """Groups and names of all frames, and every other sampled step: those that are sampled with half as many, too."""
+    """Returns groups and names of all frames, and every other sampled step: those that sampling half as often keeps."""
     steps = [sample.step for frame in every for sample in frame.samples]
     exponent = sparseness(steps) + 1
     groups: dict[tuple[str, tuple[int, ...]], int] = {}

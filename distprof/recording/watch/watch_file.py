@@ -1,4 +1,4 @@
-"""Appends rows, samples and notes to the files of a rank, every few seconds, on its own thread: disks may hang."""
+"""Appends rows, samples and notes to a rank's files every few seconds, on a separate thread, since disks may hang."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from distprof.recording.watch.thinning import NAME
 from distprof.threads import UnseenThread, is_scarce
 
 EVERY_S = 3.0
-"""A frame is written so often, where there is news."""
+"""Time in seconds between two frames, if there is news."""
 PATIENCE_S = 2.0
-"""How long the end of the script waits for the disk."""
+"""Time in seconds that the end of the script waits for the disk."""
 PIECES = 8
-"""Number of files; each is closed once it has its part of the bytes that all may have."""
+"""Number of files; each is closed once it has its share of the bytes that all may have."""
 MOST_HELD = 100_000
-"""Most rows in memory while a disk hangs."""
+"""Maximum number of rows in memory while a disk hangs."""
 
 
 class WatchFile:
-    """Takes rows, samples and notes from the thread of the steps, and writes them on another."""
+    """Takes rows, samples and notes from the thread of the steps, and writes them on another thread."""
 
     def __init__(self, folder: Path, most_bytes: int, overdue: Callable[[bool], list[Row]],
                  failed: Callable[[Exception], None]) -> None:
-        """Begins a new piece.
+        """Prepares a new piece.
 
         Args:
-            folder: Of the rank.
-            most_bytes: Of all pieces, beyond which old ones are thinned.
-            overdue: Gives rows that were held back for too long, or all.
+            folder: The rank's folder.
+            most_bytes: Limit for all pieces, above which old ones are thinned.
+            overdue: Returns rows that were held back for too long, or all rows if its argument is True.
             failed: Called once, when nothing can be written any more.
         """
         self._folder, self._most_bytes = folder, most_bytes
@@ -63,18 +63,18 @@ class WatchFile:
             self._thread.start()
 
     def add(self, rows: list[Row], samples: list[FoundSample]) -> None:
-        """What is complete by now."""
+        """Adds rows and samples that are complete."""
         self._rows.extend(rows)
         self._samples.extend(samples)
         if self._thread is None and len(self._rows) * 0.2 >= EVERY_S:
             self.flush()
 
     def note(self, note: Note) -> None:
-        """Something happened."""
+        """Adds a note."""
         self._notes.append(note)
 
     def close(self) -> None:
-        """Writes what is not written yet; waits a while for the disk, and for what is being written."""
+        """Writes what is not written yet; waits for the disk, and for a running write, for at most `PATIENCE_S`."""
         self._over.set()
         if self._thread is None or not self._thread.is_alive():
             self.flush(at_end=True)
@@ -82,12 +82,12 @@ class WatchFile:
             self._thread.join(PATIENCE_S)
 
     def flush(self, *, at_end: bool = False) -> None:
-        """Writes what there is now; nothing while another thread does."""
+        """Writes what there is; does nothing while another thread writes."""
         if not self._works or not self._file_lock.acquire(timeout=PATIENCE_S if at_end else 0):
             return
         try:
             self._write(at_end=at_end)
-        except Exception as error:  # noqa: BLE001 (a full disk, a folder that was removed; the job goes on)
+        except Exception as error:  # noqa: BLE001 (a full disk, a removed folder; the job continues)
             self._works = False
             self._failed(error)
         finally:
@@ -105,7 +105,7 @@ class WatchFile:
             return
         content = encoded(frame_of(sorted(rows, key=lambda row: row["first_step"]), samples, notes))
         path = self._folder / NAME.format(self._number)
-        # a folder that was removed is not made anew
+        # a removed folder is not created again
         number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             os.write(number, content)
@@ -119,7 +119,7 @@ class WatchFile:
     def _begin_piece(self) -> None:
         self._number, self._in_piece = self._number + 1, 0
         if self._in_all > self._most_bytes:
-            (self._folder / NAME.format(self._number)).touch()  # the last one stays as it is
+            (self._folder / NAME.format(self._number)).touch()  # the last piece is left alone
             helper = Helper()
             try:
                 self._in_all = helper.call("distprof.recording.watch.thinning:thin", self._folder.absolute(),
@@ -129,12 +129,12 @@ class WatchFile:
 
 
 def _taken(queue: deque[Any]) -> list[Any]:
-    """What is in it, which another thread may add to."""
+    """Returns and removes the contents, to which another thread may be adding."""
     return [queue.popleft() for _ in range(len(queue))]
 
 
 def frame_of(rows: Sequence[Row], samples: Sequence[FoundSample], notes: Iterable[Note]) -> Frame:
-    """A frame of these; what its samples name is numbered within it."""
+    """Returns a frame with this content; groups and names of its samples are numbered within it."""
     groups: dict[str, tuple[int, list[int]]] = {}
     names: dict[str, int] = {}
     columns = StepRows(**{name: [row[name] for row in rows] for name in StepRows.__struct_fields__})

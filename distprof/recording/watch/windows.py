@@ -23,17 +23,17 @@ from distprof.recording.steps.optimizer_hooks import Later, OptimizerHooks
 from distprof.recording.termination import Flush
 
 EVERY_NS = 200_000_000
-"""Between two looks."""
+"""Time in ns between two checks."""
 SHARE = 1000
-"""On a slow file server, checks are so rare that they take one part in `SHARE` of the time."""
+"""On a slow file server, checks are so rare that they take at most 1/`SHARE` of the time."""
 LONGEST_NS = 2_000_000_000
-"""Longest time between two checks."""
+"""Maximum time in ns between two checks."""
 AT_THE_END_S = 60.0
-"""How long the end of the script waits for files that are being written."""
+"""Time in seconds that the end of the script waits for files that are being written."""
 
 
 class LaterRecording(Protocol):
-    """What runs for a request."""
+    """The recording of a request."""
 
     recording: bool
 
@@ -65,19 +65,19 @@ class LaterRecording(Protocol):
 
 
 class Watch(Later, Protocol):
-    """What notes the steps while none is recorded."""
+    """Logs steps while no request is recorded."""
 
     def explicit_step(self) -> None:
-        """The script says that a step ended."""
+        """Called when the script explicitly ends a step."""
 
     def pause(self) -> None:
-        """The next steps are recorded."""
+        """Stops logging, because the next steps are recorded."""
 
     def resume(self, first_step: int) -> None:
-        """They are over, and this one begins."""
+        """Logs again, beginning with this step, after the recorded steps."""
 
     def note(self, kind: str, text: str = "") -> None:
-        """Something happened between two steps."""
+        """Logs an event between two steps."""
 
 
 class Windows:
@@ -90,21 +90,21 @@ class Windows:
 
         Args:
             run: The run directory.
-            folder: That of the rank.
-            watch: Hears what happens in the script while nothing is recorded.
-            prepare: Makes a recording: its number, the step of the job, its plan, and its run directory. None where
-                that is not possible now.
-            say: Says a line.
+            folder: Returns the rank's folder; None while there is none.
+            watch: Receives what happens in the script while nothing is recorded.
+            prepare: Returns a recording, from its number, its first step, its plan, and its run directory. None if that
+                is not possible now.
+            say: Prints a line.
         """
         self._request_json = run / WATCH / REQUEST_JSON
         self._run, self._folder, self._watch = run, folder, watch
         self._prepare, self._say, self._note = prepare, say, watch.note
         self._next_ns, self._seen, self._last = 0, (0, 0, 0), 0
         self._first_step: int | None = None
-        """Of the request that waits for its step."""
+        """First step of the request that waits for its step; None if there is none."""
         self._began_at = 0
         self._waiting: LaterRecording | None = None
-        """What is prepared for it."""
+        """The recording prepared for that request."""
         self._running: LaterRecording | None = None
         self._writing: list[LaterRecording] = []
         """Recordings whose files are being written."""
@@ -116,12 +116,10 @@ class Windows:
         return self._first_step is not None
 
     def look(self, step: int) -> None:
-        """Looks for a request, and begins what was requested.
-
-        Called between two steps.
+        """Looks for a request, and begins what was requested; called between two steps.
 
         Args:
-            step: The number of the one that ended.
+            step: The step that has ended.
         """
         if self._first_step is None and (self._is_off or time.monotonic_ns() < self._next_ns):
             return
@@ -150,7 +148,7 @@ class Windows:
             self._read(about.st_uid, step)
 
     def _read(self, owner: int, step: int) -> None:
-        """Takes over a request that is new, and from the user who runs this job."""
+        """Accepts a request if it is new, and from the user who runs this job."""
         try:
             own = self._folder()
             request = msgspec.json.decode(read_small(self._request_json), type=WindowRequest)
@@ -163,7 +161,7 @@ class Windows:
             self._say(f"a request to record some steps cannot be read: {error}")
 
     def _is_done(self, number: int, rank: str) -> bool:
-        """Whether a request is that of an earlier attempt of the job."""
+        """Returns whether a request was already handled in an earlier attempt of the job."""
         folder = window_folder(self._run, number)
         return (folder / rank).exists() or (folder / f"{rank}{PARTIAL_SUFFIX}").exists()
 
@@ -178,7 +176,7 @@ class Windows:
             self._waiting, self._first_step = found, request.first_step
 
     def _meet(self, step: int, first_step: int) -> None:
-        """The step of the request has come, or is over."""
+        """Begins the waiting request in its step, or reports that it cannot begin."""
         found, self._waiting, self._first_step = self._waiting, None, None
         if found is None:
             return
@@ -203,22 +201,22 @@ class Windows:
     # --- while one runs --------------------------------------------------------------------------------------------
 
     def evaluates(self, more: int) -> None:
-        """The script is inside of so many more evaluations, or fewer."""
+        """Notes that the script has entered (1) or left (-1) an evaluation."""
         for one in (self._waiting, self._running):
             if one is not None:
                 one.evaluates(more)
 
     def before_optimizer(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As of `Later`."""
+        """Called before an optimizer steps, as in `Later`."""
         running = self._running
         if running is None or not running.recording:
             return self._watch.before_optimizer(optimizer, args, kwargs)
         return running.optimizers.before(optimizer, args, kwargs)
 
     def after_optimizer(self, optimizer: Optimizer, *, called: bool = True, skipped: bool = False) -> None:
-        """As of `Later`."""
+        """Called after an optimizer stepped, as in `Later`."""
         if self._running is not None:
-            self._look_whether_over()  # it may have failed since
+            self._look_whether_over()  # it may have failed meanwhile
         if self._running is None:
             if called:
                 self._watch.after_optimizer(optimizer)
@@ -229,7 +227,7 @@ class Windows:
         self._look_whether_over()
 
     def explicit_step(self) -> None:
-        """The script says that a step ended."""
+        """Called when the script explicitly ends a step."""
         self._look_whether_over()
         if self._running is None:
             self._watch.explicit_step()
@@ -248,7 +246,7 @@ class Windows:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def close(self, error: BaseException | None) -> None:
-        """The script ends: what was recorded by now is written."""
+        """Writes what was recorded so far when the script ends."""
         self._is_off, self._first_step = True, None
         if self._waiting is not None:
             self._waiting.give_up("the script ended before its first step")
@@ -262,7 +260,7 @@ class Windows:
         self._writing = []
 
     def end_by_signal(self, reason: str, *, on_main_thread: bool) -> Flush:
-        """The same where a signal ends the process."""
+        """Writes what was recorded so far when a signal ends the process."""
         for one in (*filter(None, [self._running]), *self._writing):
             found = one.end_by_signal(reason, on_main_thread)
             if found is not Flush.DONE:
@@ -270,7 +268,7 @@ class Windows:
         return Flush.DONE
 
     def forget(self) -> None:
-        """In a forked child: the parent records."""
+        """Leaves everything to the parent; called in a forked child."""
         for one in (self._waiting, self._running, *self._writing):
             if one is not None:
                 one.forget()

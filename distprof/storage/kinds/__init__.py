@@ -1,1 +1,1 @@
-"""What each kind of storage does in its own way, and which URLs are whose."""
+"""The peculiarities of each kind of storage, and the schemes of their URLs."""

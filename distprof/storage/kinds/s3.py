@@ -1,6 +1,6 @@
-"""S3 and what speaks its protocol: each request names the etag that was listed, so that one object is read as one.
+"""S3 and storages with its protocol: each request names the listed etag, so that all reads are of the same object.
 
-A bucket is listed in one request where that is all, else folder by folder, side by side.
+A bucket is listed in one request if that is enough, otherwise folder by folder, in parallel.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from distprof.storage.writing import writable
 
 Page = Mapping[str, Any]
 Ask = Callable[..., Page]
-"""Makes one request of `list_objects_v2`, with its options."""
+"""Makes one request of `list_objects_v2` with the given options."""
 SIDE_BY_SIDE = 64
-"""Groups of folders that are listed at a time, at most; S3 gives 1,000 objects a request, one after the other."""
+"""Maximum number of groups of folders listed in parallel; S3 returns 1,000 objects per request, one after the other."""
 
 
 def listed(ask: Ask, prefix: str, tally: Tally) -> Iterator[Mapping[str, Any]]:
-    """All objects whose keys begin with a prefix.
+    """Yields all objects whose keys begin with a prefix.
 
     Args:
         ask: Makes the requests.
         prefix: Ends with a slash, or is empty.
-        tally: Counts what comes.
+        tally: Counts the results.
     """
     first = ask(Prefix=prefix)
     if not first.get("IsTruncated"):
@@ -46,10 +46,10 @@ def listed(ask: Ask, prefix: str, tally: Tally) -> Iterator[Mapping[str, Any]]:
 
 
 def _pages(ask: Ask, tally: Tally, **options: str) -> Iterator[Page]:
-    """Pages to the last one.
+    """Yields pages up to the last one.
 
     Raises:
-        RemoteError: One is followed by itself, or by nothing.
+        RemoteError: A page is followed by itself, or by nothing.
     """
     page, token = ask(**options), ""
     while True:
@@ -68,7 +68,7 @@ def _all(ask: Ask, tally: Tally, prefix: str) -> list[Mapping[str, Any]]:
 
 
 def _groups(folders: list[str], common: int) -> list[str]:
-    """Prefixes that take in each folder once: as long as possible, but no more than `SIDE_BY_SIDE` of them."""
+    """Returns prefixes that cover each folder once: as long as possible, but at most about `SIDE_BY_SIDE` of them."""
     longest = max(map(len, folders), default=common)
     best = [folder[:common + 1] for folder in folders]
     for length in range(common + 2, longest + 1):
@@ -80,7 +80,7 @@ def _groups(folders: list[str], common: int) -> list[str]:
 
 
 def _none_within_another(prefixes: Iterable[str]) -> Iterator[str]:
-    """A short name may be the start of another prefix, which it then takes in."""
+    """Removes prefixes that begin with another one, which covers them."""
     last: str | None = None
     for prefix in sorted(prefixes):
         if last is None or not prefix.startswith(last):
@@ -89,13 +89,13 @@ def _none_within_another(prefixes: Iterable[str]) -> Iterator[str]:
 
 
 MOST_ANSWER_BYTES = 64 << 20
-"""Of an answer that is no object; a page of a listing has 2 MB."""
+"""Maximum size of an answer that is not an object; a page of a listing has 2 MB."""
 PER_PART = 1 << 18
-"""Parts are put together at some speed as well."""
+"""Bytes that a part counts for in the time limit for joining parts."""
 
 
 class S3(Backend):
-    """Buckets. Each request that writes carries a checksum, which botocore makes and S3 compares."""
+    """Buckets. Each write request carries a checksum, which botocore computes and S3 compares."""
 
     has_parts = True
 
@@ -105,11 +105,11 @@ class S3(Backend):
         filesystem.config_kwargs |= bounded_sessions()
 
     def holds(self, file: Path, entry: Entry) -> bool:
-        """By the etag, which is made of MD5 sums unless the bucket encrypts with keys of its own."""
+        """Compares the etag, which consists of MD5 sums unless the bucket encrypts with its own keys."""
         return entry.tag.strip('"') == etag_of(file)
 
     def entries(self, url: str) -> dict[str, Entry]:
-        """By fewer requests, and more at a time, than `find` makes."""
+        """Uses fewer requests than `find`, and more in parallel."""
         key = self.key(url)
         _, name, _ = self.filesystem.split_path(key)
         prefix = f"{name}/" if name else ""
@@ -121,7 +121,7 @@ class S3(Backend):
         return dict(self._named(name, found))
 
     def _alone(self, url: str) -> dict[str, Entry]:
-        """The object that a URL is; nothing where it is none."""
+        """Returns the object at a URL; empty if there is none."""
         try:
             return {"": self.info(url)}
         except RemoteError as error:
@@ -130,7 +130,7 @@ class S3(Backend):
             raise
 
     def check(self, url: str, entry: Entry) -> None:
-        """Nothing: each read has asked for the etag."""
+        """Does nothing: each read has already requested the etag."""
 
     def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:
         return self._done(self._read, key, start, end, entry.tag)
@@ -143,7 +143,7 @@ class S3(Backend):
             if not response.get("ContentRange", f"bytes {start}-" if not start else "").startswith(f"bytes {start}-"):
                 raise ConnectionError(f"the server sent a range other than bytes {start} to {end - 1}")
             content = bytearray()
-            while piece := await body.read(end - start - len(content)):  # and no more, however much there is
+            while piece := await body.read(end - start - len(content)):  # at most this many, however many there are
                 content += piece
         finally:
             body.close()
@@ -182,7 +182,7 @@ class S3(Backend):
         return len(left)
 
     def uploads_left(self, url: str) -> list[tuple[str, str]]:
-        """Key in its bucket and id of what was begun at or below a URL and is not complete."""
+        """Returns key in the bucket and id of uploads that were begun at or below a URL and are not complete."""
         _, name, _ = self.filesystem.split_path(self.key(url))
         found = self._asked(url, "list_multipart_uploads", Prefix=name, Key=None).get("Uploads", [])
         return [(one["Key"], one["UploadId"]) for one in found
@@ -203,7 +203,7 @@ class S3(Backend):
 
 
 def etag_of(file: Path) -> str:
-    """What S3 calls the content of a file that `put_file` wrote."""
+    """Returns the etag that S3 gives to a file written by `put_file`."""
     size = file.stat().st_size
     sums = []
     with file.open("rb") as source:
@@ -216,7 +216,7 @@ def etag_of(file: Path) -> str:
 
 
 def bounded_sessions() -> Mapping[str, Any]:
-    """Has botocore read no answer to an end that it may not have; nothing where it is too old to take that."""
+    """Makes botocore limit the size of answers that it reads; empty if this version cannot do that."""
     from aiobotocore.config import AioConfig
     from aiobotocore.httpsession import AIOHTTPSession
     from aiohttp import ClientResponse
@@ -248,7 +248,7 @@ async def _read_whole(response: Any) -> bytes:
 
 
 def _is_there(error: BaseException) -> bool:
-    """True where an object was not written because there is one."""
+    """True if an object was not written because it already exists."""
     from distprof.storage.faults import Kind, fault_of
 
     return isinstance(error, FileExistsError) or fault_of(error).kind is Kind.REPLACED

@@ -1,4 +1,4 @@
-"""Which package and which class reads the URLs of a scheme, and the clients that there are."""
+"""Which package and which class read the URLs of a scheme, and the existing clients."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ UNCACHED: Mapping[str, Any] = MappingProxyType({"use_listings_cache": False})
 
 
 class Objects(Backend):
-    """Buckets or containers of an account, of Google Cloud Storage and Azure: an object is there whole with the request
-    that writes it, and needs no folder."""
+    """Buckets or containers of Google Cloud Storage and Azure.
+
+    An object is complete after the request that writes it, and needs no folder.
+    """
 
     def _found(self, root: str) -> Mapping[str, Any]:
-        """adlfs gives a list of names, and no details, where the object itself is asked for."""
+        """Adds details, because adlfs returns only a list of names if the URL is an object itself."""
         found = super()._found(root)
         return found if isinstance(found, Mapping) else {name: self.filesystem.info(name) for name in found}
 
     def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
-        """The storage itself sees to it that two do not write a new object; some that speak its language do not."""
+        """Makes the storage prevent two clients from creating the same object; some compatible storages do not."""
         options: dict[str, Any] = {"mode": "create"} if only_new else {}
         if only_new and self.filesystem.exists(key):
             return False
@@ -43,29 +45,29 @@ class Objects(Backend):
         return True
 
     def _make_folder_of(self, key: str) -> None:
-        """Nothing: it would ask for the right to make buckets."""
+        """Does nothing: it would require the permission to create buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """What reads the URLs of a scheme."""
+    """How the URLs of a scheme are read."""
 
     kind: Callable[[str, Any], Backend] = Backend
     package: str = ""
-    """That is imported; "" where nothing tells which."""
+    """The package that is imported; "" if unknown."""
     install: str = ""
-    """What pip takes."""
+    """What to install with pip."""
     logger: str = ""
-    """Prints tracebacks of errors that are said in a line."""
+    """Name of a logger that prints tracebacks of errors that we report in one line."""
     options: Mapping[str, Any] = field(default_factory=lambda: UNCACHED)
-    """For fsspec; what a user has configured there comes first."""
+    """Options for fsspec; what a user has configured there has priority."""
     is_for_all_hosts: bool = False
-    """Whether one client reaches all, whatever follows the scheme."""
+    """Whether one client reaches all hosts, whatever follows the scheme."""
 
 
 _S3 = Scheme(kind=S3, package="s3fs", install="distprof[s3]", is_for_all_hosts=True, options={
     **UNCACHED,
-    # tries are ours alone: those of botocore and s3fs would multiply with them, and say nothing
+    # only we retry: retries by botocore and s3fs would multiply with ours, and report nothing
     "config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 64}})
 _GS = Scheme(kind=Objects, package="gcsfs", install="distprof[gs]", logger="gcsfs", is_for_all_hosts=True)
 _AZURE = Scheme(kind=Objects, package="adlfs", install="distprof[azure]", logger="azure")
@@ -75,17 +77,17 @@ SCHEMES: Mapping[str, Scheme] = {
     "s3": _S3, "s3a": _S3, "gs": _GS, "gcs": _GS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE,
     "ssh": _SSH, "sftp": _SSH, "http": _WEB, "https": _WEB,
 }
-"""Those of which more is known than fsspec says."""
+"""Schemes for which more is known than what fsspec says."""
 _SETTING_UP = threading.Lock()
 _KNOWN: dict[tuple[str, str], Backend] = {}
-"""By scheme and what follows it, as far as that chooses the client, with its password."""
+"""Scheme, and host with password if it determines the client -> client."""
 
 
 def backend_of(url: str) -> Backend:
-    """The storage of a URL.
+    """Returns the storage of a URL.
 
     Raises:
-        UsageError: No such URLs can be read, or not with what is installed.
+        UsageError: Such URLs cannot be read, or not with what is installed.
     """
     scheme, host = _reached(url)
     whole = whole_host(scheme, host)
@@ -96,26 +98,26 @@ def backend_of(url: str) -> Backend:
 
 
 def forget_clients() -> None:
-    """What was set in the environment meanwhile holds for the next client."""
+    """Drops all clients, so that new ones use the current environment."""
     _KNOWN.clear()
 
 
 def _reached(url: str) -> tuple[str, str]:
-    """Scheme of a URL, and the host as far as it chooses a client."""
+    """Returns the scheme of a URL, and its host if it determines the client."""
     scheme, _, rest = url.partition("://")
     return scheme, "" if SCHEMES.get(scheme, Scheme()).is_for_all_hosts else rest.partition("/")[0]
 
 
 def _made(scheme: str, host: str) -> Backend:
-    """A client. It connects with its first request, or does so here.
+    """Creates a client. It connects here or with its first request.
 
     Raises:
-        UsageError: No such URLs can be read, or not with what is installed.
-        StorageError: There are no keys.
+        UsageError: Such URLs cannot be read, or not with what is installed.
+        StorageError: There are no credentials.
     """
     about = SCHEMES.get(scheme, Scheme())
     if about.logger:
-        logging.getLogger(about.logger).addHandler(logging.NullHandler())  # else Python prints what nobody handles
+        logging.getLogger(about.logger).addHandler(logging.NullHandler())  # otherwise Python prints unhandled records
     if about is _SSH:
         _imported(scheme, about)
         return ssh.Ssh(scheme, lambda: _filesystem(scheme, host, about))
@@ -124,7 +126,7 @@ def _made(scheme: str, host: str) -> Backend:
     except ImportError as error:
         raise _missing(scheme, about, error) from error
     except OSError as error:
-        first = next(iter(str(error).splitlines()), "")  # of hdfs: every place where Java was looked for
+        first = next(iter(str(error).splitlines()), "")  # hdfs lists every place where it looked for Java
         raise StorageError(f"cannot reach {scheme}://{host}: {first}",
                            hint="see docs/object-storage.md for what each storage needs") from error
     except ValueError as error:
@@ -136,7 +138,7 @@ def _made(scheme: str, host: str) -> Backend:
 
 def _filesystem(scheme: str, host: str, about: Scheme) -> Any:
     from fsspec.config import conf
-    from fsspec.core import url_to_fs  # takes a while, and local runs need none of it
+    from fsspec.core import url_to_fs  # slow to import, and not needed for local runs
 
     options = {name: value for name, value in about.options.items() if name not in conf.get(scheme, {})}
     whole = whole_host(scheme, host)
@@ -147,7 +149,7 @@ def _filesystem(scheme: str, host: str, about: Scheme) -> Any:
 
 
 def _imported(scheme: str, about: Scheme) -> None:
-    """Without sshfs, fsspec would take paramiko, by a class of its own that trusts any host."""
+    """Imports sshfs; without it, fsspec would use paramiko with a class of its own that trusts any host."""
     try:
         import_module(about.package)
     except ImportError as error:

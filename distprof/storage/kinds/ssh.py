@@ -1,7 +1,7 @@
-"""Accounts that SSH reaches: folders are real there, and what is written gets its name when it is whole.
+"""Accounts reached by SSH: folders are real there, and a file gets its name once it is completely written.
 
-sshfs makes the connection, and asyncssh talks SFTP over it. What sshfs itself does with files is not used: it reads
-them whole where a part is asked for, and writes them in place. Folders are listed side by side.
+sshfs makes the connection, and asyncssh talks SFTP over it. The file functions of sshfs are not used: they read whole
+files if a part is requested, and write in place. Folders are listed in parallel.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from asyncssh import SFTPClient
 
 SIDE_BY_SIDE = 16
-"""Folders at a time: the server holds each of them open."""
+"""Number of folders listed in parallel: the server keeps each of them open."""
 
 
 async def listed(sftp: SFTPClient, root: str, tally: Tally) -> dict[str, Entry]:
-    """All files at and below a path, by what follows it; "" is the file itself. Nothing where nothing is."""
+    """Returns all files at and below a path by what follows it ("" for the file itself); empty if there is none."""
     from asyncssh import SFTPNoSuchFile
 
     try:
@@ -48,7 +48,7 @@ async def listed(sftp: SFTPClient, root: str, tally: Tally) -> dict[str, Entry]:
 
 async def _folder(sftp: SFTPClient, root: str, inside: str, seen: set[str],
                   tally: Tally) -> tuple[dict[str, Entry], Sequence[str]]:
-    """Files and folders of one."""
+    """Returns the files and folders in a folder."""
     from asyncssh import SFTPNoSuchFile
 
     files, folders, children = dict[str, Entry](), list[str](), list[Any]()
@@ -57,7 +57,7 @@ async def _folder(sftp: SFTPClient, root: str, inside: str, seen: set[str],
         async for child in sftp.scandir(posixpath.join(root, inside)):
             children.append(child)
             tally.took(objects=1)
-    except SFTPNoSuchFile:  # it was removed just now
+    except SFTPNoSuchFile:  # it has just been removed
         return {}, []
     for child in children:
         name, about = f"{inside}/{child.filename}".lstrip("/"), child.attrs
@@ -73,7 +73,7 @@ async def _folder(sftp: SFTPClient, root: str, inside: str, seen: set[str],
 
 
 async def _target(sftp: SFTPClient, link: str, seen: set[str]) -> Any:
-    """What a link leads to; None for nothing, and for a folder where another link has led: they may go in circles."""
+    """Returns the target of a link; None if missing, or a folder already seen, since links may form cycles."""
     from asyncssh import SFTPError
 
     try:
@@ -90,24 +90,24 @@ async def _target(sftp: SFTPClient, link: str, seen: set[str]) -> Any:
 
 
 def entry_of(about: Any) -> Entry:
-    """What is known of a file; its time is in seconds, and tells whether it was replaced."""
+    """Returns size and time of a file; the time is in whole seconds, and also serves as the tag."""
     modified_ns = int(about.mtime or 0) * 1_000_000_000
     return Entry(size=about.size, modified_ns=modified_ns, tag=str(modified_ns))
 
 
 OPTIONS: Mapping[str, Any] = {
-    "known_hosts": (),  # sshfs would take any host for the right one; this is ~/.ssh/known_hosts
-    "connect_timeout": 30, "keepalive_interval": 15, "keepalive_count_max": 3,  # a host that is gone says nothing
+    "known_hosts": (),  # ~/.ssh/known_hosts; sshfs would trust any host
+    "connect_timeout": 30, "keepalive_interval": 15, "keepalive_count_max": 3,  # to detect a host that is gone
     "sftp_client_kwargs": {"path_errors": "surrogateescape"},
 }
 
 
 class Ssh(Backend):
-    """One account of one host. A connection that broke is made again with the next request.
+    """One account on one host. A broken connection is replaced with the next request.
 
     Args:
-        scheme: Of its URLs.
-        connect: Makes the filesystem of fsspec, which connects.
+        scheme: The scheme of its URLs.
+        connect: Creates the filesystem of fsspec, which connects.
     """
 
     def __init__(self, scheme: str, connect: Callable[[], Any]) -> None:
@@ -117,18 +117,18 @@ class Ssh(Backend):
 
     @property
     def filesystem(self) -> Any:
-        """Connected."""
+        """The filesystem of fsspec, connected."""
         with self._connecting:
             if self._filesystem is None or self._filesystem.client.is_closed():
                 self._filesystem = self._connect()
             return self._filesystem
 
     def key(self, url: str) -> str:
-        """A path from the root of the host; no character of it means anything else."""
+        """Returns a path from the root of the host, in which no character has a special meaning."""
         return posixpath.normpath("/" + url.partition("://")[2].partition("/")[2])
 
     def entries(self, url: str) -> dict[str, Entry]:
-        """Links are followed; a folder that may not be listed is an error."""
+        """Follows links; raises an error if a folder may not be listed."""
         found: dict[str, Entry] = persistently(url, lambda: self._done(listed, self.key(url), Tally(url)),
                                                num_bytes=LISTING_BYTES)
         return found
@@ -162,7 +162,7 @@ class Ssh(Backend):
         return bool(self._done(self._placed, key, write, only_new=only_new))
 
     async def _placed(self, sftp: SFTPClient, key: str, write: Callable[..., Any], *, only_new: bool = False) -> bool:
-        """Writes beside a name, then takes the name; False where that is to be new and is not."""
+        """Writes next to a name, then renames; False if the name has to be new but exists."""
         folder, name = posixpath.split(key)
         beside = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
         try:
@@ -193,7 +193,7 @@ class Ssh(Backend):
 
 
 async def _with_folder(sftp: SFTPClient, folder: str, write: Callable[[], Any]) -> None:
-    """Writes, and makes the folder for it where there is none."""
+    """Writes, creating the folder if it does not exist."""
     from asyncssh import SFTPNoSuchFile
 
     try:
@@ -204,7 +204,7 @@ async def _with_folder(sftp: SFTPClient, folder: str, write: Callable[[], Any]) 
 
 
 async def _renamed(sftp: SFTPClient, old: str, new: str, *, only_new: bool) -> bool:
-    """Whether the name was taken; the server sees to it that two do not take a new one."""
+    """Renames; False if the name has to be new but exists, which the server checks atomically."""
     from asyncssh import SFTPFailure, SFTPFileAlreadyExists, SFTPOpUnsupported
 
     if not only_new:
@@ -214,7 +214,7 @@ async def _renamed(sftp: SFTPClient, old: str, new: str, *, only_new: bool) -> b
         await sftp.unlink(new)
     try:
         await sftp.rename(old, new)
-    except (SFTPFailure, SFTPFileAlreadyExists):  # the older protocol has no words for it
+    except (SFTPFailure, SFTPFileAlreadyExists):  # the older protocol has no more specific error
         if not only_new or not await sftp.lexists(new):
             raise
         await sftp.unlink(old)

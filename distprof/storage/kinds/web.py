@@ -1,6 +1,6 @@
-"""Servers of the web: folders are pages with links, and not every server can send a part of a file.
+"""Web servers: folders are pages with links, and not every server can send a part of a file.
 
-A server is believed in nothing that would take time or memory without end. Pages are read side by side.
+Nothing that a server claims can make a request take unlimited time or memory. Pages are read in parallel.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from distprof.storage.stream import requests
 _LINK = re.compile(r"""<a\s+(?:[^<>]*?\s)?href\s*=\s*["']([^"'<>]+)""", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://[-a-zA-Z0-9@:%_+.~#?&/=]+")
 SIDE_BY_SIDE = 16
-"""Folders at a time."""
+"""Number of folders read in parallel."""
 
 
 def listed(page: Callable[[str], str], url: str) -> list[str]:
-    """What follows the URL, of all files below it; folders are what links with a slash at their end lead to.
+    """Returns the paths of all files below a URL, relative to it; links that end with a slash lead to folders.
 
     Args:
-        page: Gives the page of a folder, by what follows the URL.
-        url: Without a slash at its end.
+        page: Returns the page of a folder, given its path relative to the URL.
+        url: URL without a slash at its end.
     """
     tally, files, folders, seen = Tally(url), list[str](), [""], {""}
     while folders:
@@ -49,7 +49,7 @@ def listed(page: Callable[[str], str], url: str) -> list[str]:
 
 
 def _links(text: str, url: str) -> Iterator[str]:
-    """What follows the URL of a page, of links to what is below it."""
+    """Yields the paths, relative to a page's URL, of links to what is below it."""
     own = urlsplit(url)
     for link in dict.fromkeys((*_ADDRESS.findall(text), *_LINK.findall(text))):
         if link.startswith("http"):
@@ -65,18 +65,18 @@ def _links(text: str, url: str) -> Iterator[str]:
 
 OPTIONS: Mapping[str, Any] = MappingProxyType({
     "use_listings_cache": False,
-    "client_kwargs": {"auto_decompress": False},  # a file is its bytes, and a small answer does not become a large one
+    "client_kwargs": {"auto_decompress": False},  # a file is its bytes; a small answer cannot expand into a large one
 })
 MOST_PAGE_BYTES = 32 << 20
 HTML = ("text/html", "application/xhtml")
 NO_HEAD = frozenset((400, 403, 405, 501))
-"""Answers of servers that know no HEAD, or sign another method."""
+"""Status codes of servers that do not support HEAD, or whose signature covers another method."""
 
 
 def headers(host: str) -> dict[str, str]:
-    """What each request says to a host, which may have user and password in front.
+    """Returns the headers of each request to a host, which may be preceded by user and password.
 
-    Of a header aiohttp leaves the password away where another host is redirected to; in a URL it would be in messages.
+    aiohttp drops the password from a header when redirected to another host; in a URL it would appear in messages.
     """
     before, _, _ = host.rpartition("@")
     said = {"Accept-Encoding": "identity"}
@@ -90,11 +90,11 @@ class Web(Backend):
     """One host."""
 
     def key(self, url: str) -> str:
-        """The URL, whose user and password are in a header."""
+        """Returns the URL; its user and password are sent in a header."""
         return whole_query(url).rstrip("/")
 
     def entries(self, url: str) -> dict[str, Entry]:
-        """The file at a URL, or those that its page links to, and the pages of its folders."""
+        """Returns the file at a URL, or the files that its page and the pages of its folders link to."""
         about = self._described(url)
         if about is None:
             return {}
@@ -105,7 +105,7 @@ class Web(Backend):
         return dict(self._named("", dict.fromkeys(found, nothing)))
 
     def _described(self, url: str) -> Mapping[str, Any] | None:
-        """What the server says of a URL; None where nothing is."""
+        """Returns what the server reports about a URL; None if there is nothing."""
         try:
             return persistently(url, lambda: self._info(self.key(url)))
         except RemoteError as error:
@@ -121,7 +121,7 @@ class Web(Backend):
         async with await self._request("HEAD", key) as response:
             if response.status not in NO_HEAD and "Content-Length" in response.headers:
                 return _about(response)
-        async with await self._request("GET", key) as response:  # of which no body is read
+        async with await self._request("GET", key) as response:  # its body is not read
             return _about(response)
 
     async def _request(self, method: str, key: str, **more: str) -> Any:
@@ -131,14 +131,14 @@ class Web(Backend):
         return await session.request(method, self.filesystem.encode_url(key), headers=said, **options)
 
     def _page(self, url: str, inside: str) -> str:
-        """The page of a folder; nothing where there is none."""
+        """Returns the page of a folder; '' if there is none."""
         place = f"{url}/{inside}" if inside else url
         key = self.key(url) + (f"/{inside}/" if inside else "")
         get = partial(awaited, self.filesystem.loop, self._text, key, place)
         try:
             return str(persistently(place, get, num_bytes=1 << 20))
         except RemoteError as error:
-            if error.errno == errno.ENOENT and inside:  # a link that leads nowhere
+            if error.errno == errno.ENOENT and inside:  # a broken link
                 return ""
             raise
 
@@ -161,7 +161,7 @@ class Web(Backend):
         return awaited(self.filesystem.loop, self._read, key, start, end)
 
     async def _read(self, url: str, start: int, end: int) -> bytes:
-        """Where the server sends the whole file, what is not asked for is passed over."""
+        """Reads a range; if the server sends the whole file instead, the rest is skipped."""
         async with await self._request("GET", url, Range=f"bytes={start}-{end - 1}") as response:
             response.raise_for_status()
             is_part = response.status == 206
@@ -177,7 +177,7 @@ class Web(Backend):
 
 
 def _about(response: Any) -> Mapping[str, Any]:
-    """Of an answer: a server that compresses all the same tells a length that is no file's, which reading finds out."""
+    """Converts an answer; if a server compresses anyway, its length is wrong, which reading detects."""
     response.raise_for_status()
     said = response.headers
     return {"size": response.content_length, "mimetype": said.get("Content-Type", "").strip().lower(),

@@ -1,6 +1,6 @@
-"""What workers write of a folder in a storage, without sending it to its owner: one object of all, and one of each.
+"""What workers write to a folder of a storage without sending it to its owner: one joined object, and one per worker.
 
-Of each are all objects there when their owner says so, or none:
+The objects per worker all appear when their owner says so, or not at all:
 
     objects = WholeObjects("s3://bucket/run/merged", "s3://bucket/run/merged")
     place = objects.place("events.parquet/rank00007.parquet")               # by the owner
@@ -25,22 +25,22 @@ from distprof.storage.writing.writable import part_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What the writer of an object needs to put it; it can be sent to other processes and hosts."""
+    """What the writer of an object needs to upload it; it can be sent to other processes and hosts."""
 
     name: str
-    """Below the URL of all."""
+    """Path below the URL of all objects."""
     upload: Upload
     shown: str
-    """What to call the place of all."""
+    """Name of the place of all objects in messages."""
 
     def put(self, file: IO[bytes]) -> Mapping[int, str]:
-        """Puts what a file holds, a part at a time. Whoever puts it again puts the same parts anew.
+        """Uploads the content of a file, part by part. A repetition uploads the same parts again.
 
         Returns:
-            What the owner is to be told.
+            What the owner has to be given.
 
         Raises:
-            OutputError: This process cannot write there.
+            OutputError: This process cannot write to the storage.
         """
         length, tags = part_bytes(file.seek(0, os.SEEK_END)), dict[int, str]()
         file.seek(0)
@@ -51,14 +51,14 @@ class Place:
 
 
 class WholeObjects:
-    """The owner's side. Leave it by `complete` or `abort`."""
+    """The owner's side. End it with `complete` or `abort`."""
 
     def __init__(self, url: str, shown: str) -> None:
-        """Has none yet.
+        """Begins without objects.
 
         Args:
-            url: Above all of them.
-            shown: What to call the place in errors.
+            url: URL above all objects.
+            shown: Name of the place in error messages.
         """
         self._url, self._shown = url, shown
         self._begun = dict[str, Upload]()
@@ -66,25 +66,25 @@ class WholeObjects:
 
     @property
     def names(self) -> set[str]:
-        """Of those that were put."""
+        """Names of the objects that were uploaded."""
         return set(self._tags)
 
     def place(self, name: str) -> Place:
-        """Begins an object; what its writer needs.
+        """Begins an object and returns what its writer needs.
 
         Raises:
             OutputError: It may not be written.
         """
-        with told_of(self._shown), held():  # a signal must not come before it is known what to abort
+        with told_of(self._shown), held():  # no signal before it is known what to abort
             upload = self._begun[name] = begin(f"{self._url}/{name}")
         return Place(name=name, upload=upload, shown=self._shown)
 
     def add(self, name: str, tags: Mapping[int, str]) -> None:
-        """Takes in an object that was put."""
+        """Registers an object that was uploaded."""
         self._tags[name] = tags
 
     def complete(self) -> None:
-        """Those that were put are there, in the place of earlier ones."""
+        """Makes the uploaded objects appear, replacing earlier ones."""
         with told_of(self._shown):
             for name in requests().map(self._complete, list(self._tags)):
                 del self._begun[name]
@@ -95,7 +95,7 @@ class WholeObjects:
         return name
 
     def abort(self) -> None:
-        """Leaves none, but for those that are complete."""
+        """Removes all objects that are not complete."""
         for _ in requests().map(abort, list(self._begun.values())):
             pass
         self._begun.clear()
@@ -103,27 +103,27 @@ class WholeObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByWorkers:
-    """The owner's side. Leave it by `complete` or `abort`."""
+    """The owner's side of the joined object and the others. End it with `complete` or `abort`."""
 
     joined: Joined | None
-    """The object that pieces of all are put together to; None where these are too many."""
+    """The object into which all pieces are joined; None if there are too many of them."""
     joined_name: str
     objects: WholeObjects
 
     @property
     def names(self) -> set[str]:
-        """Of what will be there, below the folder."""
+        """Names of what will exist below the folder."""
         is_joined = self.joined is not None and self.joined.is_begun
         return self.objects.names | ({self.joined_name} if is_joined else set())
 
     def complete(self) -> None:
-        """All is there."""
+        """Completes all objects."""
         self.objects.complete()
         if self.joined is not None:
             self.joined.complete()
 
     def abort(self) -> None:
-        """Leaves nothing, but for what is complete."""
+        """Removes everything that is not complete."""
         self.objects.abort()
         if self.joined is not None:
             self.joined.abort()

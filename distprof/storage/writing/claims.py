@@ -1,4 +1,4 @@
-"""Has one process at a time write a place: it leaves an object there that says so, for as long as it works."""
+"""Lets one process at a time write to a place, by an object that exists there while it works."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from distprof.storage.writing.uploading import told_of
 
 NAME = ".distprof-writing"
 STALE_S = 1800.0
-"""A claim that was not renewed for so long is of a process that died; S3 takes clocks that differ by 900 s."""
+"""Age in seconds at which a claim that was not renewed counts as that of a dead process; S3 tolerates clocks that
+differ by 900 s."""
 RENEWED_S = 60.0
 
 
 class Claim:
-    """Of a folder, from entering to leaving.
+    """The claim of a folder, from entering to leaving the context.
 
     Args:
-        url: Of the folder.
-        shown: What to call it.
+        url: The URL of the folder.
+        shown: Its name in messages.
 
     Raises:
-        OutputError: While entering or checking: somebody else writes there, or nothing may be written.
+        OutputError: On entering or checking: somebody else writes there, or writing is not permitted.
     """
 
     def __init__(self, url: str, shown: str) -> None:
@@ -51,12 +52,12 @@ class Claim:
         try:
             if self._found().get("owner") == self._owner:
                 backend_of(self._url).remove([self._url])
-        except Exception:  # it ends by itself, and there may be an error already
+        except Exception:  # the claim expires anyway, and there may already be an error
             if error is None:
                 raise
 
     def check(self) -> None:
-        """Raises OutputError where another process has taken the place over: this one stood still for long."""
+        """Raises OutputError if another process has taken over, because this one was suspended for long."""
         if self._found().get("owner") != self._owner:
             raise self._taken()
 
@@ -66,7 +67,7 @@ class Claim:
 
     def _take_over(self) -> None:
         found = self._found()
-        if found.get("owner") == self._owner:  # the answer was lost on its way, not the request
+        if found.get("owner") == self._owner:  # our request succeeded, but its answer was lost
             return
         if found and time.time() - self._modified_s() < STALE_S:
             raise self._taken(found)
@@ -82,7 +83,7 @@ class Claim:
                                 f"after {STALE_S / 60:.0f} min")
 
     def _found(self) -> dict[str, object]:
-        """What the claim says now; nothing where there is none."""
+        """Returns the current content of the claim; empty if there is none."""
         backend = backend_of(self._url)
         try:
             found = json.loads(backend.whole(self._url, backend.info(self._url)))
@@ -101,5 +102,5 @@ class Claim:
             try:
                 self.check()
                 self._put(only_new=False)
-            except Exception:  # noqa: BLE001 (whoever needs the claim checks it)
+            except Exception:  # noqa: BLE001 (users of the claim check it)
                 continue

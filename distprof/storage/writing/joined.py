@@ -1,8 +1,8 @@
-"""An object of pieces in a row, each put there by the process that has it; it is there whole or not at all.
+"""An object joined from pieces, each uploaded by the process that has it; it appears as a whole or not at all.
 
-A long piece is put as parts by its writer, on any host; small ones are put by the owner of the object, several in a
-part. What the owner has between two long pieces may be less than S3 takes as a part. Then it puts the start of the next
-long piece behind it, and the first part of that piece's writer is left out: both have numbers of their own.
+A long piece is uploaded in parts by its writer, on any host; small ones are uploaded by the owner of the object,
+several in one part. What the owner has between two long pieces may be less than S3 accepts as a part. Then it adds the
+start of the next long piece, and the first part of that piece's writer is dropped: both have part numbers of their own.
 
     joined = Joined("s3://bucket/run/merged/trace.json.gz", "s3://bucket/run/merged")
     joined.begin(len(ranks), between=b",")
@@ -33,50 +33,50 @@ from distprof.storage.writing.uploading import (
 from distprof.storage.writing.writable import MOST_PARTS, PART_BYTES
 
 END_PARTS = 100
-"""Numbers that are kept for what comes behind the pieces."""
+"""Part numbers reserved for what follows the pieces."""
 LEAST_NUMBERS = 3
-"""Of a piece: for the owner, for its begin, for its rest."""
+"""Minimum part numbers per piece: for the owner, for its start, for its rest."""
 MOST_PIECES = (MOST_PARTS - END_PARTS) // LEAST_NUMBERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the writer of a piece has put."""
+    """What the writer of a piece has uploaded."""
 
     tags: Mapping[int, str]
     num_bytes: int
-    """Of the piece."""
+    """Size of the piece."""
     begin_bytes: int
-    """Of these, in its first part."""
+    """Bytes of the piece in its first part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What the writer of a piece needs to put it; it can be sent to other processes and hosts."""
+    """What the writer of a piece needs to upload it; it can be sent to other processes and hosts."""
 
     upload: Upload
     shown: str
-    """What to call the place."""
+    """Name of the place in messages."""
     number: int
-    """Of its first part."""
+    """Number of its first part."""
     most: int
-    """Parts it may put."""
+    """Maximum number of parts."""
     between: bytes
-    """Put in front."""
+    """Written before the piece."""
 
     def put(self, file: IO[bytes]) -> Parts | None:
-        """Puts a piece, and cuts all but its begin from the file: the owner may need that.
+        """Uploads a piece, and truncates the file to its start, which the owner may need.
 
-        Whoever puts the same piece puts the same parts, so that it may be done twice.
+        A repetition uploads the same parts.
 
         Args:
-            file: Holds the piece; open for reading and writing.
+            file: Contains the piece; open for reading and writing.
 
         Returns:
-            None where the piece is too small: its file is left as it is, for the owner.
+            None if the piece is too small: its file is left unchanged, for the owner.
 
         Raises:
-            OutputError: This process cannot write there.
+            OutputError: This process cannot write to the storage.
         """
         size = file.seek(0, os.SEEK_END)
         if size < LEAST_BYTES:
@@ -92,7 +92,7 @@ class Share:
 
 
 def _lengths(size: int, most: int) -> list[int]:
-    """How a long piece is cut, so that no part is too small."""
+    """Returns the lengths of a long piece's parts, none of which is too small."""
     if size < 2 * LEAST_BYTES:
         return [size]
     rest = size - LEAST_BYTES
@@ -101,11 +101,11 @@ def _lengths(size: int, most: int) -> list[int]:
 
 
 class Joined:
-    """The owner's side. Leave it by `complete` or `abort`.
+    """The owner's side. End it with `complete` or `abort`.
 
     Args:
-        url: Of the object.
-        shown: What to call the place in errors.
+        url: The URL of the object.
+        shown: Name of the place in error messages.
     """
 
     def __init__(self, url: str, shown: str) -> None:
@@ -113,58 +113,58 @@ class Joined:
         self._upload: Upload | None = None
         self._tags = dict[int, str]()
         self._held = bytearray()
-        """What no part has yet."""
+        """Bytes that are not in a part yet."""
         self.num_bytes = 0
 
     @staticmethod
     def takes(url: str, num_pieces: int) -> bool:
-        """Whether the storage has uploads of parts, and numbers for so many pieces."""
+        """Returns whether the storage supports uploads in parts, with numbers for this many pieces."""
         return backend_of(url).has_parts and num_pieces <= MOST_PIECES
 
     @property
     def is_begun(self) -> bool:
-        """Whether there will be an object."""
+        """Whether the object was begun."""
         return self._upload is not None
 
     def begin(self, num_pieces: int, between: bytes) -> None:
         """Begins the object.
 
         Args:
-            num_pieces: `MOST_PIECES` at most.
-            between: What writers put in front of a piece; the owner writes it there likewise.
+            num_pieces: At most `MOST_PIECES`.
+            between: What writers put before a piece; the owner also writes it there.
         """
         self._between, self._most = between, (MOST_PARTS - END_PARTS) // max(1, num_pieces)
-        with told_of(self._shown), held():  # a signal must not come before it is known what to abort
+        with told_of(self._shown), held():  # no signal before it is known what to abort
             self._upload = begin(self._url)
 
     def share(self, index: int) -> Share:
-        """What the writer of a piece needs."""
+        """Returns what the writer of a piece needs."""
         assert self._upload is not None
         return Share(upload=self._upload, shown=self._shown, number=self._number(index) + 1, most=self._most - 1,
                      between=self._between)
 
     def _number(self, index: int) -> int:
-        """The owner's part number of a piece."""
+        """Returns the owner's part number for a piece."""
         return 1 + index * self._most
 
     def wants_begin(self) -> bool:
-        """Whether `append` needs the start of the next piece, even if its writer has put it.
+        """Returns whether `append` needs the start of the next piece even if its writer has uploaded it.
 
-        Ask before `between` is written.
+        Call it before `between` is written.
         """
         return 0 < len(self._held) < LEAST_BYTES
 
     def write(self, content: bytes) -> None:
-        """Adds what stands between pieces."""
+        """Adds content between pieces."""
         self._held += content
 
     def append(self, index: int, file: Path, parts: Parts | None) -> None:
-        """Adds a piece; before, `between` was written where it belongs.
+        """Adds a piece; `between` must have been written before, where it belongs.
 
         Args:
-            index: Of the piece, from 0; they come in this order, some may be left out.
-            file: The piece, or its begin, if parts of it were put.
-            parts: What its writer has put.
+            index: Number of the piece, from 0; pieces come in this order, some may be missing.
+            file: The piece, or only its start if parts of it were uploaded.
+            parts: What its writer has uploaded; None if nothing.
         """
         if parts is None:
             self._held += file.read_bytes()
@@ -186,7 +186,7 @@ class Joined:
         self.num_bytes += parts.num_bytes
 
     def finish(self, contents: Iterable[bytes]) -> None:
-        """Adds what comes behind the pieces."""
+        """Adds content after the pieces."""
         number = MOST_PARTS - END_PARTS + 1
         for content in contents:
             self._held += content
@@ -196,7 +196,7 @@ class Joined:
         self._put(number)
 
     def _put(self, number: int) -> None:
-        """Puts what is held, if that is anything."""
+        """Uploads the held bytes, if there are any."""
         if self._held:
             assert self._upload is not None
             with told_of(self._shown):
@@ -205,14 +205,14 @@ class Joined:
             self._held.clear()
 
     def complete(self) -> None:
-        """The object is there, if it was begun."""
+        """Makes the object appear, if it was begun."""
         if self._upload is not None:
             with told_of(self._shown):
                 complete(self._upload, self._tags)
             self._upload = None
 
     def abort(self) -> None:
-        """Leaves nothing, unless it is complete."""
+        """Removes the object's parts, unless it is complete."""
         if self._upload is not None:
             abort(self._upload)
             self._upload = None

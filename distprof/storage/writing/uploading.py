@@ -1,8 +1,8 @@
-"""Writes files and folders to a URL; an object is there whole or not at all.
+"""Writes files and folders to a URL; an object appears as a whole or not at all.
 
-For an object that several processes write together: `begin`, `put_part` in each of them, `complete` in one. An `Upload`
-and its tags can be sent to other processes and hosts. S3 takes no part below `LEAST_BYTES`, the last one apart, and no
-more than 10,000: who has smaller pieces puts some together.
+If several processes write an object together: `begin`, `put_part` in each of them, `complete` in one. An `Upload` and
+its tags can be sent to other processes and hosts. S3 accepts no part below `LEAST_BYTES`, except the last, and at most
+10,000 parts: smaller pieces have to be joined first.
 
     upload = begin("s3://bucket/run/merged/trace.json.gz")
     try:
@@ -32,14 +32,14 @@ from distprof.storage.stream import requests
 from distprof.storage.writing import writable
 
 LEAST_BYTES = 5 << 20
-"""Of a part that is not the last one."""
+"""Minimum size of a part, except the last one."""
 AT_ONCE = 4
 WRITING = ("can these credentials write there? see docs/object-storage.md for the permissions needed; or choose "
            "another place with --out")
 KEYS = ("workers write there themselves: do they have credentials and AWS_ENDPOINT_URL in their environment? see "
         "docs/cluster.md")
 Moved = Callable[[int], None]
-"""Is called with bytes that have arrived."""
+"""Called with the number of bytes that are uploaded, or being uploaded as a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,39 +51,39 @@ class Upload:
 
 
 def begin(url: str) -> Upload:
-    """Begins an object of parts. Nothing is seen of it before it is complete."""
+    """Begins an object of parts. Nothing of it is visible until it is complete."""
     return Upload(url=url, id=backend_of(url).begin_parts(url))
 
 
 def put_part(upload: Upload, number: int, content: bytes | Path) -> str:
-    """Writes a part, or writes it anew.
+    """Writes a part, replacing an earlier one with its number.
 
     Args:
-        upload: Of which object.
-        number: From 1 on; parts are put together in the order of their numbers, which may have gaps.
-        content: Its bytes, or a file that holds them.
+        upload: The object.
+        number: From 1; parts are joined in the order of their numbers, which may have gaps.
+        content: The bytes, or a file with them.
 
     Returns:
-        What `complete` is to be told of it.
+        The part's tag, for `complete`.
     """
     found = content.read_bytes() if isinstance(content, Path) else content
     return backend_of(upload.url).put_part(upload.url, upload.id, number, found)
 
 
 def complete(upload: Upload, tags: Mapping[int, str]) -> None:
-    """Puts the parts together: the object is there, in the place of an earlier one."""
+    """Joins the parts: the object appears, replacing an earlier one."""
     backend_of(upload.url).complete_parts(upload.url, upload.id, tags)
     LISTINGS.forget(upload.url)
 
 
 def abort(upload: Upload) -> None:
-    """Removes the parts of an object that will not be complete. Never fails: who calls it has an error already."""
+    """Removes the parts of an object that will not be completed. Never fails: its caller already has an error."""
     with suppress(Exception):
         backend_of(upload.url).abort_parts(upload.url, upload.id)
 
 
 def put_file(file: Path, url: str, moved: Moved = lambda _: None) -> None:
-    """Writes a file; a large one in parts side by side, where the storage puts them together."""
+    """Writes a file; a large one in parallel parts, if the storage joins them."""
     size, backend = file.stat().st_size, backend_of(url)
     if size <= writable.PART_BYTES or not backend.has_parts:
         if size <= writable.PART_BYTES:
@@ -101,7 +101,7 @@ def put_file(file: Path, url: str, moved: Moved = lambda _: None) -> None:
 
 
 def _parts(file: Path, upload: Upload, part_bytes: int, moved: Moved) -> dict[int, str]:
-    """Writes all parts; so many are in memory as are on their way."""
+    """Writes all parts, of which at most `AT_ONCE` are in memory."""
     coming, tags = dict[int, Future[str]](), dict[int, str]()
     with file.open("rb") as source:
         number = 0
@@ -116,7 +116,7 @@ def _parts(file: Path, upload: Upload, part_bytes: int, moved: Moved) -> dict[in
 
 
 def put_written(path: RemotePath, write: Callable[[Path], object]) -> None:
-    """Calls `write` with a temporary path on this machine, and uploads what it wrote."""
+    """Calls `write` with a temporary path on this machine, and uploads the result."""
     with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
         temporary = Path(folder) / path.name
         write(temporary)
@@ -127,14 +127,14 @@ def put_written(path: RemotePath, write: Callable[[Path], object]) -> None:
 
 def put_folder(folder: Path, url: str, *, last: Sequence[str] = (), before_last: Callable[[], object] = lambda: None,
                moved: Moved = lambda _: None) -> None:
-    """Writes all files of a folder; hidden ones are left out.
+    """Writes all files of a folder, except hidden ones.
 
     Args:
-        folder: Here.
-        url: There.
-        last: Names of files that make it complete: written behind all others, in this order.
-        before_last: Is called before them.
-        moved: Is called with bytes that have arrived.
+        folder: The local folder.
+        url: The destination.
+        last: Names of files that make the folder complete: written after all others, in this order.
+        before_last: Called before these.
+        moved: Called with the number of bytes that have been uploaded.
     """
     found = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
     names = [name for name in found if name not in last and not any(part.startswith(".") for part in name.split("/"))]
@@ -149,11 +149,11 @@ def put_folder(folder: Path, url: str, *, last: Sequence[str] = (), before_last:
 
 @contextmanager
 def told_of(place: str) -> Iterator[None]:
-    """What is written inside goes to that place.
+    """Converts errors of what is written inside, at this place.
 
     Raises:
         OutputError: It may not be written.
-        StorageError: The storage does not answer, or refuses the keys.
+        StorageError: The storage does not answer, or refuses the credentials.
     """
     try:
         yield
@@ -164,7 +164,7 @@ def told_of(place: str) -> Iterator[None]:
 
 @contextmanager
 def told_by_worker(place: str) -> Iterator[None]:
-    """What is written inside goes to that place; errors say which host they are of: a worker has keys of its own.
+    """Like `told_of` on a worker: errors name its host, because a worker has credentials of its own.
 
     Raises:
         OutputError: It cannot be written.

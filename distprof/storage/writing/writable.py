@@ -1,4 +1,4 @@
-"""Writes objects of a storage; those of S3 override what S3 does by itself."""
+"""Writes objects of a storage; the class of S3 overrides what S3 does by itself."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from distprof.storage.retrying import persistently
 
 COPY_BYTES = 8 << 20
 PART_BYTES = 16 << 20
-"""Of the parts that `put_file` makes; more of a file that would have too many."""
+"""Size of the parts that `put_file` makes; larger if a file would otherwise have too many."""
 MOST_PARTS = 10_000
 
 
 def part_bytes(size: int) -> int:
-    """Length of the parts of a file that is so long."""
+    """Returns the size of the parts for a file of this size."""
     return max(PART_BYTES, -(-size // MOST_PARTS))
 
 
 class Writable:
-    """What `Backend` can write, by what every filesystem of fsspec has."""
+    """The part of `Backend` that writes, with what every filesystem of fsspec has."""
 
     has_parts = False
-    """Whether the storage itself puts parts together."""
+    """Whether the storage itself joins parts."""
 
     @property
     def filesystem(self) -> Any:
-        """Of fsspec."""
+        """The filesystem of fsspec."""
         raise NotImplementedError
 
     def key(self, url: str) -> str:
-        """What fsspec calls the object of a URL."""
+        """Returns fsspec's name of the object at a URL."""
         raise NotImplementedError
 
     def put(self, url: str, content: bytes, *, only_new: bool = False) -> bool:
         """Writes a small object.
 
         Args:
-            url: Of the object.
-            content: All of it.
-            only_new: Leaves an object that is there already.
+            url: The URL of the object.
+            content: Its content.
+            only_new: Whether to leave an existing object unchanged.
 
         Returns:
-            False where one was there.
+            False if it existed.
 
         Raises:
             RemoteError: It may not be written.
-            StorageError: The storage does not answer, or refuses the keys.
+            StorageError: The storage does not answer, or refuses the credentials.
         """
         return persistently(url, lambda: self._put(self.key(url), content, only_new=only_new),
                             num_bytes=len(content))
@@ -62,7 +62,7 @@ class Writable:
         return True
 
     def put_whole(self, url: str, file: Path) -> None:
-        """Writes a file of any length by what the package has for that; tried again, it begins anew."""
+        """Writes a file of any length with fsspec's function for that; a repetition starts from the beginning."""
         def put() -> None:
             self._make_folder_of(self.key(url))
             self.filesystem.put_file(os.fspath(file), self.key(url))
@@ -73,7 +73,7 @@ class Writable:
         self.filesystem.makedirs(self.filesystem._parent(key), exist_ok=True)
 
     def remove(self, urls: Sequence[str]) -> None:
-        """Removes objects, as far as they are there."""
+        """Removes objects, if they exist."""
         for url in urls:
             persistently(url, lambda url=url: self._remove(self.key(url)))  # type: ignore[misc]
 
@@ -84,16 +84,16 @@ class Writable:
             pass
 
     def begin_parts(self, url: str) -> str:
-        """Begins an object of parts, which any process may write; its id."""
+        """Begins an object of parts, which any process may write; returns its id."""
         return secrets.token_hex(8)
 
     def put_part(self, url: str, upload: str, number: int, content: bytes) -> str:
-        """Writes part `number`, from 1; what `complete_parts` is to be told of it."""
+        """Writes part `number`, from 1; returns its tag for `complete_parts`."""
         self.put(self._part(url, upload, number), content)
         return str(len(content))
 
     def complete_parts(self, url: str, upload: str, tags: Mapping[int, str]) -> None:
-        """Makes the object of its parts, in the order of their numbers: only then is it there."""
+        """Creates the object from its parts, in the order of their numbers: it does not exist before."""
         parts = [self._part(url, upload, number) for number in sorted(tags)]
         persistently(url, lambda: self._join(self.key(url), [self.key(part) for part in parts]),
                      num_bytes=sum(map(int, tags.values())))
@@ -107,14 +107,14 @@ class Writable:
                         whole.write(piece)
 
     def abort_parts(self, url: str, upload: str) -> None:
-        """Removes the parts of an object that will not be made."""
+        """Removes the parts of an object that will not be completed."""
         folder = self.key(os.path.dirname(self._part(url, upload, 0)))  # noqa: PTH120 (a URL)
         found = persistently(url, lambda: self.filesystem.find(folder))
         for key in found:
             self._remove(key)
 
     def abort_left(self, url: str) -> int:
-        """Aborts what was begun at or below a URL and never completed; how many there were."""
+        """Aborts uploads at or below a URL that were never completed; returns how many there were."""
         return 0
 
     def _part(self, url: str, upload: str, number: int) -> str:
