@@ -107,8 +107,8 @@ def _text(path: Path) -> str:
 
 
 def apart(work: Callable[..., object], *arguments: object) -> None:
-    """Calls a function in a separate process, so that this one stays small: the kernel counts its size for every program
-    that it starts.
+    """Calls a function in a separate process, so that this one stays small: the kernel counts its size for every
+    program that it starts.
 
     Raises:
         Failed: The function did not return.
