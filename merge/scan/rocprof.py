@@ -129,7 +129,7 @@ def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
     """
     try:
         found = msgspec.json.decode(b"".join(pieces), type=_Whole).processes
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{name} is not a Chrome trace but a damaged rocprofv3 file: {error}",
                         hint="record it again, or omit it") from error
     processes = found if isinstance(found, list) else [found]

@@ -52,6 +52,12 @@ def test_a_damaged_summary_is_one_line(alone, content):
     assert f"{alone / SUMMARY_JSON}" in said and "hint: merge again" in said and len(said.splitlines()) == 1
 
 
+def test_a_summary_that_cannot_be_read_is_no_merge_that_may_be_replaced(alone, merged):
+    (alone / SUMMARY_JSON).write_text("[" * 100_000)
+    done = called("merge", merged.parent / "run", "--out", alone, "--force")
+    assert done.returncode == 1 and "has other files: --out must be new, empty or an earlier merge" in done.stderr
+
+
 @pytest.mark.parametrize("key", ["clock", "step", "kind", "communication"])
 def test_a_summary_of_another_version_is_one_line(alone, key):
     summary = json.loads((alone / SUMMARY_JSON).read_text())

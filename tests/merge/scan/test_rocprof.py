@@ -106,6 +106,9 @@ def test_what_is_damaged_or_lacks_fields_costs_its_rank_alone(tmp_path):
     (tmp_path / "rank1.json").write_text(text[:len(text) // 2])
     (tmp_path / "rank2.json").write_text('{"rocprofiler-sdk-tool":[{"buffer_records":{"kernel_dispatch":['
                                          '{"start_timestamp":1000,"end_timestamp":3000}]}}]}')
+    (tmp_path / "rank3.json").write_bytes(text.encode().replace(b"gemm", b"\xff"))
+    (tmp_path / "rank4.json").write_text(text.replace('"buffer_records":[', f'"buffer_records":{"[" * 100_000}', 1))
     done = distprof("merge", tmp_path)
     assert done.returncode == 0 and "2 of 3 ranks, 8 slices" in done.stdout
-    assert "rank1.json is not a Chrome trace but a damaged rocprofv3 file" in done.stdout
+    for rank in (1, 3, 4):
+        assert f"rank{rank}.json is not a Chrome trace but a damaged rocprofv3 file" in done.stdout
