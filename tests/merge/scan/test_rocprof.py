@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 
+import pytest
+
 from distprof.merge.run.open_run import open_run
+from distprof.merge.scan.rocprof import chrome_text
 from support.jobs import called, distprof
 
 MS = 1_000_000
@@ -90,6 +93,28 @@ def test_what_else_is_in_the_file_and_how_it_is_laid_out_does_not_matter(tmp_pat
         (tmp_path / f"rank{number}.json").write_text(text)
     said = called("merge", tmp_path).stdout
     assert "4 of 4 ranks, 28 slices" in said and "1 event of rank0.json skipped" in said and "without a dur" not in said
+
+
+@pytest.mark.parametrize("untimed", ["kernel_dispatch", "memory_copy", "hip_api"])
+def test_what_was_never_timed_has_no_arrow(untimed):
+    whole = recorded(0)
+    records = whole["rocprofiler-sdk-tool"][0]["buffer_records"][untimed]
+    for record in records:
+        record["start_timestamp"] = 0
+    events = json.loads(b"".join(chrome_text([text_of(whole).encode()], "rank0.json")))["traceEvents"]
+    assert sum(event["ph"] == "X" and "ts" not in event for event in events) == len(records)
+    arrows = [(event["ph"], event["id"], event["ts"]) for event in events if event.get("cat") == "ac2g"]
+    assert all(at_us * 1000 >= BOOT_NS for _, _, at_us in arrows)
+    ends = {phase: sorted(number for one, number, _ in arrows if one == phase) for phase in "sf"}
+    assert ends["s"] == ends["f"] and len(ends["s"]) == 3 - len(records)
+
+
+def test_a_call_of_which_one_kernel_was_never_timed_has_the_arrow_to_the_other():
+    whole = recorded(0)
+    kernels = whole["rocprofiler-sdk-tool"][0]["buffer_records"]["kernel_dispatch"]
+    kernels.append(kernels[0] | {"start_timestamp": 0})
+    events = json.loads(b"".join(chrome_text([text_of(whole).encode()], "rank0.json")))["traceEvents"]
+    assert [event["ts"] > 0 for event in events if event["ph"] == "f"] == [True] * 3
 
 
 def test_several_processes_in_a_file_are_split_into_ranks(tmp_path):
