@@ -35,7 +35,7 @@ class Column:
     is_time: bool = False
     """True for times since the epoch; those of one table are close to each other."""
     among: tuple[str, ...] = ()
-    """Allowed texts; if empty, all are."""
+    """Allowed texts; if empty, any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
