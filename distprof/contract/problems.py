@@ -63,8 +63,7 @@ class RanksMissing(Problem, frozen=True):
 
 
 class Unfinished(Problem, frozen=True):
-    """A rank recorded only a part of its steps: it stated why, was killed, ran out of disk space, or is still
-    running."""
+    """A rank recorded only some steps: it stated why, was killed, ran out of disk space, or is still running."""
 
     rank: int
     status: Status
@@ -145,9 +144,7 @@ class AttemptsDiffer(Problem, frozen=True):
 
 
 class CallsDiffer(Problem, frozen=True):
-    """Ranks disagree in what they call: different ops, types, sizes or roots, or a rank never made a call that others
-    made.
-    """
+    """Ranks make different calls: they differ in op, type, size or root, or some ranks never made a call of others."""
 
     num_collectives: int
 
