@@ -63,7 +63,7 @@ class RanksMissing(Problem, frozen=True):
 
 
 class Unfinished(Problem, frozen=True):
-    """A rank recorded only a part: it says why, was killed, ran out of disk space, or is still running."""
+    """A rank recorded only some steps: it stated why, was killed, ran out of disk space, or is still running."""
 
     rank: int
     status: Status
@@ -144,9 +144,7 @@ class AttemptsDiffer(Problem, frozen=True):
 
 
 class CallsDiffer(Problem, frozen=True):
-    """Ranks disagree in what they call: different ops, types, sizes or roots, or a rank never made a call that others
-    made.
-    """
+    """Ranks make different calls: they differ in op, type, size or root, or some ranks never made a call of others."""
 
     num_collectives: int
 
@@ -231,9 +229,9 @@ class FilesLeftOut(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
     instead: str
-    """What they are."""
+    """What these files are."""
 
 
 class TracesBeside(Remark, frozen=True):
@@ -241,7 +239,7 @@ class TracesBeside(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
     drawn: bool = False
     """True if they were merged: only `distprof merge` reads them."""
 
@@ -251,7 +249,7 @@ class TimesFromStart(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
 
 
 class SeveralRanksInFile(Remark, frozen=True):
@@ -265,14 +263,14 @@ class TimesInNanoseconds(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
 
 
 class ExecutionTraces(Remark, frozen=True):
     """There are execution traces, as Megatron writes them for Chakra, next to the timelines of their ranks."""
 
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
     ranks: tuple[int, ...]
     """Ranks with an execution trace."""
     missing: tuple[int, ...]
@@ -285,7 +283,7 @@ class ExecutionTraceLeftOut(Remark, frozen=True):
     file: str
     what: LeftOut
     timelines: tuple[str, ...] = ()
-    """Timelines with its calls."""
+    """Timelines that contain its calls."""
 
 
 class RanksFromNames(Remark, frozen=True):
@@ -336,7 +334,7 @@ class RecordedLightly(Remark, frozen=True):
     full: tuple[int, ...]
     """Ranks that were recorded fully."""
     of: int
-    """Ranks that were recorded."""
+    """Number of ranks that were recorded."""
     parts_counted: bool
     """True if these ranks hold all parts of the model, so that other ranks get the counts of a rank with the same
     part."""

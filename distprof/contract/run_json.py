@@ -45,7 +45,8 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     """Model-parallel sizes that the user gave."""
     versions: dict[str, str] = {}
     git_commit: str = ""
-    """Commit checked out in the folder of the script, whose files may differ from it; '' if git does not manage it."""
+    """Commit checked out in the folder of the script, or else in the working directory; '' if git does not manage it.
+    The files may differ from it."""
     hosts: list[str] = []
     start_ns: int = 0
     """Since the epoch, by the clock of the launching host."""

@@ -72,7 +72,7 @@ class StuckGroup(msgspec.Struct, kw_only=True):
     last_called: int | None
     """Number of the last collective that this rank called; null if it called none, or if unknown."""
     last_started: int | None
-    """Null for gloo."""
+    """Number of the last collective that the backend started; null for gloo."""
     last_completed: int | None
     collectives: list[StuckCollective]
     """The last ones (at most 50), in the order of their calls."""

@@ -35,7 +35,7 @@ class Column:
     is_time: bool = False
     """True for times since the epoch; those of one table are close to each other."""
     among: tuple[str, ...] = ()
-    """Allowed texts; if empty, all are."""
+    """Allowed texts; if empty, any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def int64(name: str, doc: str, *, nullable: bool = False, least: int = 0, most: 
 
 
 def number(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """Describes an id or a hash, which may be any number."""
+    """Returns a column for an id or a hash, which may be any number."""
     return int64(name, doc, nullable=nullable, least=-(2**63), most=2**63 - 1)
 
 
@@ -69,17 +69,17 @@ def step(doc: str, *, nullable: bool = False) -> Column:
 
 
 def work(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """Describes FLOPs or multiply-accumulates of a step."""
+    """Returns a column for FLOPs or multiply-accumulates of a step."""
     return int64(name, doc, nullable=nullable, most=MOST_WORK)
 
 
 def time(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """Describes a time in ns since the epoch."""
+    """Returns a column for a time in ns since the epoch."""
     return replace(int64(name, doc, nullable=nullable, most=MOST_TIME_NS), is_time=True)
 
 
 def span(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """Describes a duration in ns; measurements of clocks and profilers may be slightly negative."""
+    """Returns a column for a duration in ns; measurements of clocks and profilers may be slightly negative."""
     return int64(name, doc, nullable=nullable, least=-MOST_SPAN_NS, most=MOST_SPAN_NS)
 
 
@@ -92,7 +92,7 @@ def real(name: str, doc: str, *, nullable: bool = False) -> Column:
 
 
 def spent(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """Describes a mean duration in ns."""
+    """Returns a column for a mean duration in ns."""
     return replace(real(name, doc, nullable=nullable), least=-MOST_SPAN_NS, most=MOST_SPAN_NS)
 
 
@@ -477,4 +477,4 @@ EXECUTION_COLLECTIVES = Table(
 
 RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
 ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES, COMPILATIONS, LINES)
-"""Written only if their pass ran; COMPILATIONS if something was compiled."""
+"""Tables written only if their pass ran; COMPILATIONS only if something was compiled."""

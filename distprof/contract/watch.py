@@ -66,11 +66,10 @@ class StepRows(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SampledStep(msgspec.Struct, kw_only=True):
-    """A step in which communication was labelled, one value per call in the order of issue. All ranks sample the same
-    steps.
+    """A step in which communication was labelled, one value per call in the order of issue.
 
-    The N-th call of a group is the same call on all its ranks. Times are those of the host if communication runs on the
-    host, otherwise those of the stream.
+    Ranks sample the same steps, except that some ranks may sample fewer of them. The N-th call of a group is the same
+    call on all its ranks. Times are those of the host if communication runs on the host, otherwise those of the stream.
     """
 
     step: int

@@ -20,10 +20,10 @@ from distprof.model.tensors import map_tensors, tensors
 
 READS_VALUES = "the model reads tensor values, which do not exist on the meta device"
 GROUPED = "torch's grouped matrix product does not support float32 on the meta device"
-"""Why models with experts fail: on the CPU `torch._grouped_mm` supports any precision, if torch has a kernel for it."""
+"""The cause for models with experts. On the CPU, `torch._grouped_mm` supports any precision, if torch has a kernel."""
 
 NO_FLOAT32 = ("Expected inputs of BF16 type", "Expected mat_a to be BFloat16")
-"""In the messages of this error on the meta device, before torch 2.14 and in it."""
+"""Parts of torch's error messages in that case: before torch 2.14, and since."""
 
 
 class NotOnMeta(NamedTuple):

@@ -60,7 +60,7 @@ class KnownCalls:
 
     def __init__(self) -> None:
         self.operators: dict[int, Operator] = {}
-        """id -> operator."""
+        """id of an operator -> its properties."""
         self._calls: dict[Hashable, KnownCall] = {}
 
     def operator(self, func: object, kwargs: dict[str, Any]) -> Operator:

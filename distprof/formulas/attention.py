@@ -32,7 +32,8 @@ from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
 
 def packed_pairs(queries: str, keys: str, *, window: Callable[[OperatorCall], AttentionWindow],
                  longest: tuple[str, str], used: str) -> CountPairs:
-    """Returns the pairs of packed sequences [position, head, width], if their bounds are given; else as `dense_pairs`.
+    """Returns a function that counts the pairs of packed sequences [position, head, width], or as `dense_pairs` without
+    bounds.
 
     Args:
         queries: Name of the argument with the bounds of the query sequences, [sequences + 1]; absent or None: a batch.

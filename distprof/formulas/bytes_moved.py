@@ -110,7 +110,8 @@ def _others(call: OperatorCall, *names: str) -> int:
 
 
 def _gathering(table: str) -> Callable[[OperatorCall], BytesMoved]:
-    """Describes operators that read as many elements of a table as the output has, and all other arguments."""
+    """Returns the formula for operators that read as many elements of a table as the output has, and all other
+    arguments."""
 
     def moved(call: OperatorCall) -> BytesMoved:
         out = _size(tensors(call.output))
@@ -120,7 +121,8 @@ def _gathering(table: str) -> Callable[[OperatorCall], BytesMoved]:
 
 
 def _scattering(*given: str) -> Callable[[OperatorCall], BytesMoved]:
-    """Describes in-place operators that write as many elements as they get, and read them first if they accumulate."""
+    """Returns the formula for in-place operators that write as many elements as they get, reading them first if they
+    accumulate."""
 
     def moved(call: OperatorCall) -> BytesMoved:
         source = next((call[name] for name in given if isinstance(call.arguments.get(name), torch.Tensor)), None)

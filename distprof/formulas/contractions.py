@@ -39,7 +39,7 @@ def packed_transposed_convolution(call: OperatorCall) -> int:
 
 
 def recurrent_cell(gates: int) -> Formula:
-    """Describes one step of a cell: input and hidden state times a matrix with one row per gate and hidden unit."""
+    """Returns the formula for one step: input and hidden state times a matrix with one row per gate and hidden unit."""
 
     def macs(call: OperatorCall) -> int:
         state = call["hx"][0] if isinstance(call["hx"], (list, tuple)) else call["hx"]
@@ -49,7 +49,7 @@ def recurrent_cell(gates: int) -> Formula:
 
 
 def recurrent_layers(gates: int) -> Formula:
-    """Describes all steps: input and hidden state times the two matrices of each layer, one row per gate and hidden
+    """Returns the formula for all steps: input and state times the two matrices of each layer, a row per gate and
     unit."""
 
     def macs(call: OperatorCall) -> int:

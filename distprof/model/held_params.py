@@ -30,7 +30,7 @@ class HeldParam:
     """Elements that the rank needs for its model-parallel part; a data-parallel shard counts with its unsharded
     size."""
     stored: int
-    """Elements stored on the rank."""
+    """Number of elements stored on the rank."""
     num_bytes: int
     """Bytes of the stored elements."""
     whole: int

@@ -188,7 +188,8 @@ def _reciprocal(call: FunctionCall) -> Iterator[Recorded]:
 
 
 def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Recorded]]:
-    """Describes a recurrent cell, recorded part by part: two linear layers, then (operator, width / hidden size)."""
+    """Returns the rule for a recurrent cell, recorded in parts: two linear layers, then (operator, width / hidden
+    size)."""
 
     def parts(call: FunctionCall) -> Iterator[Recorded]:
         x, state, weight_ih, weight_hh = call.args[:4]

@@ -37,7 +37,7 @@ class Roofline:
     arithmetic_intensity: float | None
     """FLOPs per byte; None if no byte is moved."""
     bound: Literal["compute", "memory"] | None
-    """The limit; None without work."""
+    """What limits the operation; None without work."""
     attainable_flops_per_second: float
     """min(peak FLOP/s, intensity x peak bytes/s)."""
     achieved_ratio: float | None

@@ -40,7 +40,7 @@ class Page:
         self._coloured = self._terminal and not plain
         self._out = io.StringIO()
         self.width = shutil.get_terminal_size().columns if self._terminal else 100
-        """Width for drawings."""
+        """Width for drawings, in characters."""
         self._fit = self.width if self._terminal else None
 
     @cached_property

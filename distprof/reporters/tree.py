@@ -153,7 +153,7 @@ class TreeLine:
     """One line of the tree."""
 
     guide: str
-    """Branches before the name."""
+    """Lines of the tree drawn before the name."""
     name: str
     row: TreeRow
     repeats: int

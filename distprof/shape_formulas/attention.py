@@ -58,8 +58,8 @@ CountPairs = Callable[[OperatorCall], AttentionPairs]
 
 
 def dense_pairs(*, heads_first: bool, window: Callable[[OperatorCall], AttentionWindow]) -> CountPairs:
-    """Returns the pairs of sequences of equal length: [batch, head, position, width], or [batch, position, head,
-    width]."""
+    """Returns a function that counts the pairs of sequences of equal length: [batch, head, position, width], or [batch,
+    position, head, width]."""
     sequence = -2 if heads_first else -3
 
     def pairs(call: OperatorCall) -> AttentionPairs:
@@ -72,7 +72,7 @@ def dense_pairs(*, heads_first: bool, window: Callable[[OperatorCall], Attention
 
 
 def attention_forward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]:
-    """Describes forward: two products per pair, scores (width of keys) and values (width of values)."""
+    """Returns the formula for forward: two products per pair, scores (width of keys) and values (width of values)."""
 
     def macs(call: OperatorCall) -> Macs:
         pairs, width = count_pairs(call), int(call["query"].shape[-1] + call["value"].shape[-1])
@@ -82,8 +82,8 @@ def attention_forward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]
 
 
 def attention_backward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]:
-    """Describes backward: three products per pair over the width of keys, one of them recomputation, and two over that
-    of values."""
+    """Returns the formula for backward: three products per pair over the width of keys, one of them recomputation, and
+    two over that of values."""
 
     def macs(call: OperatorCall) -> Macs:
         pairs, scores = count_pairs(call), int(call["query"].shape[-1])

@@ -9,12 +9,12 @@ from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
 
 def convolution(weight: str = "weight") -> Formula:
-    """Describes a convolution: each output element is a sum over the kernel; padding counts like data."""
+    """Returns the formula: each output element is a sum over the kernel; padding counts like data."""
     return lambda call: int(call.first_output.numel()) * prod(call[weight].shape[1:])
 
 
 def transposed_convolution(image: str, weight: str = "weight") -> Formula:
-    """Describes a transposed convolution: each input element is multiplied with the weight [in, out / groups,
+    """Returns the formula: each input element is multiplied with the whole kernel; weight [in, out / groups,
     *kernel]."""
     return lambda call: int(call[image].numel()) * prod(call[weight].shape[1:])
 
@@ -31,7 +31,7 @@ def convolution_backward(call: OperatorCall) -> int:
 
 
 def one_way_backward(positions: str) -> Formula:
-    """Describes backward operators without the flag: each element of the tensor named `positions` meets the whole
+    """Returns the formula for backward without the flag: each element of the tensor `positions` meets the whole
     kernel."""
     return lambda call: _gradients(call, call[positions])
 

@@ -22,7 +22,7 @@ def _sizes(call: OperatorCall, name: str) -> tuple[int, int, int]:
 
 
 def fourier(factor: float, *, sizes_of_output: bool = False) -> Estimate:
-    """Estimates `factor` n log2 n per transform; n is the product of the transformed sizes."""
+    """Returns the estimate `factor` n log2 n per transform; n is the product of the transformed sizes."""
 
     def estimate(call: OperatorCall) -> float:
         tensor = call.first_output if sizes_of_output else call["self"]
@@ -33,7 +33,7 @@ def fourier(factor: float, *, sizes_of_output: bool = False) -> Estimate:
 
 
 def square_matrix(name: str, factor: float) -> Estimate:
-    """Estimates `factor` n^3 per n x n matrix."""
+    """Returns the estimate `factor` n^3 per n x n matrix."""
 
     def estimate(call: OperatorCall) -> float:
         batch, _, size = _sizes(call, name)
@@ -43,7 +43,7 @@ def square_matrix(name: str, factor: float) -> Estimate:
 
 
 def rectangular_matrix(name: str, long: float, short: float) -> Estimate:
-    """Estimates `long` m n^2 - `short` n^3 per m x n matrix; n is the smaller size."""
+    """Returns the estimate `long` m n^2 - `short` n^3 per m x n matrix; n is the smaller size."""
 
     def estimate(call: OperatorCall) -> float:
         batch, rows, columns = _sizes(call, name)
@@ -54,7 +54,7 @@ def rectangular_matrix(name: str, long: float, short: float) -> Estimate:
 
 
 def linear_solve(matrix: str, right: str, factorise: float, substitute: float) -> Estimate:
-    """Estimates `factorise` n^3 per matrix and `substitute` n^2 per right-hand side."""
+    """Returns the estimate `factorise` n^3 per matrix and `substitute` n^2 per right-hand side."""
 
     def estimate(call: OperatorCall) -> float:
         batch, _, size = _sizes(call, matrix)
@@ -64,8 +64,8 @@ def linear_solve(matrix: str, right: str, factorise: float, substitute: float) -
 
 
 def distances(points: str, pairs: str | None = None) -> Estimate:
-    """Estimates 3 FLOPs (difference, power, sum) per coordinate of each pair; `pairs`, by default the output, has one
-    element per pair."""
+    """Returns the estimate 3 (difference, power, sum) per coordinate of each pair; `pairs`, by default the output, has
+    an element per pair."""
 
     def estimate(call: OperatorCall) -> float:
         return 3 * int((call.first_output if pairs is None else call[pairs]).numel()) * int(call[points].shape[-1])
@@ -74,7 +74,7 @@ def distances(points: str, pairs: str | None = None) -> Estimate:
 
 
 def apply_reflectors(call: OperatorCall) -> float:
-    """Estimates 4 m n k for k reflectors of length m applied to n columns."""
+    """Returns 4 m n k for k reflectors of length m applied to n columns."""
     return 4 * int(call["input3"].numel()) * int(call["input2"].shape[-1])
 
 

@@ -46,28 +46,27 @@ def _both_sparse(left: Any, right: Any) -> int:
 
 
 def product(left: str, right: str) -> Formula:
-    """Describes the product of two arguments."""
+    """Returns the formula for the product of two arguments."""
     return lambda call: multiply(call[left], call[right])
 
 
 def products(left: str, right: str) -> Formula:
-    """Describes the pairwise products of two lists of matrices."""
+    """Returns the formula for the pairwise products of two lists of matrices."""
     return lambda call: sum(multiply(*pair) for pair in zip(call[left], call[right], strict=True))
 
 
 def into_output(left: str) -> Formula:
-    """Describes [..., k] times a packed or transposed weight: only the output shows n."""
+    """Returns the formula for [..., k] times a packed or transposed weight: only the output shows n."""
     return lambda call: int(call[left].numel() * call.first_output.shape[-1])
 
 
 def out_of(left: str, right: str) -> Formula:
-    """Describes [..., n] times [n, k], such as a gradient of a linear layer."""
+    """Returns the formula for [..., n] times [n, k], such as a gradient of a linear layer."""
     return lambda call: int(call[left].numel() * call[right].shape[-1])
 
 
 def sizes_multiplied(*names: str) -> Formula:
-    """Describes products whose MACs are the product of the arguments' sizes: matrix times vector, dot and outer
-    products."""
+    """Returns the product of the arguments' sizes as a formula: for matrix times vector, dot and outer products."""
     return lambda call: prod(num_stored(call[name]) for name in names)
 
 
@@ -194,8 +193,8 @@ MATMUL: dict[str, Formula] = {
 
 
 def layers(*weights: str, products: int = 1) -> Formula:
-    """Describes recurrent layers: `products` per step with each matrix in these arguments, which have all layers and
-    directions; biases do not count."""
+    """Returns the formula for recurrent layers: `products` per step with each matrix in these arguments, for all layers
+    and directions; biases do not count."""
 
     def macs(call: OperatorCall) -> int:
         sizes = call.arguments.get("batch_sizes")  # given for packed sequences, which have no padding

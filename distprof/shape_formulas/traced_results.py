@@ -72,12 +72,12 @@ def compared(inputs: Inputs) -> Sequence[Result]:
 
 
 def masked(place: int) -> Results:
-    """Describes elementwise operators in which the input at `place` is a mask."""
+    """Returns the rule for elementwise operators in which the input at `place` is a mask."""
     return lambda inputs: [Result(broadcast(inputs), is_same([*inputs[:place], *inputs[place + 1:]]))]
 
 
 def product(left: int, right: int) -> Results:
-    """Describes [..., m, k] times [..., k, n]."""
+    """Returns the rule for [..., m, k] times [..., k, n]."""
     return lambda inputs: [Result((*inputs[left].shape[:-1], *inputs[right].shape[-1:]), is_same(inputs))]
 
 
@@ -158,7 +158,7 @@ def attention_backward_on_cpu(inputs: Inputs) -> Sequence[Result]:
 
 
 def convolved(source: int, weight: int, stride: int, padding: int, dilation: int) -> Results:
-    """Describes a convolution that is not transposed; parameters are positions of its inputs."""
+    """Returns the rule for a convolution that is not transposed; parameters are positions of its inputs."""
     def results(inputs: Inputs) -> Sequence[Result]:
         image, kernel = inputs[source].shape, inputs[weight].shape
         dims = len(kernel) - 2

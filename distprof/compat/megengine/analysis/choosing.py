@@ -32,7 +32,7 @@ class Choice:
     aggregate: str | None = None
     """max, min, sum or mean."""
     aggregate_by: str | None = None
-    """type or rank."""
+    """Key of the groups to aggregate: type or rank; None for all operators together."""
     order_by: str = "time"
     """One of `COLUMNS`, largest first; with a leading +, smallest first."""
 
