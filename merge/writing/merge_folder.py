@@ -114,7 +114,7 @@ def _named(parent: Path, name: str) -> Path:
 
 
 def _swap(temporary: Path, merged: Path) -> None:
-    """Puts a complete merge in place; an earlier merge stays until then."""
+    """Puts a complete merge in place. An earlier merge stays until then, unless its folder cannot be renamed."""
     if temporary.parent == merged:  # a folder that cannot be renamed
         for name in OURS:
             _remove(merged / name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
 from distprof.files import write_whole
 from distprof.launch.watching.hangs import ask_for_stacks
-from distprof.recording.hang.watch import StacksAsked
+from distprof.recording.hang.watch import HangWatch, StacksAsked
 
 
 def test_each_time_counts_once(tmp_path):
@@ -18,6 +20,19 @@ def test_each_time_counts_once(tmp_path):
         ask_for_stacks(tmp_path)
         assert asked.is_new()
         assert not asked.is_new()
+
+
+def test_a_request_is_answered_later_where_the_progress_cannot_be_read_now(tmp_path, monkeypatch):
+    """A dictionary of torch, for example, changes while it is read."""
+    watch = HangWatch(SimpleNamespace(rank_folder=tmp_path / "rank00000"), None, None, lambda: True, lambda: 0)
+    waits = iter([lambda: None, lambda: ask_for_stacks(tmp_path), lambda: None, lambda: None, lambda: True])
+    looks = iter([lambda: 0, lambda: 0, lambda: 1 / 0, lambda: 0, lambda: 0])
+    answers: list[float] = []
+    monkeypatch.setattr(watch, "_over", SimpleNamespace(wait=lambda _: next(waits)()))
+    monkeypatch.setattr(watch, "_look", lambda: next(looks)())
+    monkeypatch.setattr(watch, "_on_asked", answers.append)
+    watch._watch()
+    assert len(answers) == 1
 
 
 def test_what_was_asked_before_does_not_count(tmp_path):
