@@ -199,7 +199,7 @@ def decoded(content: bytes, place: str) -> WatchState:
             raise FormatError(f"{place} has format {about['format']}, and this distprof reads up to {FORMAT}",
                               hint="pip install --upgrade distprof")
         return msgspec.convert(about, WatchState)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{place} is damaged: {error}") from error
 
 

@@ -95,7 +95,7 @@ def latest_request(run: Path) -> WindowRequest | None:
     """Returns the last request that was made; None if there is none that can be read."""
     try:
         return msgspec.json.decode(read_small(run / WATCH / REQUEST_JSON), type=WindowRequest)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -59,7 +59,7 @@ class StacksAsked:
         except FileNotFoundError:
             self._count = self._count or 0
             return False
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
         before, self._count = self._count, count
         return before is not None and count > before

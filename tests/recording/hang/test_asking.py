@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import msgspec
+import pytest
 
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest
 from distprof.files import write_whole
@@ -56,10 +57,13 @@ def test_a_request_for_a_recording_asks_for_no_stacks_and_stays(tmp_path):
     assert (kept.number, kept.first_step, kept.steps, kept.stacks) == (4, 90, "trace=2", 1)
 
 
-def test_what_cannot_be_read_asks_for_nothing(tmp_path):
+@pytest.mark.parametrize("content", [b"{", b'{"steps": "\xff"}', b'{"x":' * 100_000])
+def test_what_cannot_be_read_asks_for_nothing(tmp_path, content):
     asked = StacksAsked(lambda: tmp_path / "rank00000")
     asked.is_new()
     (tmp_path / WATCH).mkdir()
-    (tmp_path / WATCH / REQUEST_JSON).write_text("{")
+    (tmp_path / WATCH / REQUEST_JSON).write_bytes(content)
     assert not asked.is_new()
+    ask_for_stacks(tmp_path)
+    assert asked.is_new()
     assert not StacksAsked(lambda: None).is_new()
