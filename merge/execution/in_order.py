@@ -88,7 +88,7 @@ def _placed(graph: RankGraph, found: Communication, waits: Sequence[Wait], still
 
 def _holding(graph: RankGraph, found: Communication, waits: Sequence[Wait],
              still: Mapping[int, list[Stretch]]) -> set[int]:
-    """Returns the calls inside which a thread waits or issues communication: what they do later must stay later."""
+    """Returns the calls inside which a thread waits or issues communication: later work must stay after it."""
     calls = [*still, *(one.place for one in waits), *found.issued_by.tolist()]
     calls, holding = [place for place in calls if place >= 0], set(still)
     for place in calls:
@@ -148,7 +148,7 @@ def _with_gaps(graph: RankGraph, waits: Sequence[Wait]) -> RankGraph:
 
 
 def with_unseen(graph: RankGraph, found: Communication) -> tuple[RankGraph, Communication]:
-    """Adds nodes for host communication that no slice shows, with the times that its recorder noted."""
+    """Adds nodes for communication that no slice shows, with the times that its recorder noted; not with devices."""
     rows = np.flatnonzero((found.place < 0) & (found.issued_by >= 0))
     if not len(rows) or graph.timeline is None or graph.on_device.any():
         return graph, found

@@ -134,9 +134,9 @@ class _OpenByName:
 
 def ambiguous_places(thread: Array, start: Integers, end: Integers, begin_row: Integers,
                      end_row: Integers) -> set[Place]:
-    """Returns threads and times where a slice ends at the time of a B that is before its E in the file.
+    """Returns threads and times at which an E is after a B in the file that it does not belong to.
 
-    The E would close that B, so the slice has to end earlier.
+    The E would close that B, so its slice has to end earlier.
 
     Args:
         thread: int32 per slice that is written as two events.

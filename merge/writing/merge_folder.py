@@ -114,7 +114,7 @@ def _named(parent: Path, name: str) -> Path:
 
 
 def _swap(temporary: Path, merged: Path) -> None:
-    """Puts a complete merge in place; an earlier merge stays until then."""
+    """Puts a complete merge in place. An earlier merge stays until then, unless its folder cannot be renamed."""
     if temporary.parent == merged:  # a folder that cannot be renamed
         for name in OURS:
             _remove(merged / name)
@@ -163,6 +163,6 @@ def _is_merge(folder: Path) -> bool:
         return False
     try:
         found = json.loads(read_small(folder / SUMMARY_JSON, MOST_LINES_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()

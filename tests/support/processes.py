@@ -1,11 +1,13 @@
-"""Processes that tests start: which of them are jobs, and which still run."""
+"""Processes that tests start: which of them are jobs, and which still run; limits of this process."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SCRIPTS = str(Path(__file__).parents[1] / "scripts")
@@ -63,3 +65,14 @@ def left_after(seconds: float, before: Iterable[int]) -> list[str]:
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)
+
+
+@contextmanager
+def files_no_larger_than(num_bytes: int) -> Iterator[None]:
+    """Limits the size of files that this process writes in the block, to simulate a full disk: setrlimit(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

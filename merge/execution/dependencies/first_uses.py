@@ -47,8 +47,8 @@ class FirstUses:
 def first_uses(graph: RankGraph, found: Communication) -> FirstUses:
     """Finds the first uses of a rank.
 
-    The first use is never later than stated: a call that only makes a view counts as a use, and so does one of another
-    tensor that reuses the memory of a freed one.
+    The result is a lower bound: a call that only makes a view counts as a use, and so does one of another tensor that
+    reuses the memory of a freed one.
 
     Args:
         graph: The calls of the rank.

@@ -17,7 +17,8 @@ from distprof.merge.operators.timeline.rank_timeline import RUNTIME
 PAUSE_NS = 1_000_000
 """A pause of an autograd thread of at least this length ends a backward pass."""
 MAIN = 0.1
-"""The main thread has at least this fraction of the calls of the busiest thread."""
+"""A thread is preferred to autograd and backend threads as main thread if it has at least this fraction of the busiest
+thread's calls."""
 BACKENDS = ("gloo:", "nccl:")
 """Prefixes of the names of backends' work."""
 

@@ -50,7 +50,7 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
         written: list[int] = []
         for storage, kind, on_device in uses[place] if place in uses else uses_at(graph, place):
             writer = state.writer.get(storage)
-            if writer is not None and kind & READS:  # data that is only written is new
+            if writer is not None and kind & READS:  # a storage that is only written has new data
                 read[storage] = writer
                 if around is None or around.read.get(storage) != writer:
                     _add(found, graph, kernels, (place, writer), on_device=on_device)
