@@ -55,6 +55,24 @@ def test_a_damaged_file_is_refused(tmp_path, text):
         rank_json.read(path, RankJson)
 
 
+@pytest.mark.parametrize(("problem", "hint"), [
+    (FileNotFoundError(2, "No such file or directory"), "removed"), (PermissionError(13, "Permission denied"), "user"),
+    (OSError(5, "Input/output error"), None)])
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, problem, hint):
+    def refuse(path):
+        raise problem
+
+    monkeypatch.setattr(rank_json, "read_small", refuse)
+    with pytest.raises(DataError, match=f"cannot read .*run.json: {problem.strerror}") as told:
+        rank_json.read(tmp_path / "run.json", RunJson)
+    assert (hint in told.value.hint) if hint else not told.value.hint
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*rank\.json: No such file"):
+        rank_json.read(tmp_path / "rank.json", RankJson)
+
+
 def test_a_newer_format_is_refused_whatever_else_is_in_it(tmp_path):
     path = tmp_path / "rank.json"
     path.write_text(json.dumps({"format": FORMAT + 1, "rank": ["another", "shape"]}))
