@@ -271,6 +271,7 @@ def late_steps_of(steps: Integers, late: Floats, material_ns: float) -> list[int
     is_late = late >= LATE * late.max()
     if len(rest := late[~is_late]):
         is_similar = rest.mean() > RARE * late[is_late].mean()
-        is_no_chance = rest.mean() > DEVIATIONS * rest.std() / len(rest) ** 0.5
+        # one step has no scatter that could be measured
+        is_no_chance = len(rest) > 1 and rest.mean() > DEVIATIONS * rest.std(ddof=1) / len(rest) ** 0.5
         is_late[:] |= is_similar or (is_no_chance and rest.mean() >= material_ns)
     return [int(step) for step in steps[is_late]]
