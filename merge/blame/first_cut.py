@@ -57,19 +57,25 @@ class FirstCut:
     repeatedly, and likewise those that others would wait for next."""
 
     def peers_of(self, rank: int) -> list[int]:
-        """Returns the rank and every second one of `near`: mostly peers close to the median work."""
-        return [rank, *self.near(rank)[:2 * SOME:2]]
+        """Returns the rank, followed by the `SOME` peers closest to the median work."""
+        by_median, _ = self._ordered(rank)
+        return [rank, *by_median[:SOME].tolist()]
 
     def near(self, rank: int) -> list[int]:
         """Returns peers of a rank: alternately those closest to the median work and those with least work."""
+        both = np.stack(self._ordered(rank), axis=1).reshape(-1)[:4 * SOME]
+        return list(dict.fromkeys(both.tolist()))
+
+    def _ordered(self, rank: int) -> tuple[Integers, Integers]:
+        """Returns the peers of a rank twice: closest to the median work first, and least work first."""
         mine = next((one for one in self.peers if (one.ranks == rank).any()), None)
         if mine is None:
-            return []
+            return (np.empty(0, np.int64),) * 2
         whole = mine.work.mean(axis=1)
         order = np.argsort(whole, kind="stable")
+        order = order[mine.ranks[order] != rank]
         by_median = order[np.argsort(np.abs(whole[order] - np.median(whole)), kind="stable")]
-        rows = np.stack((by_median, order), axis=1).reshape(-1)[:4 * SOME]
-        return [one for one in dict.fromkeys(mine.ranks[rows].tolist()) if one != rank]
+        return mine.ranks[by_median], mine.ranks[order]
 
 
 def first_cut(many: JoinedRun, steps: Sequence[int]) -> FirstCut:
