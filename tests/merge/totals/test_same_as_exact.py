@@ -13,11 +13,17 @@ import pytest
 
 from distprof.contract.paths import STUCK_JSON, rank_folder
 from distprof.contract.stuck import Stuck, StuckCollective, StuckGroup
+from distprof.contract.tables import STEPS
 from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
+from distprof.merge.cost.joined_run import joined_run
+from distprof.merge.cost.measured_meetings import measured_meetings
+from distprof.merge.cost.measures import measured_collectives
+from distprof.merge.match.matched_run import match_run
 from distprof.merge.run import recorded
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
+from distprof.merge.run.tables import read_table
 from distprof.merge.totals.findings import findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
@@ -119,6 +125,19 @@ def _comparable(collectives: pl.DataFrame, columns: list[str], steps: list[int])
     texts = found.with_columns(pl.col(pl.Categorical).cast(pl.String)).with_columns(
         pl.when(~is_send).then(name).alias(name) for name in ("module_path", "phase"))
     return texts.sort("step", "group", "first_arrival_ns", "last_end_ns")
+
+
+@pytest.mark.parametrize("hosts", ["aab???", "aaaaaa", "aaaaa?", "??????", "?b?a??"])
+@pytest.mark.usefixtures("few")
+def test_which_calls_are_between_hosts(runs, hosts):
+    """Some are unknown."""
+    many = joined_run(run := open_run(runs / "dp", by_host=True), read_table(run, STEPS).rows)
+    known = {rank: None if host == "?" else host for rank, host in enumerate(hosts)}
+    mine = measured_meetings(many.calls, many.clock, known, many.seen, many.unlike).calls
+    theirs = measured_collectives(match_run(run).rows, many.clock, known)
+    expected = True if {"a", "b"} <= {*hosts} else None if "?" in hosts else False
+    for each in (mine, theirs):
+        assert set(each.filter(pl.col("num_ranks") == len(hosts))["between_hosts"]) == {expected}
 
 
 @pytest.mark.long
