@@ -166,7 +166,7 @@ class _Measuring:
             "num_without_end": (end == NO_INTEGER).sum(axis=1),
             "unsure": comparable & ((unsure < 0) | (spread <= unsure) | contradicts),
             "bounds": self._rules.bounds[calls["op"]] & (size.min(axis=1) > 0),
-            "disagrees": np.where((known & (held >= 0) & (shortest >= 0)[:, None])[:, 0], apart[:, 0], -1),
+            "disagrees": np.where(waits & comparable & all_held, apart.any(axis=1), -1),
             "algbw": algbw, "busbw": algbw * self._rules.factor(calls["op"], members),
             "between_hosts": np.repeat(np.where(several.any(axis=1), 1, np.where(lacks, -1, 0)), block.count)})
         is_met = (comparable & waits) | (message & (first != NO_INTEGER) & (unsure >= 0))

@@ -9,11 +9,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from distprof.contract.paths import STUCK_JSON, rank_folder
 from distprof.contract.stuck import Stuck, StuckCollective, StuckGroup
-from distprof.contract.tables import STEPS
+from distprof.contract.tables import COLLECTIVES, STEPS
 from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.joined_run import joined_run
@@ -125,6 +127,28 @@ def _comparable(collectives: pl.DataFrame, columns: list[str], steps: list[int])
     texts = found.with_columns(pl.col(pl.Categorical).cast(pl.String)).with_columns(
         pl.when(~is_send).then(name).alias(name) for name in ("module_path", "phase"))
     return texts.sort("step", "group", "first_arrival_ns", "last_end_ns")
+
+
+@pytest.fixture
+def late_leaver(tmp_path):
+    """A run in which rank 3 leaves some calls much later than the others do."""
+    job = replace(SHAPES["dp"])
+    write_tables(tmp_path / "run", Recorded(job=job, passes=FEW_STEPS, kept=range(job.num_ranks)))
+    table = tmp_path / "run" / rank_folder(3) / COLLECTIVES.file
+    rows = pq.read_table(table)
+    place, ends = rows.schema.get_field_index("end_ns"), rows["end_ns"].to_pylist()
+    later = pa.array([end if index % 5 else end + 10**7 for index, end in enumerate(ends)], rows["end_ns"].type)
+    pq.write_table(rows.set_column(place, rows.schema.field(place), later), table)
+    for rank in range(job.num_ranks):
+        append(tmp_path / "run", summarise(tmp_path / "run" / rank_folder(rank)))
+    return tmp_path / "run"
+
+
+@pytest.mark.usefixtures("few")
+def test_what_only_one_rank_of_a_call_shows(late_leaver):
+    found = [findings_of(late_leaver, choice=Choice(), of_rows=one) for one in (False, True)]
+    assert found[0].run.by_host and found[0].coverage == found[1].coverage
+    assert 0 < found[0].coverage.num_disagreeing < found[0].coverage.num_collectives
 
 
 @pytest.mark.parametrize("hosts", ["aab???", "aaaaaa", "aaaaa?", "??????", "?b?a??"])
