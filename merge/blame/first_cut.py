@@ -14,6 +14,7 @@ import polars as pl
 from distprof.arrays import Array, Floats, Integers
 from distprof.contract.tables import MODULES
 from distprof.merge.blame.candidates import MOST_RANKS
+from distprof.merge.blame.peers import lowest_met
 from distprof.merge.blame.verdicts import WORTH_A_WORD
 from distprof.merge.chance import median_of_others
 from distprof.merge.cost.joined_run import JoinedRun
@@ -230,7 +231,7 @@ class _Neighbours:
         meeting, rank = np.divmod(np.unique(key[self._row >= 0]), self._num_ranks)
         for size in np.unique(self._sizes).tolist():
             held = self._sizes[meeting] <= size
-            lowest = _lowest(meeting[held], rank[held], self._num_ranks)
+            lowest = lowest_met(meeting[held], rank[held], self._num_ranks)
             component = np.unique(lowest, return_inverse=True)[1].reshape(-1)
             if 2 * np.bincount(component).max() > self._room:
                 break
@@ -254,14 +255,3 @@ class _Neighbours:
         first = np.flatnonzero(others)[order].tolist()
         pairs = [one for pair in zip(of_suspects, first, strict=False) for one in pair]
         return list(dict.fromkeys([*pairs, *of_suspects, *first[:len(of_suspects) + MORE]]))
-
-
-def _lowest(meeting: Integers, rank: Integers, num_ranks: int) -> Any:
-    """Returns the lowest rank of the connected component of each rank."""
-    lowest, before = np.arange(num_ranks), None
-    while before is None or (lowest != before).any():
-        before = lowest.copy()
-        of_meeting = np.full(int(meeting.max(initial=-1)) + 1, num_ranks)
-        np.minimum.at(of_meeting, meeting, lowest[rank])
-        np.minimum.at(lowest, rank, of_meeting[meeting])
-    return lowest
