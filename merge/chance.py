@@ -22,6 +22,8 @@ NUMBERS = 4_000_000
 AT_ONCE = 1_000_000
 AS_IS, CLIPPED = 0.8, 0.2
 """Parts of the probability of a false alarm that the two tests have."""
+FIRST_LOOK = 2 / 3
+"""Part of the probability of a false alarm that the first of two looks has."""
 MANY_RANKS = 128
 """Of more, dealing out takes long, and tails of sums are exact."""
 FEW_RANKS = 8
@@ -53,6 +55,21 @@ def chance(beyond: Floats, row: int, kind: int) -> float | None:
     as_is, clipped = (_chance(largest[:, first:first + num_kinds], float(seen[first + kind]), kind)
                       for first in (0, num_kinds))
     return min(as_is / AS_IS, clipped / CLIPPED, 1.0)
+
+
+def of_two_looks(first: float | None, second: float | None) -> float | None:
+    """Combines p-values of two looks at the same ranks, however much the looks have in common (weighted Bonferroni).
+
+    Args:
+        first: Of the look that has more of the probability of a false alarm; None if it tells nothing.
+        second: Of the other look.
+
+    Returns:
+        At most 1; one of them as it is if the other is None.
+    """
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first / FIRST_LOOK, second / (1 - FIRST_LOOK), 1.0)
 
 
 def chances(beyond: Floats) -> Any:

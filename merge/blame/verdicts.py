@@ -15,7 +15,7 @@ from distprof.merge.blame.causes import cause_of
 from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import Processors
-from distprof.merge.chance import chance
+from distprof.merge.chance import chance, of_two_looks
 from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 
@@ -197,11 +197,9 @@ class Verdicts:
                 self._number(one)))
 
     def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
-        """Returns the smaller p-value of the replayed steps and of more steps; the latter doubled if both tell. None if
-        neither does."""
-        found = [one for part in (excess, excess.more) if part is not None and kind in part.kinds and (
-            one := chance(self._beyond[id(part)], row, part.kinds.index(kind))) is not None]
-        return min((min(1.0, level * one) for level, one in enumerate(found, 1)), default=None)
+        """Returns the p-value of the replayed steps and of more steps, if there are more. None if neither tells."""
+        return of_two_looks(*(None if part is None or kind not in part.kinds else chance(
+            self._beyond[id(part)], row, part.kinds.index(kind)) for part in (excess, excess.more)))
 
     def _delayed(self, gain: Floats, meets: Flags) -> list[int]:
         ranks, place = np.unique(self._replayed.rank[meets], return_inverse=True)
