@@ -1,1 +1,1 @@
-"""The longest chain of each step over all ranks, what lies on it, and how much longer each module could take."""
+"""The critical path of each step across ranks, the time of everything on it, and the slack of each module."""

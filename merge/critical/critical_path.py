@@ -1,7 +1,7 @@
-"""The longest chain of steps over all ranks, where a step would have to be shorter to end earlier, and slack.
+"""The critical path of steps across ranks, and slack.
 
-Slack is how much longer a module could take on a rank before a step ends later. The operators of the chain are those
-that ran at its instants, as a timeline shows them.
+Slack is how much longer a module could take on a rank before a step ends later. The operators of the path are those
+that ran at its times according to the timeline.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from distprof.merge.replay.order import Order, ordered
 
 
 class OperatorsAt:
-    """Operators of a rank by time; kernels, where it is seen on its device.
+    """The operators of a rank by time; kernels, if the rank's activity is that of its device.
 
     Args:
-        events: The rank's slices.
-        on_device: True where kernels count.
+        events: Slices of the rank's timeline.
+        on_device: Whether to look up kernels instead of operators.
     """
 
     def __init__(self, events: pl.DataFrame, *, on_device: bool) -> None:
         category = pl.col("category").str.to_lowercase()
         apart = ~pl.any_horizontal(pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION)
         shown = events.filter(category == ("kernel" if on_device else "cpu_op"), pl.col("duration_ns") > 0, apart)
-        # where threads run operators at the same time, that of the busiest one is named
+        # if several threads run operators at the same time, the one of the busiest thread counts
         busy = pl.col("duration_ns").sum().over("thread")
         shown = shown.with_columns(turn=busy.rank("dense", descending=True), thread=pl.col("thread").fill_null(""))
         shown = shown.sort("turn", "thread", "start_ns", "duration_ns", descending=[False, False, False, True])
@@ -49,12 +49,12 @@ class OperatorsAt:
         self._parent = Nesting(self._thread, self._starts, self._ends, np.ones(len(shown), bool)).parent
 
     def edges(self, start_ns: int, end_ns: int) -> Integers:
-        """When operators begin and end within a window."""
+        """Returns the times at which operators begin or end within a window."""
         times = np.concatenate((self._starts, self._ends))
         return times[(times > start_ns) & (times < end_ns)]
 
     def at(self, times: Integers) -> list[str | None]:
-        """The innermost operator at each time."""
+        """Returns the innermost operator at each time; None for none."""
         found = np.full(len(times), -1, np.int64)
         for thread in range(int(self._thread.max(initial=-1)) + 1):
             first, stop = np.searchsorted(self._thread, (thread, thread + 1))
@@ -73,21 +73,21 @@ SLACK_SCHEMA = {"rank": pl.Int64(), "phase": pl.String(), "module_path": pl.Stri
 
 def slack_of(program: RunProgram, job: Job, graph: Graph, order: Order, chains: Chains,
              steps: Sequence[int]) -> pl.DataFrame:
-    """The least slack of the pieces of work of each activity.
+    """Returns the smallest slack of the pieces of work of each activity.
 
-    A step ends when its last rank does. No step of the job may end later, neither this one nor a later one.
+    A step ends when its last rank does. Using the slack makes neither this nor a later step of the job end later.
 
     Args:
         program: What ranks did.
-        job: Its graph.
-        graph: The same without joins that are stuck.
-        order: Of it.
-        chains: Of it.
-        steps: Those that are looked at.
+        job: The graph of the run.
+        graph: The same graph without joins that cannot be replayed.
+        order: The order of that graph.
+        chains: The longest chains of that graph.
+        steps: Steps whose work is included.
 
     Returns:
-        `SLACK_SCHEMA`: of each rank, activity and step `slack_ns`, the least of its pieces, and `work_ns`, what
-        they take.
+        `SLACK_SCHEMA`, one row per rank, activity and step: `slack_ns` is the smallest of its pieces, `work_ns` their
+        total duration.
     """
     events, deadlines = graph.events, np.full(len(graph.events), NEVER, np.int64)
     for step in np.unique(job.steps[:, 1]).tolist():
@@ -108,44 +108,44 @@ def slack_of(program: RunProgram, job: Job, graph: Graph, order: Order, chains: 
 
 
 UNRECORDED = "unrecorded"
-"""From the start of a step to the first that is known of the rank on which its chain begins."""
+"""Kind of link from the start of a step to the first event that is known of the rank on which its path begins."""
 UNKNOWN = Activity("unknown")
 KINDS = (WORK, MOVING, STARTING, WAKING, UNRECORDED)
-"""What lies on a chain."""
+"""Kinds of links of a path."""
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "kind": pl.String(), "start_ns": pl.Int64(), "end_ns": pl.Int64(),
           "phase": pl.String(), "module_path": pl.String(), "op": pl.String(), "collective": pl.Int64()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """Of some steps."""
+    """The critical paths of some steps."""
 
     steps: Sequence[int]
     durations: pl.DataFrame
-    """`step`, `start_ns`: when its first rank began, or the last one ended the step before, whatever is later, and
-    `end_ns`: when its last one ended."""
+    """`step`; `start_ns`: when its first rank began, or the last one ended the step before, whichever is later; and
+    `end_ns`: when its last rank ended."""
     links: pl.DataFrame
-    """What lies on the chains, in order of time: `SCHEMA`. `phase`, `module_path` and `op` of work, `collective` of the
-    rest; null where that is not known."""
+    """The links of the paths, in order of time: `SCHEMA`. Work has `phase`, `module_path` and `op`, other links have
+    `collective`; null if unknown."""
     ahead_ns: Mapping[int, int]
-    """By rank, by how much the common clock is ahead of all these times, as far as small collectives show."""
+    """By rank: by how much the common clock is ahead of all these times, according to small collectives."""
     slack: pl.DataFrame
-    """See `slack_of`."""
+    """As `slack_of` returns it."""
 
     @property
     def on_common_clock(self) -> pl.DataFrame:
-        """`links` by the clock of the merged trace, by which they may overlap a little or have gaps."""
+        """`links` on the clock of the merged trace, where they may overlap a little or have gaps."""
         ahead = pl.col("rank").replace_strict(self.ahead_ns, return_dtype=pl.Int64)
         return self.links.with_columns(pl.col("start_ns", "end_ns") + ahead)
 
 
 def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> CriticalPath:
-    """Finds the chains.
+    """Finds the critical paths of steps.
 
     Args:
         program: What ranks did.
-        job: Its graph.
-        steps: Those that are looked at; each is one of the job.
+        job: The graph of the run.
+        steps: Steps of the graph.
     """
     graph, order = ordered(job.graph)
     chains = Chains(graph, order)
@@ -159,10 +159,10 @@ def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> Critic
 
 
 def _chain(chains: Chains, job: Job, step: int) -> list[Link]:
-    """The chain of a step, to where its last rank ends.
+    """Returns the path of a step, to the end of its last rank.
 
-    It begins where its first rank does, or where the chain of the step before ends: a rank that is late behind the
-    last collective ends while others are in the next step, and what it does then is in one chain.
+    It begins where its first rank does, or where the path of the step before ends, whichever is later: a rank that is
+    late after the last collective ends its step while others are in the next one, and this time is in only one path.
     """
     marks, at = job.steps[job.steps[:, 1] == step], job.graph.events.at_ns
     before = at[job.steps[job.steps[:, 1] == step - 1, 3]]
@@ -174,12 +174,12 @@ def _chain(chains: Chains, job: Job, step: int) -> list[Link]:
 
 
 def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job) -> list[pl.DataFrame]:
-    """Links with names, in pieces: of each rank, and each step."""
+    """Returns links with names, one table per rank and step."""
     pieces = table.sort("start_ns").partition_by("rank", "step", as_dict=True)
     found, of_rank = dict[Any, list[pl.DataFrame]](), itemgetter(0)
     idle = job.graph.own_ns - work_of(job.graph)
     for index, keys in groupby(sorted(pieces, key=of_rank), of_rank):
-        operators = _operators(program, int(job.ranks[index]))  # of one rank at a time: each takes its room
+        operators = _operators(program, int(job.ranks[index]))  # one rank at a time, to save memory
         for key in keys:
             found[key] = list(_named(pieces[key], program, job, operators, idle))
     return [part for key in pieces for part in found[key]]
@@ -192,7 +192,7 @@ def _operators(program: RunProgram, rank: int) -> OperatorsAt | None:
 
 def _named(links: pl.DataFrame, program: RunProgram, job: Job, operators: OperatorsAt | None,
            idle: Integers) -> Iterator[pl.DataFrame]:
-    """Links of a rank in a step."""
+    """Yields the links of a rank in a step with their names."""
     index, is_work = int(links["rank"][0]), pl.col("kind") == WORK
     ahead = int(job.ahead_ns[index])
     named = links.with_columns(pl.lit(int(job.ranks[index]), pl.Int64).alias("rank"))
@@ -212,10 +212,10 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: Array) -> pl.DataFrame:
-    """Work of a rank in a step, cut where its activity or its operator changes."""
+    """Returns the work of a rank in a step, cut where its activity or operator changes."""
     rank, known = int(links["rank"][0]), program.activities.known
     did, starts, ends = program.did[rank], links["start_ns"].to_numpy(), links["end_ns"].to_numpy()
-    # a thread that waited while another one called an op did not work
+    # a thread that waited while another thread called an op did not work
     worked = np.clip(ends - idle[links["item"].to_numpy()], starts, ends)
     low, high = int(starts[0]), int(ends[-1])
     lane = np.concatenate((did.lane.starts, did.lane.ends))

@@ -1,4 +1,4 @@
-"""What lies on the longest chains, added up by module, operator, collective and rank; times a step, ns."""
+"""Sums of the critical paths by module, operator, collective and rank; times are means per step, in ns."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _NS = (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
 
 
 def by_kind(path: CriticalPath) -> dict[str, float]:
-    """Of each kind of link."""
+    """Returns the time of each kind of link."""
     sums = dict(path.links.group_by("kind").agg(_NS.sum()).iter_rows())
     return {kind: sums.get(kind, 0) / max(len(path.steps), 1) for kind in KINDS}
 
 
 def by_rank(path: CriticalPath) -> pl.DataFrame:
-    """`rank`, `time_ns`, `ratio` of the chain, `steps` in which it is on the chain, and the time of each kind."""
+    """Returns `rank`, `time_ns`, `ratio` of the path, `steps` in which the rank is on the path, and times by kind."""
     sums = [_NS.filter(pl.col("kind") == kind).sum().alias(f"{kind}_ns") for kind in KINDS]
     return _of_step(path, path.links.group_by("rank").agg(
         _NS.sum().alias("time_ns"), pl.col("step").n_unique().alias("steps"), *sums))
 
 
 def by_module(path: CriticalPath) -> pl.DataFrame:
-    """Work by `phase` and `module_path`, with the `rank` that has most of it and its `rank_ratio`, and the slack.
+    """Returns work by `phase` and `module_path`, with the `rank` that has most of it, its `rank_ratio`, and the slack.
 
-    `slack_ns` is the least of any call on any rank, which `slack_rank` has; `most_slack_ns` that of the rank
-    `most_slack_rank` on which the least one is largest.
+    `slack_ns` is the smallest of any call on any rank, found on `slack_rank`. `most_slack_ns` is that of
+    `most_slack_rank`, the rank on which the smallest slack is largest.
     """
     found = _with_main_rank(path, path.links.filter(pl.col("kind") == WORK), ["phase", "module_path"])
     each = path.slack.group_by("rank", "phase", "module_path").agg(pl.col("slack_ns").min()).sort("slack_ns", "rank")
@@ -40,15 +40,15 @@ def by_module(path: CriticalPath) -> pl.DataFrame:
 
 
 def by_op(path: CriticalPath) -> pl.DataFrame:
-    """Work by `op`, the innermost operator that ran; null: none did."""
+    """Returns work by `op`, the innermost operator that ran; null if none did."""
     return _with_main_rank(path, path.links.filter(pl.col("kind") == WORK), ["op"])
 
 
 def by_collective(path: CriticalPath, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rest by `collective_op` and `group`, with the time of each kind and the `calls` on the chain in a step.
+    """Returns the other links by `collective_op` and `group`, with times by kind and the `calls` on the path per step.
 
     Args:
-        path: The chains.
+        path: The critical paths.
         rows: `MERGED_COLLECTIVES`.
     """
     linked = path.links.filter(pl.col("collective").is_not_null())
@@ -68,7 +68,8 @@ def by_collective(path: CriticalPath, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def slack_by_rank(path: CriticalPath) -> pl.DataFrame:
-    """Slack by `rank`, `phase` and `module_path`: the least of all calls, and the median of the least ones of steps."""
+    """Returns slack by `rank`, `phase` and `module_path`: the smallest of all calls, and the median over steps of the
+    smallest of each step."""
     return path.slack.group_by("phase", "module_path", "rank").agg(
         pl.col("slack_ns").min(), median_slack_ns=pl.col("slack_ns").median(), work_ns=pl.col("work_ns").mean(),
         steps=pl.len()).sort("slack_ns", "work_ns", "rank", "phase", "module_path",
@@ -84,7 +85,7 @@ def _with_main_rank(path: CriticalPath, links: pl.DataFrame, keys: list[str]) ->
 
 
 def _of_step(path: CriticalPath, sums: pl.DataFrame) -> pl.DataFrame:
-    """Times a step in place of sums, with their part of the chains; the longest first."""
+    """Replaces sums by times per step, and adds their share of the paths; the longest first."""
     number = max(len(path.steps), 1)
     whole = int((path.durations["end_ns"] - path.durations["start_ns"]).sum())
     keys = [name for name in sums.columns if not name.endswith("_ns") and sums[name].dtype in (pl.String, pl.Int64)]

@@ -1,4 +1,4 @@
-"""Opens a run as a graph that can be replayed, for the commands that show and change what it took."""
+"""Opens a run as a graph that can be replayed, for `critical-path` and `whatif`."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class Replayable:
     program: RunProgram
     job: Job
     recorded: pl.DataFrame
-    """Steps of all passes: `STEPS`, of traces of other programs those that are marked."""
+    """Steps of all passes: `STEPS`; for traces of other programs, the marked steps."""
 
     @property
     def steps(self) -> list[int]:
-        """Those that can be replayed."""
+        """Steps that can be replayed."""
         return [int(step) for step in np.unique(self.job.steps[:, 1])]
 
     @property
     def on_device(self) -> bool:
-        """Whether any rank worked on a device."""
+        """Whether the activity of any rank is that of its device."""
         return any(one.on_device for one in self.program.did.values())
 
     @property
     def guessed(self) -> list[int]:
-        """Ranks of whose waits many are known from other ranks alone."""
+        """Ranks for which more than `MOST_MISSED` of the waits are known only from other ranks."""
         return [int(rank) for rank in self.job.ranks[self.job.misses_waits > MOST_MISSED]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A run that is read so far that it can be seen whether it can be replayed."""
+    """A run that is read far enough to decide whether it can be replayed."""
 
     measured: MeasuredRun
     program: RunProgram
@@ -67,31 +67,31 @@ class Opened:
 
     @property
     def run(self) -> Run:
-        """With what was found to be incomplete."""
+        """The run, with notes about what is incomplete."""
         return self.measured.run.noting(self.program.problems)
 
     @property
     def clock(self) -> Clock:
-        """Of the run."""
+        """The clock of the run."""
         return self.measured.clock
 
     @property
     def guessed(self) -> list[int]:
-        """As in `Replayable`: only a replay of all ranks rests on that."""
+        """As in `Replayable`, but empty: it only matters for a replay of all ranks."""
         return []
 
     @property
     def on_device(self) -> bool:
-        """Likewise."""
+        """As in `Replayable`, but False: it only matters for a replay of all ranks."""
         return False
 
     @property
     def is_alone(self) -> bool:
-        """As `is_alone`."""
+        """Whether no rank waits for another; see the function `is_alone`."""
         return is_alone(self.measured.run, self.program)
 
     def replayable(self) -> Replayable:
-        """The graph of all ranks.
+        """Makes the graph of all ranks.
 
         Raises:
             DataError: It cannot be replayed.
@@ -100,7 +100,7 @@ class Opened:
 
 
 def is_alone(run: Run, program: RunProgram) -> bool:
-    """True where no rank waits for another, as far as the run shows."""
+    """Returns whether no rank waits for another, as far as the run shows."""
     return len(run.ranks) == 1 or program.rows.drop_nulls(("arrival_ns", "end_ns")).is_empty()
 
 
@@ -122,10 +122,10 @@ def opened(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Open
 
 
 def opened_run(measured: MeasuredRun, steps: pl.DataFrame | None) -> Opened:
-    """The same of a run that is measured.
+    """Reads the timelines of a run whose collectives are known.
 
     Args:
-        measured: With its collectives.
+        measured: The run, with its collectives.
         steps: `STEPS` of the run; None for traces of other programs.
     """
     assert measured.collectives is not None
@@ -134,12 +134,12 @@ def opened_run(measured: MeasuredRun, steps: pl.DataFrame | None) -> Opened:
 
 
 def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Replayable:
-    """Reads a run.
+    """Reads a run as a graph that can be replayed.
 
     Args:
-        path: A run directory or traces of other programs; the merge of one.
+        path: A run directory, traces of other programs, or the merge of a run.
         *more: Further run directories of the same job.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        sizes: Axis of the device mesh -> size; overrides what the run says.
 
     Raises:
         DataError: It cannot be read, or its ranks cannot be put into one graph.
@@ -148,12 +148,12 @@ def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES
 
 
 def checked(measured: MeasuredRun, program: RunProgram, job: Job, steps: pl.DataFrame | None) -> Replayable:
-    """The same with a graph that was made already.
+    """Checks that a graph can be replayed. If some ranks were recorded lightly, it keeps only equally recorded steps.
 
     Args:
         measured: The run.
         program: What its ranks did.
-        job: The graph of it.
+        job: The graph of the run.
         steps: `STEPS` of the run; None for traces of other programs.
 
     Raises:
@@ -188,7 +188,7 @@ def _check(run: Run, clock: Clock, job: Job) -> None:
 
 
 def chosen_steps(found: Replayable, wanted: Sequence[int]) -> list[int]:
-    """Steps that are looked at: those that were asked for, else those with a timeline, else those with calls alone.
+    """Returns the steps to show: the wanted ones; if none, those with a timeline; if none, those of the arrivals pass.
 
     Raises:
         UsageError: There is no such step.

@@ -19,7 +19,7 @@ Scope = Literal["host", "part", "rank", "gpu"]
 HEAT = "thermal"
 REASONS = {"gpu_thermal": HEAT, "gpu_brake": "power brake", "gpu_slowdown": "hardware slowdown",
            "gpu_power": "power limit"}
-"""Readings that say why the clock of a GPU is limited -> the words for it, the most specific first."""
+"""Readings that say why the clock of a GPU is limited -> the words for it."""
 BUSY = 0.5
 """The clock of a processor or GPU that is busy for less than this share of the time may be low for lack of work."""
 

@@ -19,7 +19,7 @@ SETTLED_NS = 60e9
 GONE_NS = 30e9
 """A finding that was not found again for 30 s has ended."""
 LATE_KINDS = frozenset({"slow_rank", "slow_host", "intermittent"})
-"""Kinds about late ranks, into each other of which a finding may change."""
+"""Kinds about late ranks. A finding may change from one of them to another."""
 MINUTE_NS = 60_000_000_000
 """Rows that end within the last minute are kept for the sparkline."""
 LAST_NS = 10_000_000_000

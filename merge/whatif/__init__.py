@@ -1,1 +1,1 @@
-"""What steps of a job would take with something changed: work, stragglers, communication."""
+"""`distprof whatif`: predicts the step times of a job with changed work, stragglers or communication."""

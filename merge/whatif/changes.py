@@ -1,4 +1,4 @@
-"""What is to be changed about a job, as users write it: `rank=2,module=layers.1: 0.5`, `2x`."""
+"""The changes to a job that a prediction assumes, and their parsers: `rank=2,module=layers.1: 0.5`, `2x`."""
 
 from __future__ import annotations
 
@@ -9,64 +9,65 @@ from dataclasses import dataclass
 from distprof.errors import UsageError
 
 KEYS = ("rank", "module", "phase", "step", "op")
+"""Conditions of `--scale`."""
 EXAMPLE = "--scale 'rank=2,module=layers.1: 0.5'"
 Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Work that takes another time; conditions all have to hold, None always does."""
+    """Work whose duration is multiplied by a factor. All conditions must hold; None always holds."""
 
     text: str
-    """As it was asked for."""
+    """The option's value as the user wrote it."""
     factor: float
     rank: tuple[int, int] | None = None
-    """First and last."""
+    """First and last rank."""
     module: str | None = None
-    """A pattern of paths; what lies in a module that it fits belongs to it."""
+    """A pattern of module paths; submodules of a matching module match, too."""
     phase: str | None = None
     step: tuple[int, int] | None = None
-    """First and last."""
+    """First and last step."""
     op: str | None = None
-    """A pattern of names of operators."""
+    """A pattern of operator names."""
 
     @property
     def needs_timeline(self) -> bool:
-        """True where only a timeline shows which work is meant."""
+        """Whether only a timeline shows which work matches."""
         return self.module is not None or self.phase is not None or self.op is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """All that is changed at once."""
+    """All changes of one prediction."""
 
     scales: Sequence[Scale] = ()
-    """Work that several of them mean belongs to the first."""
+    """Work that matches several of them belongs to the first."""
     no_stragglers: bool = False
     free_communication: bool = False
     bandwidth: float | None = None
-    """So many times that of now."""
+    """Factor by which the bandwidth is multiplied; None: unchanged."""
     defer_waits: bool = False
-    """Ranks wait for a collective when they first use its tensors."""
+    """Whether ranks wait for a collective only when they first use its tensors."""
     no_overlap: bool = False
-    """Ranks wait for a collective as soon as they have called it."""
+    """Whether ranks wait for a collective as soon as they have called it."""
 
     @property
     def needs_timeline(self) -> bool:
-        """True where steps without a timeline cannot be changed."""
+        """Whether only steps with a timeline can be predicted."""
         return self.defer_waits or any(scale.needs_timeline for scale in self.scales)
 
     @property
     def needs_ranks(self) -> bool:
-        """True where something is changed that a rank alone does not have: peers, bytes and waits of collectives."""
+        """Whether something is changed that needs several ranks: peers, or sizes and waits of collectives."""
         return self.no_stragglers or self.defer_waits or self.no_overlap or self.bandwidth is not None
 
 
 def scale_of(text: str) -> Scale:
-    """Reads `rank=2,module=layers.1: 0.5`.
+    """Parses `rank=2,module=layers.1: 0.5`.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The text has another form.
     """
     conditions, colon, factor = text.rpartition(":")
     if not colon:
@@ -83,10 +84,10 @@ def scale_of(text: str) -> Scale:
 
 
 def factor_of(text: str, flag: str, *, least: float) -> float:
-    """Reads `0.5` or `2x`.
+    """Parses `0.5` or `2x`.
 
     Raises:
-        UsageError: It is no number, or too small.
+        UsageError: It is not a number, or too small.
     """
     try:
         found = float(text.strip().removesuffix("x"))

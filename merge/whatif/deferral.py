@@ -1,7 +1,7 @@
-"""Waits that could come later: ranks wait for a collective when they first use its tensors.
+"""Deferred waits: ranks wait for a collective only when they first use its tensors.
 
-Who uses what is known of the step that the execution trace has. Other steps have the same uses where they issue the
-same collectives, and call the same operators in the same order.
+The execution trace shows these uses in one step. Other steps have the same uses if they issue the same collectives
+and call the same operators in the same order.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from distprof.merge.replay.graph import CALL, WAIT, Graph
 from distprof.merge.replay.moved_waits import Later, work_between
 
 ALIKE = 0.9
-"""Part of the operators of a step that has to be in the execution trace, and the other way round."""
+"""Smallest share of the operators of a step that must be in the execution trace, and vice versa."""
 SHORT_NS = 100_000
-"""A wait that could only move by less stays: to go on takes a thread some time by itself."""
+"""Shortest time by which a wait is moved: to resume takes a thread some time anyway."""
 Move = tuple[int, int, str | None]
-"""A wait, its new time, and the operator there; None at the end of the step."""
+"""The event of a wait, its new time in ns, and the operator there; None at the end of the step."""
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "collective_op": pl.String(), "until": pl.String(),
           "later_ns": pl.Float64()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """Waits that move."""
+    """The waits that move, and those that do not."""
 
     later: Later
     moved: pl.DataFrame
-    """`SCHEMA`, a row a wait: `until` is the operator that first uses what was communicated, null where none does in
-    the step; `later_ns` is the work in between."""
+    """`SCHEMA`, one row per wait: `until` is the operator that first uses the communicated tensors, null if none does
+    in the step; `later_ns` is the work in between."""
     num_waits: int
-    """All of these steps."""
+    """Number of all waits in the steps."""
     num_unknown: int
-    """Waits of those that stay because nobody knows who uses what they bring."""
+    """Number of waits that stay because the first use of their tensors is unknown."""
     unlike: Sequence[tuple[int, int]]
-    """Steps, each with a rank, that do something else than the execution trace of the rank."""
+    """Pairs (step, rank) in which the step differs from the execution trace of the rank."""
     kept: Sequence[int]
-    """Ranks whose waits all stay: without an execution trace, without a timeline, or waiting on their device."""
+    """Ranks whose waits all stay: without an execution trace or a timeline, or with waits on their device."""
 
 
 def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, FirstUses],
              steps: Sequence[int]) -> Deferral:
-    """Finds waits that could come later.
+    """Finds the waits that can be deferred.
 
     Args:
         program: What ranks did.
-        job: Its graph.
-        graph: The same without joins that are stuck.
-        uses: Of ranks that have an execution trace.
-        steps: Those that are looked at.
+        job: The graph of the run.
+        graph: The same graph without joins that cannot be replayed.
+        uses: First uses of tensors, for the ranks that have an execution trace.
+        steps: Steps whose waits are deferred.
     """
     rows = program.rows.select("collective", "rank", pl.col("op").cast(pl.String))
-    op_of = {(collective, rank): op for collective, rank, op in rows.iter_rows()}  # a message has two
+    op_of = {(collective, rank): op for collective, rank, op in rows.iter_rows()}  # a message has two: send and recv
     found, unlike, num_waits, num_unknown = list[Move](), list[tuple[int, int]](), 0, 0
     kept = [rank for rank in job.ranks.tolist() if rank not in uses or rank not in program.did
             or program.did[rank].on_device]
@@ -85,13 +85,13 @@ def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, Fir
 
 
 def _num_unknown(waited: Sequence[int], until: Mapping[int, tuple[int, str | None]], op_of: Mapping[int, str]) -> int:
-    """How many waits stay because a first use is unknown: not those for barriers, which have none."""
+    """Returns how many waits stay because a first use is unknown; without those for barriers, which have no tensors."""
     without = [name for name, one in COLLECTIVE_OPS.items() if not one.has_data]
     return sum(not until.get(part, (0, None))[0] and op_of.get(part) not in without for part in waited)
 
 
 def _moves(graph: Graph, waits: Integers, until: Mapping[int, tuple[int, str | None]], ahead_ns: int) -> Iterator[Move]:
-    """Waits of a step whose parts are used later, by the clock of the graph."""
+    """Yields the waits of a step whose tensors are first used later, by the clock of the graph."""
     for wait, part in zip(waits.tolist(), graph.events.part[waits].tolist(), strict=True):
         at_ns, name = until.get(part, (0, None))
         if at_ns - ahead_ns > graph.events.at_ns[wait]:
@@ -100,7 +100,7 @@ def _moves(graph: Graph, waits: Integers, until: Mapping[int, tuple[int, str | N
 
 def _worthwhile(job: Job, graph: Graph, op_of: Mapping[tuple[int, int], str],
                 found: Sequence[Move]) -> tuple[Later, pl.DataFrame]:
-    """Waits with enough work between them and their new place, and a table of them."""
+    """Returns the waits with at least `SHORT_NS` of work before their new place, and a table of them."""
     event, until = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
     work = work_between(graph, Later(event=event, until_ns=until))
     some = np.flatnonzero(work >= SHORT_NS)
@@ -116,9 +116,9 @@ def _worthwhile(job: Job, graph: Graph, op_of: Mapping[tuple[int, int], str],
 
 def _until(slices: pl.DataFrame, uses: FirstUses, ops: Sequence[str],
            window: tuple[int, int]) -> list[tuple[int, str | None]] | None:
-    """Of each collective of a step, when its tensors are first used, and by which operator; 0 where that is not known.
+    """Returns when the tensors of each collective of a step are first used, and by which operator; 0 if unknown.
 
-    None where the step does something else than the execution trace.
+    Returns None if the step differs from the execution trace.
     """
     start = pl.col("start_ns")
     mine = slices.filter(pl.col("category").str.to_lowercase() == "cpu_op", start >= window[0], start < window[1])

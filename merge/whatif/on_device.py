@@ -1,7 +1,7 @@
-"""What steps of a rank's devices would take with changes, by a replay of its commands, launches and waits.
+"""Predicts the steps of a rank's devices with changes, by a replay of its commands, launches and waits.
 
-The order of launches and what waits for what stay as they are; how long commands take, and what the host does between
-its launches, change.
+The order of launches and all dependencies stay; the durations of commands, and of the host's work between launches,
+change.
 """
 
 from __future__ import annotations
@@ -30,36 +30,37 @@ from distprof.units import spans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReplay:
-    """What a rank's devices and its host did, ready to be replayed."""
+    """What a rank's devices and its host did, as a graph that can be replayed."""
 
     rank: int
     commands: Commands
     step: Integers
-    """Of each command; -1 for none."""
+    """Step of each command; -1 for none."""
     graph: DeviceGraph
     seen: DeviceSeen
     operators: pl.DataFrame
-    """Slices of operators of the host."""
+    """Slices of the host's operators."""
     windows: pl.DataFrame
+    """Steps of the host: `step`, `start_ns`, `end_ns`."""
     borders: list[tuple[int, int, int]]
-    """Steps of devices whose end is known: number, the first command, the first one of the next step."""
+    """Device steps with a known end: number, first command, first command of the next step."""
 
     @property
     def names(self) -> list[str]:
-        """Of operators and commands."""
+        """Names of operators and commands."""
         return [*self.operators["name"].unique().to_list(), *self.commands.names]
 
     def lengths(self, times: Floats) -> list[float]:
-        """Of these steps, with these times at which commands begin."""
+        """Returns the durations of the steps in `borders`, given the times at which commands begin."""
         return [float(times[last] - times[first]) for _, first, last in self.borders]
 
 
 def rank_replay(rank: int, events: pl.DataFrame, windows: pl.DataFrame) -> RankReplay | None:
-    """Puts a rank into a graph; None where its timeline has no whole step of a device.
+    """Makes the graph of a rank; None if its timeline has no complete device step.
 
     Args:
-        rank: Its number.
-        events: Its slices.
+        rank: Number of the rank.
+        events: Slices of its timeline.
         windows: Steps of its host: `step`, `start_ns`, `end_ns`.
     """
     commands, windows = commands_of(as_one_thread(events)), windows.sort("start_ns")
@@ -84,15 +85,15 @@ def _borders(commands: Commands, step: Integers, windows: pl.DataFrame) -> Itera
 
 
 def predict_on_devices(program: RunProgram, changes: Changes, wanted: Sequence[int]) -> Prediction | None:
-    """Replays what devices did; None where no step of a device is whole.
+    """Replays what devices did; None if no device step is complete.
 
     Args:
         program: What ranks did.
-        changes: Scales, and communication that takes no time.
-        wanted: Steps that are changed and predicted; those that count, where none is named.
+        changes: Only scales and free communication are applied.
+        wanted: Steps that are changed and predicted; if empty, those that count.
 
     Raises:
-        UsageError: There is no such step, or what is to be changed is not there.
+        UsageError: There is no such step, or what is to be changed does not exist.
     """
     counted, windows = set(program.traced), program.windows.filter(pl.col("pass") != ARRIVALS)
     found = [one for one in (rank_replay(rank, program.timelines[rank], windows.filter(pl.col("rank") == rank).select(
@@ -135,7 +136,7 @@ def _rows(one: RankReplay, steps: Sequence[int], took: Floats, after: Floats) ->
 
 
 def _apply(one: RankReplay, changes: Changes, steps: Sequence[int], took: Floats, after: Floats) -> list[float]:
-    """Changes times of a rank; returns how long took what each scale meant."""
+    """Changes `took` and `after` of a rank in place. Returns how long the work that matches each scale took, in ns."""
     number, found = len(one.commands.start_ns), list[float]()
     free, taken = np.ones(number, bool), NOTHING
     chosen = np.isin(one.step, list(steps))
@@ -167,7 +168,7 @@ def _in_steps(one: RankReplay, scale: Scale, steps: Sequence[int]) -> Intervals:
 
 
 def _host_meant(one: RankReplay, scale: Scale) -> Intervals:
-    """When the host did what is meant, whatever its device did."""
+    """Returns the times at which the host did matching work, whatever its device did."""
     found = one.seen.lane.intervals(labels_of(scale, one.seen.known))
     if not scale.needs_timeline:
         return Intervals.of(one.windows["start_ns"].to_numpy(), one.windows["end_ns"].to_numpy())
@@ -176,7 +177,7 @@ def _host_meant(one: RankReplay, scale: Scale) -> Intervals:
 
 
 def _inside(one: RankReplay, scale: Scale) -> Intervals:
-    """When the host was in the operators that are meant."""
+    """Returns the times at which the host was in matching operators."""
     names = one.operators["name"].unique().to_list()
     named = one.operators.filter(pl.col("name").is_in(fitting(scale.op or "*", names)))
     starts = named["start_ns"].to_numpy()
@@ -184,7 +185,7 @@ def _inside(one: RankReplay, scale: Scale) -> Intervals:
 
 
 def _commands_meant(one: RankReplay, scale: Scale) -> Flags:
-    """Commands that what is meant launched, or that have such a name."""
+    """Returns which commands were launched by matching work, or have a matching name."""
     commands, found = one.commands, one.commands.call >= 0
     if scale.phase is not None or scale.module is not None:
         known, labels = one.seen.lane.at(commands.sent_ns)

@@ -1,4 +1,4 @@
-"""What steps would take with changes, by a replay; beside what they took, and what a replay without changes gives."""
+"""Predicts step times with changes by a replay, beside the measured ones and those of a replay without changes."""
 
 from __future__ import annotations
 
@@ -29,72 +29,72 @@ from distprof.merge.whatif.stragglers import Stragglers, stragglers
 SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "measured_ns": pl.Float64(), "replayed_ns": pl.Float64(),
           "predicted_ns": pl.Float64()}
 CALL_NS = 500_000
-"""A host that waits so soon for what it called may have waited at once: calls themselves take up to that long."""
+"""A host that waits for a call within this time may have waited at once: calls themselves take up to that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Times of steps."""
+    """Predicted times of steps, and what they are based on."""
 
     steps: Sequence[int]
     of_ranks: pl.DataFrame
-    """`SCHEMA`, a row a step of a rank."""
+    """`SCHEMA`, one row per step and rank."""
     work: pl.DataFrame
-    """`rank`, `phase`, `module_path`, `steps`, `less_ns`: stragglers that were fixed, the most first."""
+    """`rank`, `phase`, `module_path`, `steps`, `less_ns`: stragglers that were removed, the largest first."""
     scaled_ns: list[dict[int, float]]
-    """Of each scale, by rank, how long the work that it meant took in these steps."""
+    """For each scale, by rank, how long the matching work took in these steps."""
     bandwidths: list[Bandwidth]
     at_best_ns: float | None
-    """Mean step if all of each transfer depended on bandwidth; None where bandwidth is not changed."""
+    """Mean step time if all of each transfer depended on bandwidth; None if bandwidth is not changed."""
     deferral: Deferral | None
-    """Waits that come later; None where they are not changed."""
+    """Deferred waits; None if waits are not deferred."""
     clock_ns: int
-    """What the clocks of two ranks may differ by."""
+    """Uncertainty of the difference between the clocks of two ranks."""
     left_ns: float = 0.0
-    """By how much a rank may still be late where stragglers are fixed: what is not told from chance."""
+    """By how much a rank may still be late per step after stragglers are removed: it may be chance."""
     shifting_ns: float = 0.0
-    """By how much the latest rank of a step is then still late, mean over steps, whichever rank that is."""
+    """By how much the latest rank of a step, whichever it is, is then still late, mean over steps."""
 
     @property
     def of_steps(self) -> pl.DataFrame:
-        """The job: `step` and times, the mean over ranks."""
+        """Times of the job by `step`, means over ranks."""
         return self.of_ranks.group_by("step", maintain_order=True).agg(pl.col(*list(SCHEMA)[2:]).mean())
 
     @property
     def gain_ns(self) -> float:
-        """By how much the mean step gets shorter."""
+        """By how much the mean step becomes shorter."""
         return _mean(self.of_ranks["replayed_ns"]) - _mean(self.of_ranks["predicted_ns"])
 
     @property
     def gain_ratio(self) -> float:
-        """The same as a part of the step."""
+        """The gain as a share of the measured mean step."""
         return self.gain_ns / self.measured_ns if self.measured_ns else 0.0
 
     @property
     def measured_ns(self) -> float:
-        """The mean step, as it was."""
+        """The measured mean step."""
         return _mean(self.of_ranks["measured_ns"])
 
     @property
     def replay_error_ns(self) -> float:
-        """By how much steps of ranks that are replayed unchanged differ from what was measured, in the mean."""
+        """Mean absolute difference of the replayed, unchanged steps of ranks from the measured ones."""
         return _mean((self.of_ranks["replayed_ns"] - self.of_ranks["measured_ns"]).abs())
 
     @property
     def largest_replay_error_ns(self) -> float:
-        """The same of the step of a rank where it is largest."""
+        """Largest absolute difference of a replayed, unchanged step of a rank from the measured one."""
         return float(np.abs((self.of_ranks["replayed_ns"] - self.of_ranks["measured_ns"]).to_numpy()).max(initial=0))
 
     @property
     def gain_error_ns(self) -> float:
-        """That of the gain: of the replay, as it was on simulated jobs and as it is here, of clocks, and of what may be
-        lateness or chance."""
+        """Error of the gain: that of the replay, on simulated jobs and here, that of the clocks, and the lateness that
+        may be chance."""
         clock_ns = min(self.clock_ns, abs(self.gain_ns))
         return float(np.linalg.norm((REPLAY * self.gain_ns, self.replay_error_ns, clock_ns, self.left_ns)))
 
     @property
     def scatter_ns(self) -> float | None:
-        """Standard deviation of the measured steps; None of a single one."""
+        """Standard deviation of the measured steps; None for a single step."""
         measured = self.of_steps["measured_ns"].to_numpy()
         return float(measured.std(ddof=1)) if len(measured) > 1 else None
 
@@ -106,16 +106,16 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
 
     Args:
         program: What ranks did.
-        job: Its graph.
-        changes: What is changed.
-        steps: Those that are predicted; all of them are changed, and no other.
-        coordinates: Of ranks in the device mesh, where they are known.
-        clock_ns: What the clocks of two ranks may differ by.
-        uses: Who uses what was communicated, by rank, for waits that come later.
+        job: The graph of the run.
+        changes: The changes.
+        steps: Steps that are changed and predicted.
+        coordinates: Coordinates of ranks in the device mesh, if known.
+        clock_ns: Uncertainty of the difference between the clocks of two ranks.
+        uses: First uses of communicated tensors, by rank, for deferred waits.
 
     Raises:
-        UsageError: What is to be changed is not there.
-        DataError: Bandwidth is to be changed, and sizes are not known.
+            UsageError: What is to be changed does not exist.
+            DataError: Bandwidth is to be changed, but sizes are unknown.
     """
     late = stragglers(program, job, steps, coordinates) if changes.no_stragglers else Stragglers(
         less_ns=np.zeros(len(job.pieces.ns)), left_ns=0.0, shifting_ns=0.0)
@@ -141,7 +141,7 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
 
 
 def _less(job: Job, fixed: Floats, meant: Integers, changes: Changes) -> Any:
-    """How much less work is in front of each event; what is scaled is what fixing leaves of it."""
+    """Returns how much less work is in front of each event, in ns; scales apply to what removing stragglers leaves."""
     less, work = np.bincount(job.pieces.event, fixed, len(job.graph.events)), work_of(job.graph)
     left = np.divide(work - less, work, out=np.ones(len(work)), where=work > 0)
     return less + sum((1 - scale.factor) * ns * left for scale, ns in zip(changes.scales, meant, strict=True))
@@ -149,8 +149,8 @@ def _less(job: Job, fixed: Floats, meant: Integers, changes: Changes) -> Any:
 
 def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes,
                    steps: Sequence[int]) -> tuple[Graph, Graph | None, list[Bandwidth]]:
-    """The graph with other communication in these steps; the same if all transfer depended on bandwidth, where that is
-    changed; and what bandwidth was taken to be."""
+    """Returns the graph with changed communication in these steps; if bandwidth is changed, also the graph in which all
+    transfer time depends on it; and the shares that depend on bandwidth."""
     if changes.free_communication:
         return _where(job, free(graph), graph, steps), None, []
     if changes.bandwidth is None:
@@ -162,9 +162,9 @@ def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes
 
 
 def _collectives(program: RunProgram, job: Job, steps: Sequence[int]) -> Flags:
-    """True for parts of collectives that were called in one of the steps and waited for later.
+    """Returns which parts belong to collectives that were called in one of the steps and waited for later.
 
-    Messages are none: a thread that waited for each at once might wait for ever.
+    Messages are excluded: a thread that waited for each at once might deadlock.
     """
     left = _awaited_at_once(program).filter(
         pl.col("op").cast(pl.String).is_in(POINT_TO_POINT) | ~pl.col("asynchronous") | (pl.col("least_ns") <= CALL_NS))
@@ -172,9 +172,10 @@ def _collectives(program: RunProgram, job: Job, steps: Sequence[int]) -> Flags:
 
 
 def _awaited_at_once(program: RunProgram) -> pl.DataFrame:
-    """The rows with `least_ns`: how soon a host waits for the N-th call of a step, at least, in all steps of all ranks.
+    """Returns the rows with `least_ns`: the shortest time from the N-th equal call of a step to its wait, over all
+    steps and ranks; null if a host calls something else in between.
 
-    In others it may have been kept from its core. None where it does something else in between.
+    In other steps, the host may have been descheduled in between.
     """
     on_device = [rank for rank, did in program.did.items() if did.on_device]
     waits_next = (pl.col("next_ns") >= pl.col("wait_start_ns")).fill_null(value=True)
@@ -188,7 +189,7 @@ def _awaited_at_once(program: RunProgram) -> pl.DataFrame:
 
 def _predicted(graph: Graph, order: Order, windows: Integers, less: Floats, put_off: Deferral | None,
                at_once: Flags | None) -> Floats:
-    """Durations of steps with less work, and with waits that come later or at once."""
+    """Returns the durations of steps with less work, and with waits that are deferred or come at once."""
     if at_once is not None:
         graph, place = with_waits_at_once(graph, at_once)
         moved = np.zeros(len(graph.events))
@@ -211,7 +212,7 @@ def _durations(replay: Replay, windows: Integers, less: Floats) -> Floats:
 
 
 def _part_is_in(job: Job, steps: Sequence[int]) -> Flags:
-    """True for parts that were called in one of the steps."""
+    """Returns which parts were called in one of the steps."""
     found, events = np.zeros(len(job.graph.parts), bool), job.graph.events
     calls = np.flatnonzero(events.part >= 0)
     found[events.part[calls[np.isin(job.step[calls], steps)]]] = True
@@ -219,7 +220,7 @@ def _part_is_in(job: Job, steps: Sequence[int]) -> Flags:
 
 
 def _where(job: Job, changed: Graph, graph: Graph, steps: Sequence[int]) -> Graph:
-    """Changed times in these steps, those of the graph elsewhere."""
+    """Returns a graph with the changed communication times in these steps, and the original ones elsewhere."""
     inside, in_step = _part_is_in(job, steps), np.isin(job.step, steps)
     return replace(graph, transfer_ns=np.where(inside, changed.transfer_ns, graph.transfer_ns),
                    latency_ns=np.where(inside, changed.latency_ns, graph.latency_ns),

@@ -1,6 +1,7 @@
-"""Work and collectives that take another time: how much less a rank does in front of each event.
+"""Changed durations of work and collectives.
 
-Collectives move faster for nothing, or with more bandwidth.
+For work: how much of the work in front of each event of a rank matches a scale. For collectives: transfers that take
+no time, or less time with more bandwidth.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from distprof.merge.whatif.changes import Scale
 from distprof.units import spans
 
 LISTED = 8
-"""Names that an error lists."""
+"""Most names that an error message lists."""
 
 
 def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequence[int]) -> Integers:
-    """Of each scale and event, how long the work in front of the event is that is meant; shape (scales, events).
+    """Returns how much of the work in front of each event matches each scale, in ns; shape (scales, events).
 
     Args:
         program: What ranks did.
-        job: Its graph.
-        scales: What is meant; work that several mean is of the first.
-        steps: Those that are looked at.
+        job: The graph of the run.
+        scales: The scales; work that matches several belongs to the first.
+        steps: Steps in which work is scaled.
 
     Raises:
-        UsageError: There is no such rank, step, module, phase or operator, or nothing is all of it.
+        UsageError: There is no such rank, step, module, phase or operator, or no work meets all conditions.
     """
     for scale in scales:
         _check(program, job, scale, steps)
@@ -66,7 +67,7 @@ def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequen
 
 
 def _meant(program: RunProgram, rank: int, scale: Scale) -> Intervals:
-    """When a rank did what is meant."""
+    """Returns the times at which a rank did matching work."""
     did = program.did.get(rank)
     if did is None:
         return NOTHING
@@ -81,35 +82,35 @@ def _meant(program: RunProgram, rank: int, scale: Scale) -> Intervals:
 
 
 def labels_of(scale: Scale, known: Sequence[Activity]) -> list[int]:
-    """Places of the activities whose phase and module are meant."""
+    """Returns the indices of the activities whose phase and module match."""
     return [label for label, one in enumerate(known) if (scale.phase is None or one.kind == scale.phase) and (
         scale.module is None or (one.where is not None and one.kind != "host" and is_in(one.where, scale.module)))]
 
 
 def _operators(program: RunProgram, rank: int) -> pl.DataFrame:
-    """Slices of a rank's operators; of its kernels, where it is seen on its device."""
+    """Returns the slices of a rank's operators; of its kernels, if its activity is that of its device."""
     category = "kernel" if program.did[rank].on_device else "cpu_op"
     return program.timelines[rank].filter(pl.col("category").str.to_lowercase() == category)
 
 
 def is_in(path: str, pattern: str) -> bool:
-    """True where a module, or one around it, fits a pattern of paths."""
+    """Returns whether a module, or one that contains it, matches a pattern of paths."""
     parts = path.split(".")
     return any(fnmatch.fnmatchcase(".".join(parts[:number]), pattern) for number in range(1, len(parts) + 1))
 
 
 def fitting(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that fit a pattern."""
+    """Returns the names that match a pattern."""
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def within(span: tuple[int, int] | None, number: int) -> bool:
-    """Whether a number lies from the first to the last; None has all."""
+    """Returns whether a number is within a range, ends included; None is all numbers."""
     return span is None or span[0] <= number <= span[1]
 
 
 def all_within(span: tuple[int, int] | None, numbers: Integers) -> Flags:
-    """The same of many."""
+    """Returns for each number whether it is within a range, ends included; None is all numbers."""
     return np.ones(len(numbers), bool) if span is None else (numbers >= span[0]) & (numbers <= span[1])
 
 
@@ -124,14 +125,14 @@ def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) ->
 
 def check_scale(scale: Scale, ranks: Sequence[int], steps: Sequence[int], known: Sequence[Activity],
                 names: Callable[[], Sequence[str]]) -> None:
-    """Fails where what a scale means is not there.
+    """Checks that the conditions of a scale exist.
 
     Args:
-        scale: What is meant.
-        ranks: Those that there are.
-        steps: Those that are looked at.
-        known: What ranks did; nothing where that is not looked at.
-        names: Of operators.
+        scale: The scale.
+        ranks: Existing ranks.
+        steps: Steps that are predicted.
+        known: Activities of ranks; if empty, phase, module and operator are not checked.
+        names: Returns the names of operators.
 
     Raises:
         UsageError: There is no such rank, step, module, phase or operator.
@@ -163,35 +164,36 @@ def _unknown(key: str, value: str, there: Sequence[str]) -> UsageError:
 
 
 APART = 2.0
-"""Ratio of the largest size to the smallest from which on it shows how transfer grows with bytes."""
+"""Smallest ratio of the largest to the smallest size from which the growth of transfers with size is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth:
-    """What of the transfer of an op, in groups of one size, grows with its bytes."""
+    """How much of the transfer time of an op, in groups of one size, grows with the bytes."""
 
     op: str
     num_ranks: int
     ratio: float | None
-    """Of its time; None where calls have one size, so that nothing tells. All of it then counts."""
+    """Share of the transfer time; None if it is unknown, as sizes hardly differ. All of the time then counts."""
 
 
 def free(graph: Graph) -> Graph:
-    """The graph with collectives that begin at once, move in no time, and wake threads up at once."""
+    """Returns the graph with collectives that start at once, take no time, and wake threads at once."""
     return replace(graph, transfer_ns=np.minimum(graph.transfer_ns, 0), latency_ns=np.minimum(graph.latency_ns, 0),
                    wake_ns=np.minimum(graph.wake_ns, 0))
 
 
 def faster(graph: Graph, moved_ns: Array, factor: float) -> Graph:
-    """The graph with so many times the bandwidth; `moved_ns` of each part is what of its transfer depends on that."""
+    """Returns the graph with `factor` times the bandwidth; `moved_ns` is the part of each transfer that depends on
+    it."""
     return replace(graph, transfer_ns=graph.transfer_ns - (1 - 1 / factor) * moved_ns)
 
 
 def moved_by_bytes(program: RunProgram, job: Job) -> tuple[Floats, list[Bandwidth]]:
-    """Of each part, what of its transfer depends on bandwidth; and what that rests on, by op and size of group.
+    """Returns how much of the transfer of each part depends on bandwidth, in ns, and the shares by op and group size.
 
-    The rest is what a collective would take without bytes: where a line through the median transfers of sizes that
-    are far enough apart begins.
+    The rest is what a collective would take without bytes: the intercept of a line through the median transfers by
+    size, if sizes differ enough.
 
     Raises:
         DataError: No sizes were recorded.
@@ -204,7 +206,7 @@ def moved_by_bytes(program: RunProgram, job: Job) -> tuple[Floats, list[Bandwidt
     for (op, ranks), mine in table.partition_by("op", "num_ranks", as_dict=True, maintain_order=True).items():
         start = _without_bytes(mine)
         rows = mine["part"].to_numpy()
-        # what has no size is left as it is
+        # parts of unknown size remain unchanged
         sized = mine["size_bytes"].is_not_null().to_numpy()
         fixed[rows] = np.where(sized, start or 0.0, np.inf)
         total = float(mine["transfer_ns"].clip(0).sum())
@@ -215,7 +217,7 @@ def moved_by_bytes(program: RunProgram, job: Job) -> tuple[Floats, list[Bandwidt
 
 
 def _parts(program: RunProgram, job: Job) -> pl.DataFrame:
-    """A row for each part, in their order."""
+    """Returns a row for each part, in their order: collective, rank, transfer, op and sizes."""
     graph, events = job.graph, job.graph.events
     calls = np.flatnonzero(events.kind == CALL)
     calls = calls[np.argsort(events.part[calls])]
@@ -228,12 +230,12 @@ def _parts(program: RunProgram, job: Job) -> pl.DataFrame:
 
 
 def _without_bytes(mine: pl.DataFrame) -> float | None:
-    """How long calls would take without bytes; None where their sizes do not tell."""
+    """Returns how long calls would take without bytes, in ns; None if their sizes do not differ enough."""
     each = mine.drop_nulls("size_bytes").filter(pl.col("size_bytes") > 0).group_by("size_bytes").agg(
         ns=pl.col("transfer_ns").median(), number=pl.len()).sort("size_bytes")
     if len(each) < 2 or each["size_bytes"][-1] < APART * each["size_bytes"][0]:
         return None
     size, ns, number = (each[name].to_numpy().astype(float) for name in ("size_bytes", "ns", "number"))
     slope, start = np.polyfit(size, ns, 1, w=np.sqrt(number))
-    # where large calls are no slower than small ones, nothing depends on bandwidth
+    # if large calls are no slower than small ones, nothing depends on bandwidth
     return float(max(start, 0.0)) if slope > 0 else float("inf")

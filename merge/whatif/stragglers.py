@@ -1,4 +1,4 @@
-"""Stragglers: pieces of work that take longer than those of the peers of their rank, in that step and in general."""
+"""Stragglers: pieces of work that take longer than those of their rank's peers, in that step and usually."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram
 
 DEVIATIONS = 4
-"""Standard deviations, estimated from the median one, beyond which a piece is longer than usual."""
+"""A piece is longer than usual beyond this many standard deviations, estimated from the median absolute deviation."""
 FEWEST = 3
-"""Steps from which on it shows what is usual."""
+"""Fewest steps from which the usual time is estimated."""
 OF_USUAL = 0.2
-"""Part of the usual time by which a straggler exceeds it at least."""
+"""A straggler exceeds the usual time by at least this share of it."""
 OF_STEP = 0.005
-"""Part of a step by which a piece exceeds the usual time at least, unless it does so on its rank in most steps."""
+"""A straggler exceeds the usual time by at least this share of a step, unless its rank does so in most steps."""
 OF_MEDIAN = 1.2533
-"""Standard error of the median of normal values over that of their mean."""
+"""Ratio of the standard errors of the median and the mean of normal values."""
 NORMAL = 1.4826
-"""Standard deviation of normal values over their median deviation."""
+"""Ratio of the standard deviation and the median absolute deviation of normal values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers:
-    """Pieces of work that take longer than they should."""
+    """How much shorter the work of a job is without its stragglers."""
 
     less_ns: Floats
-    """Of each piece of the job, how much less it takes if it is no straggler."""
+    """For each piece of work of the job, by how much it is shorter; 0 for pieces that are no stragglers."""
     left_ns: float
-    """By how much a rank then still works longer per step than its peers, the one that does so most: what is not told
-    from chance."""
+    """By how much a rank then still works longer per step than its peers, for the rank with the largest such excess: it
+    may be chance."""
     shifting_ns: float
-    """By how much the rank that works longest in a step then still exceeds its peers, mean over steps: another one from
-    step to step is no straggler."""
+    """By how much the rank that works longest in a step then still exceeds its peers, mean over steps: it may be
+    another rank in each step, which is no straggler."""
 
 
 def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
                coordinates: Mapping[int, Mapping[str, int]]) -> Stragglers:
     """Finds the stragglers of a job.
 
-    A piece is the work of one activity at one place among the calls of a step. The longest of a rank is compared with
-    the longest of the median peer, its second longest with their second longest, and so on, so that the rank keeps as
-    much jitter as its peers have; the only rank of its kind is compared with its median step. A straggler is longer by
-    more than pieces scatter, and longer than that of the median peer in the same step. It then takes what these two
-    take, whichever is longer. Where the median step of a rank is longer than that of its peers by more than medians
-    scatter, all its pieces there are stragglers. Steps with a timeline and steps without are compared with their like.
+    A piece is the work of one activity at one place among the calls of a step. The longest piece of a rank, over steps,
+    is compared with the longest of the median peer, its second longest with their second longest, and so on, so that
+    the rank keeps as much jitter as its peers have; a rank without peers is compared with its median step. A straggler
+    is longer than this by more than pieces scatter, and longer than the piece of the median peer in the same step. It
+    is shortened to the longer of these two. If the median of a rank is longer than that of its peers by more than
+    medians scatter, all longer pieces of it are stragglers. Steps with and without a timeline are compared separately.
 
     Args:
         program: What ranks did.
-        job: Its graph.
-        steps: Those that are looked at.
-        coordinates: Of ranks in the device mesh, where they are known.
+        job: The graph of the run.
+        steps: Steps in which stragglers are removed.
+        coordinates: Coordinates of ranks in the device mesh, if known.
 
     Raises:
-        DataError: There are too few steps to tell what is usual.
+        DataError: There are too few steps to estimate the usual time.
     """
     found, left_ns, shifting_ns = np.zeros(len(job.pieces.ns)), np.zeros(len(job.ranks)), np.zeros(len(job.ranks))
     known, events = program.activities.known, job.graph.events
@@ -86,10 +86,10 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
 
 
 def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tuple[Integers, Floats, Floats]:
-    """Pieces of peers, how much less each takes, and what each peer then still does in these steps; shape (peers,
-    steps).
+    """Returns pieces of peers, by how much each is shorter, and the remaining work of each peer in these steps, shape
+    (peers, steps).
 
-    Work that may be waiting takes what it took.
+    Work that may contain waiting is not shortened.
     """
     less = np.zeros(one.recorded.shape)
     if one.recorded[:, one.counts].size:
@@ -104,17 +104,17 @@ def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> tu
 
 
 def _beyond(work: Floats) -> Floats:
-    """By how much each peer exceeds the others; 0 without any."""
+    """Returns by how much each peer exceeds the median of the others; 0 without others."""
     found: Floats = np.nan_to_num(work - median_of_others(work)).clip(0)
     return found
 
 
 def too_much(work: Floats, least_ns: float) -> Floats:
-    """By how much work of peers is too long, where it is a straggler; shape (ranks, steps, cells), as `work`.
+    """Returns by how much the work of peers is too long where it is a straggler, else 0; the shape of `work`.
 
     Args:
-        work: ns.
-        least_ns: What is less does not count, unless it is so on its rank in most steps.
+        work: In ns; shape (ranks, steps, cells).
+        least_ns: Smallest excess that counts, unless the rank exceeds its peers in most steps.
     """
     own = np.median(work, axis=1)
     deviation = np.median(np.abs(work - own[:, None]), axis=1)
@@ -128,7 +128,8 @@ def too_much(work: Floats, least_ns: float) -> Floats:
 
 
 def _as_peers(work: Floats, own: Floats) -> Floats:
-    """The longest step of the median peer in place of the longest one, and so on: jitter that peers have too stays."""
+    """Replaces the longest work of each rank by the longest of the median peer, the second longest likewise, and so on
+    (quantile matching), so that jitter that peers have, too, stays."""
     if len(work) < 2:
         return np.broadcast_to(own[:, None], work.shape)
     order = np.argsort(work, axis=1, kind="stable")

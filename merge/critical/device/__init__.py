@@ -1,1 +1,1 @@
-"""The longest chain of a step of one device: through streams, launches, synchronisations and the host."""
+"""The critical path of a step of one device: through streams, launches, synchronisations and the host."""

@@ -1,8 +1,8 @@
-"""What each command of a rank's devices waited for last, and what calls of its host waited for.
+"""Dependencies: what each command of a rank's devices waited for last, and what calls of its host waited for.
 
-A command begins when the command in front of it in its stream is over, what its stream was made to wait for is over,
-and its launch has reached the device: each of them some time later. Which of the three came last is decided with the
-times that these handovers take in the same timeline where only one of them is possible.
+A command begins some time after the last of three: the end of the command before it in its stream, the end of what its
+stream was made to wait for, and its launch. Which of them came last is decided with the times that these handovers
+take in the same timeline where only one of them is possible.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 
 LAUNCH, STREAM, EVENT, NOTHING = range(4)
-"""What a command waited for last: its launch, the command in front of it, one of another stream, nothing that is
-known."""
+"""What a command waited for last: its launch, the command before it in its stream, one of another stream, or nothing
+that is known."""
 APART_NS = 20_000
-"""So far apart, the later one of two was waited for."""
+"""If two possible reasons are this far apart, the command waited for the later one."""
 USUAL_NS = {LAUNCH: 4_000, STREAM: 1_500, EVENT: 5_000}
-"""How long commands take to begin behind each of them, where the timeline does not show it."""
+"""Time from each of them to the start of the command, if the timeline does not show it."""
 LONG, DEEP, SOME = 8, 16, 3
-"""A call that takes so many times as long as usual is long. A queue is full with so many commands at least, where at
-least so many long calls show it."""
+"""A launch is long if it takes this many times as long as usual. A queue can be full only with at least this many
+commands, and if at least this many long launches show it."""
 LOOKED_BACK = 1_000
-"""Launches among which one of another stream is looked for."""
+"""Earlier launches among which one of another stream is searched for."""
 WAITS_FOR_ALL = "Device"
-"""Part of the names of calls that wait for all streams."""
+"""Occurs in the names of calls that wait for all streams."""
 ASYNCHRONOUS = ("DtoD", "Device -> Device", "Pinned", "PtoP", "Memset")
-"""Parts of names of copies and fills for which no host waits, though their calls may return behind them."""
+"""Occur in the names of copies and fills for which no host waits, although their calls may return after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWaits:
-    """Calls that return when a command is over, by thread and return, then by end of the command; of calls that wait
-    for all streams, a row for each of them."""
+    """Calls that return when a command has ended, sorted by thread, return and end of the command; calls that wait for
+    all streams have a row for each stream."""
 
     thread: Integers
     began_ns: Integers
     ended_ns: Integers
     command: Integers
     over_ns: Integers
-    """When the last command was over that the same call waited for."""
+    """End of the last command that the same call waited for."""
 
     @property
     def blocked(self) -> Flags:
-        """Whether that was later than the call began."""
+        """Whether each call had to wait: `over_ns` is later than its start."""
         return np.asarray(self.over_ns > self.began_ns, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """Each array but the last ones has a value a command."""
+    """The dependencies of a rank; arrays have one value per command."""
 
     previous: Integers
-    """The command of its stream that was over last when it began; -1: none."""
+    """The command of the same stream that ended last before it began; -1: none."""
     awaited: Integers
-    """The command of another stream that its stream waited for; -1: none."""
+    """The command of another stream for which its stream waited; -1: none."""
     ordered: Integers
-    """The same, or the command that its stream was probably made to wait for, which was over before that mattered."""
+    """As `awaited`, or the command for which its stream was probably made to wait, although it had ended before."""
     issued_ns: Integers
-    """When its launch had left the host; 0 where no launch is known."""
+    """When its launch left the host; 0 if no launch is known."""
     bound: Integers
     """LAUNCH, STREAM, EVENT or NOTHING."""
     usual_ns: dict[int, int]
-    """How long commands usually take to begin behind each of them."""
+    """By LAUNCH, STREAM and EVENT: usual time from there to the start of the command."""
     waits: HostWaits
 
     def ahead(self, command: int) -> int:
-        """The command for which one waited; -1 where that is its launch, or not known."""
+        """Returns the command for which a command waited last; -1 if that is its launch, or unknown."""
         bound = self.bound[command]
         return int(self.previous[command] if bound == STREAM else self.awaited[command] if bound == EVENT else -1)
 
 
 def as_one_thread(events: pl.DataFrame) -> pl.DataFrame:
-    """Slices of a rank, with those of autograd's threads in the thread that calls backward and waits for it."""
+    """Moves the slices of autograd's threads to the main thread, which calls backward and waits for it."""
     on_host = pl.col("category").str.to_lowercase().is_in(("cpu_op", "user_annotation", *RUNTIME_CATEGORIES))
     of_autograd = events.filter(pl.col("name").str.starts_with(AUTOGRAD))["thread"].unique().to_list()
     if not of_autograd:
@@ -95,10 +95,10 @@ def as_one_thread(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def dependencies(commands: Commands) -> Dependencies:
-    """Finds them.
+    """Finds the dependencies of a rank's commands.
 
     Args:
-        commands: Of a rank, whose calls are of `as_one_thread`.
+        commands: Commands from the slices that `as_one_thread` returned.
     """
     starts, asked, sent, known = commands.start_ns, commands.asked_ns, commands.sent_ns, commands.call >= 0
     previous = _previous(commands)
@@ -108,7 +108,7 @@ def dependencies(commands: Commands) -> Dependencies:
     since = np.maximum(before, np.where(known, issued, 0))
     ordered = known & _was_ordered(commands, previous)
     last = last_ended(commands, since, starts)
-    # without a call that orders streams, only what ended just before a command that nothing else held up
+    # without a call that orders streams, only a command that ended just before one that nothing else delayed
     near = known & (last >= 0) & (starts - since > LATENCY_NS) & (starts - commands.end_ns[last] <= LATENCY_NS)
     awaited = np.where(ordered | near, last, -1)
     behind = np.where(awaited >= 0, commands.end_ns[awaited], 0)
@@ -117,7 +117,7 @@ def dependencies(commands: Commands) -> Dependencies:
                       np.where(previous >= 0, before + usual[STREAM], -1),
                       np.where(awaited >= 0, behind + usual[EVENT], -1)])
     bound = np.where(ready.max(axis=0) < 0, NOTHING, ready.argmax(axis=0))
-    # what takes long before it begins within its call is prepared by the host
+    # a copy that begins late within its own call was prepared by the host meanwhile
     prepared = blocks & (bound != LAUNCH) & (starts - np.maximum(before, behind) > LATENCY_NS)
     bound = np.where(prepared, LAUNCH, bound)
     issued = np.where(~known, 0, np.where(bound == LAUNCH, np.minimum(asked, starts), np.minimum(issued, starts)))
@@ -127,7 +127,7 @@ def dependencies(commands: Commands) -> Dependencies:
 
 
 def _previous(commands: Commands) -> Integers:
-    """The command of the same stream that ended last before each one."""
+    """Returns the command of the same stream that ended last before each command; -1 for none."""
     found = np.full(len(commands.start_ns), -1, np.int64)
     for stream in np.unique(commands.stream).tolist():
         mine = np.flatnonzero(commands.stream == stream)  # by start
@@ -135,15 +135,15 @@ def _previous(commands: Commands) -> Integers:
         order = np.argsort(ends, kind="stable")
         last = order[np.maximum(np.searchsorted(ends[order], commands.start_ns[mine], "right") - 1, 0)]
         place = np.arange(len(mine))
-        last = np.where(last < place, last, place - 1)  # one without length ends where it begins
+        last = np.where(last < place, last, place - 1)  # a command without duration ends where it begins
         good = (place > 0) & (last >= 0) & (ends[last] <= commands.start_ns[mine])
         found[mine[good]] = mine[last[good]]
     return found
 
 
 def _was_ordered(commands: Commands, previous: Integers) -> Flags:
-    """Whether streams were made to wait between the launches of each command and the one in front of it, or one call
-    sent both; of the first command of a stream, since anything was launched."""
+    """Returns whether any stream was made to wait between the launches of each command and the one before it in its
+    stream, or one call launched both. For the first command of a stream, the launch before it in any stream counts."""
     sent, orders = commands.sent_ns, commands.calls.start_ns[commands.calls.orders]
     launches = np.sort(sent)
     latest = np.append(0, launches)[np.searchsorted(launches, sent)]
@@ -153,10 +153,11 @@ def _was_ordered(commands: Commands, previous: Integers) -> Flags:
 
 
 def _ordered(commands: Commands, rows: Integers, awaited: Integers) -> Integers:
-    """`awaited`, with the last command that another stream had been sent when some streams were made to wait."""
+    """Returns `awaited`, with, for these rows, the last command that another stream had been sent when a stream was
+    made to wait."""
     sent, orders = commands.sent_ns, commands.calls.start_ns[commands.calls.orders]
     found, by_launch = awaited.copy(), np.argsort(sent, kind="stable")
-    if not len(orders):  # of commands of one call the order is that of their streams
+    if not len(orders):  # only commands of one call, whose order is that of their streams
         return found
     at = orders[np.searchsorted(orders, sent[rows]) - 1]
     for row, place in zip(rows.tolist(), np.searchsorted(sent[by_launch], at).tolist(), strict=True):
@@ -168,14 +169,14 @@ def _ordered(commands: Commands, rows: Integers, awaited: Integers) -> Integers:
 
 
 def _blocks(commands: Commands) -> Flags:
-    """Copies that their calls waited for: they had ended when these returned, and their names do not say otherwise."""
+    """Returns which copies blocked their calls: they ended before these returned, and no name says otherwise."""
     is_async = np.array([any(one in name for one in ASYNCHRONOUS) for name in commands.names] + [False], bool)
     found = (commands.kind == COPY) & (commands.call >= 0) & (commands.end_ns <= commands.asked_ns)
     return np.asarray(found & ~is_async[commands.name], bool)
 
 
 def _usual(starts: Integers, asked: Integers, sent: Integers, before: Integers, behind: Integers) -> dict[int, int]:
-    """How long commands take to begin behind each thing that they may wait for, of those that waited for it alone."""
+    """Returns the median time from each kind of reason to the start, over commands for which only it is possible."""
     ended = np.maximum(before, behind)
     alone = {LAUNCH: (starts - asked, (sent > 0) & (ended + APART_NS < sent), LATENCY_NS),
              STREAM: (starts - before, (before > 0) & (np.maximum(asked, behind) + APART_NS < before), LATENCY_NS),
@@ -185,7 +186,7 @@ def _usual(starts: Integers, asked: Integers, sent: Integers, before: Integers, 
 
 
 def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWaits:
-    """Calls of threads that send commands which returned because a command was over."""
+    """Returns the calls, in threads that launch commands, that returned because a command had ended."""
     calls = commands.calls
     sending = np.unique(calls.thread[commands.call[commands.call >= 0]])
     rows = np.flatnonzero(calls.synchronises & np.isin(calls.thread, sending))
@@ -199,7 +200,7 @@ def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWait
         call, command = np.concatenate((call, rows[of_all])), np.concatenate((command, last))
     began, ended = calls.start_ns[call], calls.end_ns[call]
     first = len(rows) + len(full)
-    began[first:first + len(copies)] = issued[copies]  # until then it only asks for the copy
+    began[first:first + len(copies)] = issued[copies]  # until then, the call only launches the copy
     over = np.append(commands.end_ns, 0)[command]
     held = np.flatnonzero((command >= 0) & (over <= ended))
     last = np.zeros(len(calls.start_ns), np.int64)
@@ -210,10 +211,9 @@ def _host_waits(commands: Commands, blocks: Flags, issued: Integers) -> HostWait
 
 
 def _on_full_queue(commands: Commands) -> Integers:
-    """Calls that took long because the queue was full: devices take some thousand commands at most.
+    """Returns launches that took long because the queue was full: devices queue at most some thousand commands.
 
-    How many is not known. Where calls that find at least so many spend most of their time in some that take far longer
-    than usual, that is why.
+    The limit is unknown. It is the smallest queue length from which on launches spend most of their time in long ones.
     """
     calls, known = commands.calls, commands.call >= 0
     row = np.unique(commands.call[known])
@@ -234,17 +234,17 @@ def _on_full_queue(commands: Commands) -> Integers:
 
 
 def _ended_within(commands: Commands, since: Integers, until: Integers) -> Integers:
-    """The command that ended last in each of these times; -1 for none."""
+    """Returns the command that ended last in each of these intervals; -1 for none."""
     order = np.argsort(commands.end_ns, kind="stable")
     last = np.append(order, -1)[np.searchsorted(commands.end_ns[order], until, "right") - 1]
     return np.where((last >= 0) & (commands.end_ns[last] > since), last, -1)
 
 
 def _ended_for(commands: Commands, rows: Integers) -> Integers:
-    """The command that some calls waited for; -1 for none.
+    """Returns the command that each of these calls waited for; -1 for none.
 
-    A stream is empty when the last command is over that was sent to it. Which stream a call waits for is not known: the
-    one whose last command ended last before the call returned. An event may lie in front of any command.
+    A stream is empty when the last command that was sent to it has ended. Which stream a call waits for is unknown, and
+    taken to be the one whose last command ended last before the call returned. An event may be before any command.
     """
     calls, sent = commands.calls, commands.sent_ns
     began, ended = calls.start_ns[rows], calls.end_ns[rows]
@@ -260,7 +260,7 @@ def _ended_for(commands: Commands, rows: Integers) -> Integers:
 
 
 def _last_of_streams(commands: Commands, times: Array) -> Iterator[Integers]:
-    """Of each stream, the last command that was sent until each of these times, with it; -1 for none."""
+    """Yields for each stream the last command that was launched up to each of these times; -1 for none."""
     sent = commands.sent_ns
     for stream in np.unique(commands.stream).tolist():
         mine = np.flatnonzero((commands.stream == stream) & (commands.call >= 0))

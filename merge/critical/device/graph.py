@@ -1,9 +1,8 @@
-"""Commands of a rank, and launches and waits of its host, as a graph: how late each may be, and a replay.
+"""A graph of the commands of a rank and of the launches and waits of its host, for slack and replays.
 
-A node is the end of a command, the moment at which the launch of a command leaves the host, or the return of a call
-that waited for a command. Each comes when the last of those in front of it is over, some time later; a replay without
-changes gives the times that were measured. Latest times are found backwards, as in the critical path method (Kelley and
-Walker, 1959).
+A node is the end of a command, the moment at which a launch leaves the host, or the return of a call that waited for a
+command. Each node comes some time after the last of its sources; a replay without changes gives the measured times.
+Latest times are found backwards, as in the critical path method (Kelley and Walker, 1959).
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ from distprof.merge.activity.device.commands import Commands
 from distprof.merge.critical.device.dependencies import EVENT, LAUNCH, STREAM, Dependencies
 
 NEVER = 1 << 61
-"""Instants that may be as late as one likes."""
+"""The latest time of nodes that may be arbitrarily late."""
 HOST, OTHER, THIRD = range(3)
-"""Places of sources."""
+"""Columns of `DeviceGraph.sources`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGraph:
-    """Nodes: ends of commands, their launches in the same order, returns of waits; times in int64 ns."""
+    """Nodes are the ends of commands, their launches in the same order, and returns of waits; times in int64 ns."""
 
     at_ns: Integers
     took_ns: Integers
-    """How long each command runs; 0 for the others."""
+    """How long each command runs; 0 for other nodes."""
     sources: Integers
-    """What each node waits for, nodes or -1; shape (nodes, 3). Of a command: its launch, the command in front of it in
-    its stream, that of another stream. Of the host: what its thread did before, the command that it waited for, -1."""
+    """Nodes that each node waits for, or -1; shape (nodes, 3). For a command: its launch, the command before it in its
+    stream, that of another stream. For the host: the node before it in its thread, the awaited command, -1."""
     after_ns: Integers
-    """How much later than each source it comes, without `took_ns`."""
+    """Time from each source to the node, without `took_ns`; shape (nodes, 3)."""
     order: Integers
-    """Nodes such that none comes in front of its sources."""
+    """A topological order of the nodes: sources come first."""
 
     @property
     def origin_ns(self) -> int:
-        """When the first node is."""
+        """Time of the first node."""
         return int(self.at_ns.min())
 
     def times(self, took_ns: Array, after_ns: Array) -> Floats:
-        """When each node would have been with other times, ns since the first; one without a source stays there."""
+        """Returns the time of each node with other durations, in ns since `origin_ns`; one without sources stays."""
         sources, after, took = self.sources.tolist(), after_ns.tolist(), took_ns.tolist()
-        found = (self.at_ns - self.origin_ns).astype(float).tolist()  # times of clocks are too long for floats
+        found = (self.at_ns - self.origin_ns).astype(float).tolist()  # floats cannot hold ns since the epoch exactly
         for node in self.order.tolist():
             ready = [found[one] + ns for one, ns in zip(sources[node], after[node], strict=True) if one >= 0]
             if ready:
@@ -54,10 +53,10 @@ class DeviceGraph:
         return np.array(found)
 
     def latest(self, deadlines: Iterable[tuple[int, int]]) -> Integers:
-        """How late each node may be; `NEVER` where nothing that has a deadline waits for it.
+        """Returns the latest time of each node; `NEVER` if no node with a deadline depends on it.
 
         Args:
-            deadlines: Nodes, and how late these may be at most.
+            deadlines: Nodes and their latest times.
         """
         late, sources, after = [NEVER] * len(self.at_ns), self.sources.tolist(), self.after_ns.tolist()
         for node, ns in deadlines:
@@ -73,12 +72,13 @@ class DeviceGraph:
 
 
 def device_graph(commands: Commands, found: Dependencies, *, cautious: bool = False) -> DeviceGraph:
-    """The graph of what was measured.
+    """Makes the graph of a measured timeline.
 
     Args:
-        commands: Of a rank.
-        found: What they waited for.
-        cautious: Streams also wait for what they were perhaps made to wait for: slack is then never too large.
+        commands: Commands of a rank.
+        found: Their dependencies.
+        cautious: Whether streams also wait for what they were perhaps made to wait for, so that slack is never too
+            large.
     """
     awaited = found.ordered if cautious else found.awaited
     number, waits = len(commands.start_ns), found.waits
@@ -100,12 +100,13 @@ def device_graph(commands: Commands, found: Dependencies, *, cautious: bool = Fa
     order = _in_order(at, number)
     rank = np.empty(len(at), np.int64)
     rank[order] = np.arange(len(at))
-    sources[(sources >= 0) & (rank[sources] > rank[:, None])] = -1  # of clocks that differ
+    sources[(sources >= 0) & (rank[sources] > rank[:, None])] = -1  # clocks of host and device differ
     return DeviceGraph(at_ns=at, took_ns=took, sources=sources, after_ns=after, order=order)
 
 
 def _on_hosts(commands: Commands, found: Dependencies) -> tuple[Integers, Integers]:
-    """Of each launch and each wait, the node of its thread in front of it, -1 for none, and what was done between."""
+    """Returns for each launch and wait the node before it in its thread, -1 for none, and the host's work in between,
+    in ns."""
     number, waits, calls = len(commands.start_ns), found.waits, commands.calls
     thread = np.concatenate((np.append(calls.thread, -1)[commands.call], waits.thread))
     came = np.concatenate((found.issued_ns, np.where(waits.blocked, waits.began_ns, waits.ended_ns)))
@@ -120,7 +121,7 @@ def _on_hosts(commands: Commands, found: Dependencies) -> tuple[Integers, Intege
 
 
 def _in_order(at: Integers, number: int) -> Integers:
-    """Nodes by time; at the same time launches, then commands as they begin, then waits."""
+    """Returns the nodes sorted by time; of equal times, launches, then commands in order of start, then waits."""
     node = np.arange(len(at))
     kind = np.where(node < number, 1, np.where(node < 2 * number, 0, 2))
     return np.lexsort((node, kind, at))

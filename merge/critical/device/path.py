@@ -1,4 +1,4 @@
-"""The longest chains of the steps of a rank's devices with names, and what does not lie on them."""
+"""The critical paths of the steps of a rank's devices, with names, and what is not on them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from distprof.merge.critical.device.walk import HOST, RUNNING, Link, Walk, chain
 SCHEMA = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "kind": pl.String(), "start_ns": pl.Int64(),
           "end_ns": pl.Int64(), "phase": pl.String(), "module_path": pl.String(), "op": pl.String(),
           "stream": pl.String()}
-"""`op`: a kernel or a copy, or the operator in which the host was; null for the rest, and outside of operators."""
+"""Links. `op`: a kernel or copy, or the host's operator; null for other links, and outside of operators."""
 OFF = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "op": pl.String(), "phase": pl.String(),
        "module_path": pl.String(), "calls": pl.Int64(), "ns": pl.Int64(), "slack_ns": pl.Int64(),
        "median_slack_ns": pl.Int64()}
-"""Commands that are not on the chain, by name and by module that launched them; `slack_ns`: how much longer the one
-with least of it could take alone before a step of the device ends later, `median_slack_ns` half of them; both null
-where nothing that follows in the timeline waits for them."""
+"""Commands that are not on the path, by name and by the module that launched them. `slack_ns`: smallest slack, that
+is, how much longer one of them alone could take before a step of the device ends later. `median_slack_ns`: median
+slack. Both are null if nothing later in the timeline waits for them."""
 CALLS = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "name": pl.String(), "ns": pl.Int64()}
-"""Calls of the runtime that the host is in while it is on the chain."""
+"""Runtime calls of the host while it is on the path."""
 LINES = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "file": pl.String(), "line": pl.Int64(),
          "function": pl.String(), "samples": pl.Int64()}
-"""Lines of the script in which samples found the host while it was on the chain."""
+"""Lines of the script in which samples found the host while it was on the path."""
 STEPS = {"rank": pl.Int64(), "device": pl.String(), "step": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64(),
          "is_whole": pl.Boolean(), "unsent_ratio": pl.Float64(), "working_ns": pl.Int64(), "handovers": pl.Int64(),
          "host_slack_ns": pl.Int64()}
-"""`unsent_ratio`: the part of the commands in it whose launch is not known. `working_ns`: how long the host did not
-wait for the device. `handovers`: how often the chain moves to another stream. `host_slack_ns`: how much later half of
-its launches could have been; null where nothing that follows in the timeline waits for them."""
+"""Device steps. `unsent_ratio`: share of the commands in it whose launch is unknown. `working_ns`: how long the host
+did not wait for the device. `handovers`: how often the path moves to another stream. `host_slack_ns`: median slack of
+its launches; null if nothing later in the timeline waits for them."""
 FRAMES: dict[str, dict[str, Any]] = {"steps": STEPS, "links": SCHEMA, "off": OFF, "calls": CALLS, "lines": LINES}
 
 
@@ -60,18 +60,19 @@ class DevicePath:
     lines: pl.DataFrame
     """`LINES`."""
     lost: int = 0
-    """Launches of which the timeline has no command, at least."""
+    """Lower bound of the number of launches whose commands are missing in the timeline."""
     launches: int = 0
+    """Number of all launches."""
 
     def of_steps(self, steps: pl.DataFrame) -> DevicePath:
-        """Some rows of `steps` alone."""
+        """Returns the paths of only these rows of `steps`."""
         keys = ["rank", "device", "step"]
         return replace(self, **{name: getattr(self, name).join(steps.select(keys), on=keys, how="semi")
                                 for name in FRAMES})
 
     @classmethod
     def joined(cls, several: Sequence[DevicePath]) -> DevicePath:
-        """Those of several ranks."""
+        """Joins the paths of several ranks."""
         frames = {name: pl.concat([pl.DataFrame(schema=schema), *(getattr(one, name) for one in several)])
                   for name, schema in FRAMES.items()}
         return cls(**frames, **{name: sum(getattr(one, name) for one in several)
@@ -80,23 +81,22 @@ class DevicePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSeen:
-    """What a rank's timeline shows that names its chain."""
+    """What a rank's timeline shows of its host, to name the links of paths."""
 
     lane: ActivityLane
-    """What its host did."""
+    """Activities of the host over time; its labels are indices in `known`."""
     known: Sequence[Activity]
-    """Its labels are places in here."""
     operators: OperatorsAt
 
     @classmethod
     def of(cls, events: pl.DataFrame) -> DeviceSeen:
-        """From its slices."""
+        """Reads the slices of a rank's timeline."""
         activities = Activities()
         lane = host_lane(events, activities)
         return cls(lane=lane, known=activities.known, operators=OperatorsAt(events, on_device=False))
 
     def activities(self, times: Integers) -> list[Activity]:
-        """What the host did at these times."""
+        """Returns the activity of the host at each of these times."""
         known, labels = self.lane.at(times)
         began, ended = (self.lane.starts[0], self.lane.ends[-1]) if len(self.lane.starts) else (0, 0)
         return [self.known[label] if is_known else Activity("host" if began <= time < ended else "unknown")
@@ -105,13 +105,13 @@ class DeviceSeen:
 
 def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame, samples: pl.DataFrame | None = None) -> (
         DevicePath | None):
-    """The chains of all steps of a rank; None where its timeline has no command with a launch.
+    """Finds the paths of all device steps of a rank; None if its timeline has no command with a launch.
 
     Args:
-        rank: Its number.
-        events: Its slices.
+        rank: Number of the rank.
+        events: Slices of its timeline.
         windows: `WINDOWS`.
-        samples: `at_ns`, `file`, `line` and `function` of samples of its thread.
+        samples: `at_ns`, `file`, `line` and `function` of the samples of its thread.
     """
     commands, windows = commands_of(as_one_thread(events)), windows.sort("start_ns")
     if commands is None or not (commands.call >= 0).any():
@@ -139,15 +139,15 @@ def device_path(rank: int, events: pl.DataFrame, windows: pl.DataFrame, samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Of a step of a device."""
+    """The path of a step of a device."""
 
     device: int
     span: Span
     commands: Integers
-    """Those that the step launched."""
+    """Commands that the step launched."""
     links: list[Link]
     deadline: tuple[int, int] | None
-    """The command that may not end later, and that time; None where the host ends the step."""
+    """The command that must not end later, and its end; None if the host ends the step."""
 
 
 def _chains(walk: Walk, commands: Commands, step: Integers, device: int, windows: pl.DataFrame) -> Iterator[Chain]:
@@ -162,7 +162,7 @@ def _chains(walk: Walk, commands: Commands, step: Integers, device: int, windows
 
 
 def _step(chain: Chain, commands: Commands, slack: Integers, waiting: Intervals) -> pl.DataFrame:
-    """The row of a step, without its names."""
+    """Returns the row of a step in `STEPS`, without rank, device and step."""
     _, start, end, is_whole = chain.span
     launches = slack[len(commands.start_ns) + chain.commands]
     known = launches[launches < NEVER]
@@ -177,7 +177,7 @@ def _step(chain: Chain, commands: Commands, slack: Integers, waiting: Intervals)
 
 
 def _calls(chain: Chain, commands: Commands) -> pl.DataFrame:
-    """Calls of the runtime in which the host is on the chain."""
+    """Returns the runtime calls in which the host is on the path, with their time."""
     calls, starts, ends = commands.calls, *(
         [one[place] for one in chain.links if one.kind == HOST] for place in (1, 2))
     on_chain = Intervals.of(starts, ends)
@@ -189,7 +189,7 @@ def _calls(chain: Chain, commands: Commands) -> pl.DataFrame:
 
 
 def _lines(chain: Chain, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """Lines of the script in which the host is on the chain."""
+    """Returns the lines of the script in which the host is on the path, with the number of samples."""
     if samples is None:
         return pl.DataFrame(schema={key: LINES[key] for key in list(LINES)[3:]})
     on_chain = Intervals.of(*([one[place] for one in chain.links if one.kind == HOST] for place in (1, 2)))
@@ -198,7 +198,7 @@ def _lines(chain: Chain, samples: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _named(chain: Chain, commands: Commands, seen: DeviceSeen) -> pl.DataFrame:
-    """Links with what was done; those of the host cut where that changes."""
+    """Returns links with names; those of the host are cut where its activity or operator changes."""
     others = [one for one in chain.links if one.kind != HOST]
     command = np.array([one.command for one in others], np.int64)
     of = seen.activities(commands.sent_ns[command]) if others else []
@@ -230,7 +230,7 @@ def _frame(kind: Sequence[str], starts: Any, ends: Any, did: Sequence[Activity],
 
 
 def _off(chain: Chain, commands: Commands, slack: Integers, seen: DeviceSeen) -> pl.DataFrame:
-    """Commands of a step that are not on its chain."""
+    """Returns the commands of a step that are not on its path."""
     on = [one.command for one in chain.links if one.kind in RUNNING]
     mine = chain.commands[~np.isin(chain.commands, on)]
     of, spare = seen.activities(commands.sent_ns[mine]) if len(mine) else [], slack[mine]

@@ -1,4 +1,4 @@
-"""The chains of devices of a run: which ranks and steps, and where nothing can be said."""
+"""The critical paths of the devices of a run: chooses ranks and steps, and refuses incomplete timelines."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from distprof.merge.run.run_model import Run
 from distprof.units import numbered, percent, spans
 
 MISSING = 0.05
-"""From this part of commands without a launch, or of launches without a command, on, a chain cannot be told."""
+"""Share of commands without a launch, or of launches without a command, from which no path is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePaths:
-    """The critical paths of devices, of the steps that are shown."""
+    """The critical paths of devices, for the steps that are shown."""
 
     run: Run
     clock: Clock
     path: DevicePath
-    """Of the steps that count."""
+    """The paths of these steps."""
     skipped: int | None
-    """The first step, where it was left out: the profiler warms up in it."""
+    """The first step, if it was left out because the profiler warms up in it."""
 
     @property
     def steps(self) -> list[int]:
@@ -41,17 +41,17 @@ class DevicePaths:
 
 def device_paths(run: Run, clock: Clock, program: RunProgram, *, ranks: Sequence[int] = (),
                  wanted: Sequence[int] = ()) -> DevicePaths | None:
-    """The chains of devices; None where no rank has a device that did something.
+    """Finds the paths of devices; None if no rank has a device that did anything.
 
     Args:
-        run: What was recorded.
-        clock: Of the run.
+        run: The run.
+        clock: The clock of the run.
         program: What its ranks did.
-        ranks: Those that are looked at; all that have a timeline, where none is named.
-        wanted: Steps; those that count, where none is named.
+        ranks: Ranks to include; if empty, all with a timeline.
+        wanted: Steps to include; if empty, those that count.
 
     Raises:
-        DataError: Too many launches are missing to tell what waited for what.
+        DataError: Too many launches or commands are missing to know what waited for what.
         UsageError: There is no such step.
     """
     shown = [rank for rank in program.timelines if not ranks or rank in ranks]
@@ -80,7 +80,7 @@ def _of_rank(rank: int, run: Run, clock: Clock, program: RunProgram) -> DevicePa
 
 
 def _sure(run: Run, path: DevicePath, *, wanted: bool) -> DevicePath:
-    """The steps whose launches are known; those without a known end only where others are too few."""
+    """Returns the paths of steps whose launches are known; those without a known end only if others are too few."""
     known = path.steps.filter(pl.col("unsent_ratio") < MISSING)
     if known.is_empty():
         steps = path.steps["step"].unique().sort().to_list()

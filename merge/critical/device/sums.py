@@ -1,4 +1,4 @@
-"""What lies on the chains of devices, and what does not, added up; times in ns, means over the steps of all devices."""
+"""Sums of what is on the critical paths of devices, and what is not; in ns, means over the steps of all devices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ OF_DEVICE = ("rank", "device")
 
 
 def by_kind(path: DevicePath) -> dict[str, float]:
-    """Of each kind of link."""
+    """Returns the time of each kind of link."""
     sums = dict(path.links.group_by("kind").agg(_NS.sum()).iter_rows())
     return {kind: sums.get(kind, 0) / max(len(path.steps), 1) for kind in KINDS}
 
 
 def by_device(path: DevicePath) -> pl.DataFrame:
-    """`rank`, `device`, `steps`, `time_ns` of its chain, that of each kind, and, of what is not on it: `off_ns` and
-    `off_calls` of commands with their `off_slack_ns`, which half of them have at least, and `hidden_host_ns` of what
-    its host did; `working_ns`, `handovers` and `host_slack_ns` as in `STEPS`."""
+    """Returns `rank`, `device`, `steps`, `time_ns` of the path and times by kind. Off the path: `off_ns`, `off_calls`
+    and the median slack `off_slack_ns` of commands, and `hidden_host_ns`, the work of the host. `working_ns`,
+    `handovers` and `host_slack_ns` are as in `STEPS`."""
     links = path.links.group_by(OF_DEVICE).agg(
         *(_NS.filter(pl.col("kind") == kind).sum().alias(f"{kind}_ns") for kind in KINDS))
     steps = path.steps.group_by(OF_DEVICE).agg(
@@ -35,20 +35,20 @@ def by_device(path: DevicePath) -> pl.DataFrame:
 
 
 def by_module(path: DevicePath) -> pl.DataFrame:
-    """The chain by `phase` and `module_path` that did or launched it: `time_ns`, `ratio`, `steps`, `host_ns`,
-    `device_ns` of commands, and `rest_ns`, the time between them; `rank` has most of it, `rank_ratio`."""
+    """Returns the path by `phase` and `module_path` that did or launched it: `time_ns`, `ratio`, `steps`, `host_ns`,
+    `device_ns` of commands, `rest_ns` between them, the `rank` that has most of it, and its `rank_ratio`."""
     kinds = {"host_ns": pl.col("kind") == HOST, "device_ns": pl.col("kind").is_in(RUNNING),
              "rest_ns": ~pl.col("kind").is_in([HOST, *RUNNING])}
     return _of_step(path, path.links, ["phase", "module_path"], kinds)
 
 
 def by_op(path: DevicePath) -> pl.DataFrame:
-    """Operators of the host and commands by `op` and `kind`; null: the host ran no operator."""
+    """Returns commands and operators of the host by `op` and `kind`; `op` is null if the host ran no operator."""
     return _of_step(path, path.links.filter(pl.col("kind").is_in([HOST, *RUNNING])), ["op", "kind"], {})
 
 
 def off_path(path: DevicePath) -> pl.DataFrame:
-    """Commands that are not on the chain, by `op`: `calls` and `time_ns` a step, `slack_ns` and `median_slack_ns`."""
+    """Returns commands off the path by `op`: `calls` and `time_ns` per step, `slack_ns` and `median_slack_ns`."""
     number = max(len(path.steps), 1)
     return path.off.group_by("op").agg(
         calls=pl.col("calls").sum() / number, time_ns=pl.col("ns").sum() / number, slack_ns=pl.col("slack_ns").min(),
@@ -56,13 +56,14 @@ def off_path(path: DevicePath) -> pl.DataFrame:
 
 
 def calls_on_path(path: DevicePath) -> pl.DataFrame:
-    """Calls of the runtime in which hosts are on the chain: `name` and `time_ns`."""
+    """Returns the runtime calls in which hosts are on the path: `name` and `time_ns`."""
     return path.calls.group_by("name").agg(time_ns=pl.col("ns").sum() / max(len(path.steps), 1)).sort(
         "time_ns", "name", descending=[True, False])
 
 
 def lines_on_path(path: DevicePath) -> pl.DataFrame:
-    """Lines of the script in which hosts were on the chain: `file`, `line`, `function`, `samples`, the most first."""
+    """Returns the lines of the script in which hosts are on the path: `file`, `line`, `function`, `samples`; the most
+    frequent first."""
     return path.lines.group_by("file", "line", "function").agg(pl.col("samples").sum()).sort(
         "samples", "file", "line", descending=[True, False, False])
 

@@ -1,8 +1,8 @@
-"""Walks back along the longest chain of a step of a device, through streams, launches and its host.
+"""Walks back along the critical path of a device step, through streams, launches and the host.
 
-A step of a device ends where the first command of the next one begins. From there the chain goes back to what was
-waited for last: another command, or the launch; from a launch along the thread that made it, back to where that had
-waited for a command. Each instant of the step is in one link.
+A device step ends where the first command of the next one begins. From there, the path goes back to what that command
+waited for last: another command, or its launch; from a launch, along the thread that made it, to where the thread had
+waited for a command. Each moment of the step is in exactly one link.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from distprof.merge.critical.device.dependencies import EVENT, LAUNCH, NOTHING, 
 HOST, KERNELS, EXCHANGE, COPIES, LATENCY, GAPS, WAKING, UNSHOWN = (
     "host", "kernels", "communication", "copies", "latency", "gaps", "waking", "unshown")
 KINDS = (HOST, KERNELS, EXCHANGE, COPIES, LATENCY, GAPS, WAKING, UNSHOWN)
-"""What lies on a chain. latency: from a launch until its command begins. gaps: from a command until the one that waited
-for it begins. waking: from a command until the call that waited for it returns. unshown: longer than any of these
-should take, for no reason that the timeline shows."""
+"""Kinds of links. latency: from a launch to the start of its command. gaps: from the end of a command to the start of
+the one that waited for it. waking: from the end of a command to the return of the call that waited for it. unshown:
+longer than any of these should take, for a reason that the timeline does not show."""
 WAKES_NS = 100_000
-"""A call that returns later than this behind a command waited for something else as well."""
+"""A call that returns later than this after a command waited for something else as well."""
 RUNNING = (KERNELS, EXCHANGE, COPIES)
 """Kinds of commands that run."""
 OF_COMMANDS = {COMPUTE: KERNELS, COMMUNICATION: EXCHANGE, COPY: COPIES}
 
 
 class Link(NamedTuple):
-    """A piece of a chain."""
+    """A piece of a path."""
 
     kind: str
     start_ns: int
     end_ns: int
     command: int
-    """The one that runs, begins or was waited for; -1 for the host."""
+    """The command that runs, begins or was waited for; -1 for the host."""
 
 
 class Walk:
-    """Walks back along the chain of a rank."""
+    """Walks back along paths of a rank."""
 
     def __init__(self, commands: Commands, found: Dependencies) -> None:
         self._commands, self._found = commands, found
@@ -49,11 +49,11 @@ class Walk:
                          for thread in np.unique(waits.thread).tolist()}
 
     def back(self, command: int, start_ns: int) -> list[Link]:
-        """The chain from where a command begins back to a time, latest first; cut there."""
+        """Returns the path from the start of a command back to a time, where it is cut; latest link first."""
         links, commands, found, passed = list[Link](), self._commands, self._found, set[int]()
         while int(commands.start_ns[command]) > start_ns:
             begins, bound = int(commands.start_ns[command]), found.bound[command]
-            if bound == NOTHING or command in passed:  # what takes no time may seem to wait for itself
+            if bound == NOTHING or command in passed:  # commands without duration may seem to wait for themselves
                 links.append(Link(UNSHOWN, start_ns, begins, command))
                 break
             passed.add(command)
@@ -76,14 +76,15 @@ class Walk:
         return self._cut(links, start_ns)
 
     def of_host(self, at_ns: int, start_ns: int) -> list[Link]:
-        """The chain from a time of the thread that sends most, back to another."""
+        """Returns the path from a time in the thread that launches most commands back to another time; latest link
+        first."""
         calls, links = self._commands.calls, list[Link]()
         threads = calls.thread[self._commands.call[self._commands.call >= 0]]
         ahead = self._host(links, int(np.bincount(threads).argmax()), at_ns, start_ns)
         return self._cut(links, start_ns) + self._command(ahead, start_ns)
 
     def of_end(self, command: int, start_ns: int) -> list[Link]:
-        """The chain from the end of a command back to a time."""
+        """Returns the path from the end of a command back to a time; latest link first."""
         return self._command(command, start_ns)
 
     def _command(self, command: int, start_ns: int) -> list[Link]:
@@ -94,7 +95,7 @@ class Walk:
         return [*self._cut([ran], start_ns), *self.back(command, start_ns)]
 
     def _host(self, links: list[Link], thread: int, at_ns: int, start_ns: int) -> int:
-        """Adds what a thread did until a time, and its wait before; returns the command that this was for, or -1."""
+        """Adds what a thread did until a time, and the wait before. Returns the command that it waited for, or -1."""
         waits, rows = self._found.waits, self._returns.get(thread)
         place = -1 if rows is None else int(np.searchsorted(waits.ended_ns[rows], at_ns, "right")) - 1
         wait = -1 if rows is None or place < 0 else int(rows[place])
@@ -113,13 +114,13 @@ class Walk:
 
 
 def chain_of(walk: Walk, commands: Commands, span: Span, last: int) -> list[Link]:
-    """The chain of a step, in order of time.
+    """Returns the path of a step, in order of time.
 
     Args:
-        walk: Of all commands of the rank.
-        commands: The same.
+        walk: The walk over all commands of the rank.
+        commands: These commands.
         span: The step.
-        last: The command with whose begin it ends; of a step without a known end, the last one that it launched.
+        last: The command with whose start the step ends; if that is unknown, the command of the step that ended last.
     """
     _, start, end, is_whole = span
     if is_whole:
