@@ -126,14 +126,14 @@ def write_whole(path: Path, write: Callable[[Path], object], *, syncs: bool = Tr
 
 
 def append_whole(handle: int, content: bytes) -> None:
-    """Appends to a file that was opened with O_APPEND, all or nothing; no other process may append meanwhile.
+    """Appends all of `content` or nothing to a file opened with O_APPEND; no other process may append meanwhile.
 
     Raises:
-        OSError: There is no room for all of it; the file is as it was.
+        OSError: It could not be written completely; the file is unchanged.
     """
     num_bytes = 0
     try:
-        while num_bytes < len(content):  # the write after a short one says why it was short
+        while num_bytes < len(content):  # after a short write, the next one raises the reason
             written = os.write(handle, content[num_bytes:])
             if not written:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
