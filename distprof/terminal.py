@@ -70,6 +70,20 @@ def _escaped(found: re.Match[str]) -> str:
     return repr(character)[1:-1]
 
 
+def columns(text: str) -> int:
+    """Returns the number of terminal columns of a text in one line: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def padded(text: str, width: int) -> str:
+    """Returns the text with blanks behind it, `width` terminal columns wide."""
+    return text + " " * (width - columns(text))
+
+
 def quoted(path: str | os.PathLike[str]) -> str:
     """Returns a path quoted for a shell, with visible characters only: `runs/a`, `'my run'`, `$'a\\x1b[2J'`."""
     text = str(path)

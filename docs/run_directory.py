@@ -6,6 +6,7 @@ python docs/run_directory.py
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 from distprof.contract.merged import (
@@ -168,8 +169,13 @@ def _codes() -> Iterator[str]:
         yield f"| {title} | fields | meaning |\n|---|---|---|\n"
         for one in kind.__subclasses__():
             fields = ", ".join(f"`{field}`" for field in one.__struct_fields__)
-            yield f"| `{one.__struct_config__.tag}` | {fields} | {(one.__doc__ or '').splitlines()[0]} |\n"
+            yield f"| `{one.__struct_config__.tag}` | {fields} | {meaning(one)} |\n"
         yield "\n"
+
+
+def meaning(kind: type[object]) -> str:
+    """Returns the first paragraph of the docstring of a problem or remark, in one line."""
+    return " ".join(cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _section(table: Table, title: str, known: tuple[Column, ...]) -> Iterator[str]:

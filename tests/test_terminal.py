@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
+from distprof.compat.megengine.analysis.tables import boxed, plain, wiki
 from distprof.errors import Ended
 from distprof.reporters.page import GAP, Page, fitted, middle
 from distprof.reporters.tree import TreeRow, TreeView
@@ -184,6 +186,20 @@ def test_names_are_cut_in_the_middle_to_the_width_and_numbers_never(names, width
     assert max(len(row[0]) for row in cut) + 8 + 7 + 2 * GAP <= width
     for (name, *_), (shown, *_) in zip(rows, cut, strict=True):
         assert shown == name or ("..." in shown and name[:4] == shown[:4] and shown[-1] == name[-1])
+
+
+@given(name=st.text("abc.模型層\u0301😀", min_size=1, max_size=80), width=st.integers(30, 100))
+def test_wide_characters_count_as_their_columns(name, width):
+    (shown, number), = fitted(("module", "time"), [[name, "12.34 ms"]], 1, width)
+    assert number == "12.34 ms" and cell_len(shown) + GAP + 8 <= width
+    assert shown == name or ("..." in shown and cell_len(shown) + GAP + 8 >= width - 2), "two columns may stay empty"
+
+
+def test_boxes_are_straight_around_wide_characters():
+    rows = [["模型層" * 4, "1"], ["layer", "2"]]
+    for table in (boxed(["name", "n"], rows), wiki(["name", "n"], rows)):
+        assert len({cell_len(line) for line in table.splitlines()}) == 1
+    assert len({cell_len(line.rpartition("  ")[0]) for line in plain([*rows, ["b", "3"]]).splitlines()}) == 1
 
 
 @pytest.mark.long

@@ -108,6 +108,6 @@ def in_rank_order(values: Mapping[str, int]) -> dict[str, int]:
 
 
 def part_of(coordinates: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
-    """Returns which part of the model a rank works on: its coordinates on all axes except `dp`, along which ranks are
-    replicas."""
-    return tuple(sorted((axis, place) for axis, place in (coordinates or {}).items() if axis != "dp"))
+    """Returns which part of the model a rank works on: its coordinates on all axes except the data-parallel ones, along
+    which ranks are replicas."""
+    return tuple(sorted((axis, place) for axis, place in (coordinates or {}).items() if axis not in DATA_PARALLEL))

@@ -255,14 +255,23 @@ def read(path: Path, kind: type[Content]) -> Content:
     """
     try:
         content = read_small(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}", hint=_hint_of(error)) from error
+    try:
         version = msgspec.json.decode(content, type=_Versioned).format
         if version > FORMAT:
             raise FormatError(f"this distprof reads format {FORMAT} and older, but {path} has format {version}",
                               hint="install a newer distprof")
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path} is not as distprof wrote it: {error}",
                         hint="the file was modified or truncated") from error
+
+
+def _hint_of(error: OSError) -> str | None:
+    if isinstance(error, PermissionError):
+        return "read the run as the user who recorded it"
+    return "was it moved or removed in the meantime?" if isinstance(error, FileNotFoundError) else None
 
 
 def write(path: Path, content: RankJson | RunJson) -> None:

@@ -5,7 +5,7 @@ Fields with a default may be missing in a file: older versions did not write all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -79,6 +79,11 @@ RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": 
                    "--window-every": True, "--hosts": True, "--hosts-cert": True, "--hosts-key": True,
                    "--force": False, "--debug": False}
 """Flags of `distprof run` that the job itself does not see -> whether a value follows them."""
+MODULE = ("-m", "--module")
+TORCHRUN_SWITCHES = frozenset((
+    *MODULE, "-h", "--help", "--standalone", "--no-python", "--no_python", "--run-path", "--run_path",
+    "--virtual-local-rank", "--virtual_local_rank"))
+"""Flags of torchrun that no value follows; one follows all others."""
 LAUNCHER = "distprof"
 
 
@@ -88,24 +93,43 @@ def job_command(argv: Sequence[str]) -> list[str]:
     Args:
         argv: `argv` of run.json: the command line of `distprof run`, of `distprof demo`, or of a script.
     """
+    flags, script = _parts(argv)
+    return [*flags, *script]
+
+
+def script_command(argv: Sequence[str]) -> list[str]:
+    """Returns the script with its arguments, or `-m` and a module with its arguments, like `job_command`."""
+    return _parts(argv)[1]
+
+
+def _parts(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the flags of torchrun, and the script."""
     words = without_secrets(argv)  # older versions stored secrets
     if len(words) > 1 and words[1] == "run" and LAUNCHER in words[0]:
-        words = words[2:]
-        script = next((place for place, word in enumerate(words) if word == "-m" or word.endswith(".py")), len(words))
-        return [*_of_torchrun(words[:script]), *words[script:]]
+        return _of_torchrun(words[2:])
     if words[1:2] == ["demo"] and LAUNCHER in words[0]:
-        return [LAUNCHER, "demo", *_of_torchrun(words[2:])]
-    return words
+        flags, others = _of_torchrun(words[2:])
+        return [], [LAUNCHER, "demo", *flags, *others]
+    return [], words
 
 
-def _of_torchrun(words: Sequence[str]) -> Iterator[str]:
-    follows = False
-    for word in words:
-        if follows:
-            follows = False
-            continue
-        flag, has_value, _ = word.partition("=")
-        if flag in RECORDING_FLAGS:
-            follows = RECORDING_FLAGS[flag] and not has_value
-        else:
-            yield word
+def _of_torchrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divides the arguments of `distprof run` as its parser does, without flags of the recording."""
+    flags, module, place = list[str](), list[str](), 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        begin, (word, has_value, _) = place, words[place].partition("=")
+        name = _unabbreviated(word)
+        is_joined = bool(has_value) or (not word.startswith("--") and len(word) > 2)  # --role=a, -r3
+        place += 1 if is_joined or name in TORCHRUN_SWITCHES or not RECORDING_FLAGS.get(name, True) else 2
+        if name in MODULE:
+            module = [word]
+        elif name not in RECORDING_FLAGS:
+            flags += words[begin:place]
+    return flags, [*module, *words[place + (words[place:place + 1] == ["--"]):]]
+
+
+def _unabbreviated(flag: str) -> str:
+    """Returns the flag that argparse takes this for, if it is known here."""
+    known = (*RECORDING_FLAGS, *TORCHRUN_SWITCHES)
+    return flag if flag in known or not flag.startswith("--") else next(
+        (name for name in known if name.startswith(flag)), flag)

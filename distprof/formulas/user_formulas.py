@@ -12,6 +12,7 @@ import torch
 from distprof.errors import FormulaError, UsageError
 from distprof.formulas.contractions import MACS
 from distprof.formulas.dispatched_call import name_of
+from distprof.shape_formulas.matmul import NESTED_MATMUL
 
 UserFormula = Callable[..., int]
 F = TypeVar("F", bound=UserFormula)
@@ -70,7 +71,9 @@ def register_flops(op: object, formula: Callable[..., Any] | None = None, *, rep
 
 
 def _known(key: str) -> bool:
-    return key in REGISTERED or key.removesuffix(".default") in MACS
+    # our formulas are for all overloads, like `aten::mm` for aten::mm.out
+    operator_name = key.partition(".")[0]
+    return key in REGISTERED or operator_name in MACS or operator_name in NESTED_MATMUL
 
 
 def _key(op: object) -> str:

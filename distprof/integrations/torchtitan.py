@@ -19,7 +19,7 @@ from distprof.files import write_whole
 from distprof.terminal import say
 
 HEAD_BYTES = 4096
-"""The first brace of a trace is searched in this many bytes."""
+"""The first brace of a trace, and what follows it, are searched in this many bytes."""
 
 
 def trace_post_processor(trace_path: str) -> None:
@@ -55,12 +55,14 @@ def _add(path: Path, members: dict[str, object]) -> None:
     opened: Any = igzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as trace:
         head = trace.read(HEAD_BYTES).lstrip()
-        if not head.startswith(b"{"):
+        first = head[1:].lstrip()
+        if not head.startswith(b"{") or not first:
             return
+        separator = b"\n" if first.startswith(b"}") else b",\n"
 
         def write(temporary: Path) -> None:
             with opened(temporary, "wb") as file:
-                file.write(json.dumps(members).encode()[:-1] + b",\n" + head[1:])
+                file.write(json.dumps(members).encode()[:-1] + separator + first)
                 shutil.copyfileobj(trace, file, 1 << 20)
 
         write_whole(path, write)

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
+
+from distprof.system import after_fork
 
 ERRORS = 2
 """The level of torch's C++ log at which warnings are not logged."""
@@ -65,20 +68,74 @@ def _log_level() -> ctypes.c_int | None:
 is_traced = torch._C._get_tracing_state
 """Returns something other than None while `torch.jit.trace` runs the model."""
 FIRST = -(1 << 40)
-_numbers = [FIRST]
-"""The next number of one of our hooks. torch counts from 0, and saves the numbers of hooks with a model."""
+"""The first number of our hooks. torch counts from 0, and saves the numbers of hooks with a model."""
+
+
+class _HookNumbers:
+    """The counter of torch that gives each hook its number, and another one that takes its place for our hooks.
+
+    torch has one counter for all threads, so a hook that the script's other threads add meanwhile gets one of our
+    numbers. No number is ever given twice.
+    """
+
+    __slots__ = ("inside", "lock", "next_own", "next_theirs")
+
+    def __init__(self) -> None:
+        self.next_own, self.next_theirs = FIRST, 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.lock = RLock()  # a signal handler of the script may call a model while its thread has the lock
+        self.inside = 0
+        """Number of contexts, of all threads, that have begun and not ended."""
+
+    def take(self) -> None:
+        """Gives our numbers to new hooks until the last context ends."""
+        with self.lock:
+            if not self.inside:
+                self.next_theirs, RemovableHandle.next_id = RemovableHandle.next_id, self.next_own
+            self.inside += 1
+
+    def give_back(self) -> None:
+        """Ends a context."""
+        with self.lock:
+            if self.inside > 1:
+                self.inside -= 1
+            elif self.inside:
+                self._restore()
+
+    def after_fork(self) -> None:
+        """Ends the contexts of threads that a forked child does not have; one of them may have had the lock."""
+        if self.inside:
+            self._restore()
+        self.reset()
+
+    def _restore(self) -> None:
+        reached = RemovableHandle.next_id
+        if reached < 0:
+            self.next_own = reached
+        else:  # the script loaded a hook, and torch went on behind its number
+            self.next_theirs = max(self.next_theirs, reached)
+        self.inside, RemovableHandle.next_id = 0, self.next_theirs
+
+
+_numbers = _HookNumbers()
+after_fork(_numbers.after_fork)
 
 
 class unnoticed:  # contextlib takes five times as long
-    """A context in which no `__torch_function__` of the script is called, and new hooks get our own numbers."""
+    """A context in which no `__torch_function__` of the script is called, and new hooks get our own numbers.
 
-    __slots__ = ("_disabled", "_number")
+    Contexts may be nested, and several threads may be in one at the same time.
+    """
+
+    __slots__ = ("_disabled",)
 
     def __enter__(self) -> None:
         self._disabled: Any = torch._C.DisableTorchFunction()
         self._disabled.__enter__()
-        self._number, RemovableHandle.next_id = RemovableHandle.next_id, _numbers[0]
+        _numbers.take()
 
     def __exit__(self, *_: object) -> None:
-        _numbers[0], RemovableHandle.next_id = RemovableHandle.next_id, self._number
+        _numbers.give_back()
         self._disabled.__exit__(None, None, None)

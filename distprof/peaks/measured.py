@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from statistics import median
@@ -67,7 +67,7 @@ def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> Mea
     place = torch.device(device)
     if place.type not in ("cpu", "cuda") or runs < 1:
         raise UsageError(f"device must be a CPU or CUDA device and runs at least 1, not {place} and {runs}")
-    with torch.inference_mode():
+    with torch.inference_mode(), _allowing_tf32(False):
         rates = (*(_matmul(dtype, place, runs) for dtype in DTYPES), _copy(place, runs))
     on_cpu = place.type == "cpu"
     return MeasuredPeak(device=cpu_name() if on_cpu else torch.cuda.get_device_name(place),
@@ -93,14 +93,21 @@ def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None
 
 @contextmanager
 def _allowing_tf32(allowed: bool) -> Iterator[None]:  # noqa: FBT001 (the function's name says what is allowed)
-    settings: Any = torch.backends.cuda.matmul
-    name, on = ("fp32_precision", TF32) if hasattr(settings, "fp32_precision") else ("allow_tf32", True)  # torch 2.8
-    before = getattr(settings, name)
-    try:
-        setattr(settings, name, on if allowed else before)
+    """Lets float32 products use TF32, or keeps them from using anything less precise than float32, whatever the process
+    allows."""
+    with ExitStack() as undo:
+        for settings in (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)):
+            _set(settings, "fp32_precision", TF32 if allowed else "ieee", undo)
+        if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch 2.8
+            _set(torch.backends.cuda.matmul, "allow_tf32", allowed, undo)
         yield
-    finally:
-        setattr(settings, name, before)
+
+
+def _set(settings: Any, name: str, value: object, undo: ExitStack) -> None:
+    before = getattr(settings, name, None)
+    if before is not None and before != value:
+        undo.callback(setattr, settings, name, before)
+        setattr(settings, name, value)
 
 
 def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distprof.contract.mesh import DATA_PARALLEL
 from distprof.errors import UsageError
 from distprof.process.identity import Identity
 from distprof.process.topology import Topology
@@ -83,10 +84,11 @@ def spread(number: int, num_ranks: int) -> frozenset[int]:
 
 
 def _leads(own: Identity, topology: Topology | None) -> bool:
-    """Selects one rank per part of the model, the first along dp; if parts are not known, one per host."""
+    """Selects one rank per part of the model, the first along data-parallel axes; if parts are not known, one per
+    host."""
     if topology is None or topology.basis not in KNOWN_BASES:
         return own.local_rank == 0
-    return topology.coordinates.get("dp", 0) == 0
+    return not any(topology.coordinates.get(axis, 0) for axis in DATA_PARALLEL)
 
 
 def _wrong(part: str, where: str) -> UsageError:

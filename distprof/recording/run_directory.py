@@ -28,7 +28,7 @@ from distprof.contract.paths import (
 )
 from distprof.contract.rank_json import EventsLeftOut, RankJson
 from distprof.contract.rank_summary import SUMMARIES
-from distprof.contract.run_json import RunJson, job_command
+from distprof.contract.run_json import RunJson, script_command
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.contract.watch_state import WATCH as WATCH_FOLDER
 from distprof.contract.watch_state import WINDOWS
@@ -151,7 +151,7 @@ def _arguments() -> list[str]:
 
 def _git_commit() -> str:
     """Returns the commit of the script's folder; of the working directory if no script is named."""
-    script = next((word for word in job_command(sys.argv) if word.endswith(".py")), "")
+    script = next((word for word in script_command(sys.argv) if word.endswith(".py")), "")
     return git_commit(Path(_working_directory(), script).parent if script else Path(_working_directory()))
 
 

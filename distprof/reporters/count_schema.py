@@ -24,8 +24,8 @@ COUNT_KEYS: dict[str, str] = {
     "params": "Parameters: params (what the model needs on this rank), stored_params (stored there), "
               "trainable_params, unique_params (replicas on other ranks counted once; null: unknown), param_bytes, "
               "buffers, buffer_bytes, dtypes (element type -> params).",
-    "macs": "Multiply-accumulates of contractions: forward, backward, recompute and total.",
-    "flops": "FLOPs of contractions, 2 per MAC: forward, backward, recompute and total.",
+    "macs": "Multiply-accumulates of contractions: forward, backward, recompute and all.",
+    "flops": "FLOPs of contractions, 2 per MAC: forward, backward, recompute and all.",
     "model_flops": "FLOPs excluding recomputation and the scores that a fused attention backward recomputes.",
     "causal_flops": "FLOPs excluding what causal attention masks hide.",
     "elements_by_kind": "Kind of operator (other than contractions) -> elements that its operators process.",

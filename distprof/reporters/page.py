@@ -13,9 +13,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from distprof.terminal import WIDE, Shown, visible
+from distprof.terminal import WIDE, Shown, columns, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from distprof.reporters.tree_report import TreeReport
 
 GAP = 3
-"""Characters between two cells of a table."""
+"""Columns between two cells of a table."""
 LEAST = 12
-"""Names are not shortened below this number of characters."""
+"""Names are not shortened below this number of columns."""
 WHOLE = "DISTPROF_WIDE"
 """Environment variable set by --wide."""
 
@@ -72,9 +73,9 @@ class Page:
         titles, cells = [visible(title) for title in header], [[visible(cell) for cell in row] for row in rows]
         if self._fit is not None and not os.environ.get(WHOLE):
             cells = fitted(titles, cells, left, self._fit)
-        room = [max(map(_columns, column)) for column in zip(titles, *cells, strict=True)]
+        room = [max(map(columns, column)) for column in zip(titles, *cells, strict=True)]
         for number, row in enumerate((titles, *cells)):
-            blanks = [" " * (wide - _columns(cell)) for cell, wide in zip(row, room, strict=True)]
+            blanks = [" " * (wide - columns(cell)) for cell, wide in zip(row, room, strict=True)]
             line = (" " * GAP).join(cell + blank if place < left else blank + cell
                                     for place, (cell, blank) in enumerate(zip(row, blanks, strict=True)))
             self.marked([(line, None if number else "bold")])
@@ -90,15 +91,6 @@ class Page:
         return Shown.drawn("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))
 
 
-def _columns(text: str) -> int:
-    """Returns the number of terminal columns of a text: some characters take two, some none."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
 def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, width: int) -> list[list[str]]:
     """Returns the rows of a table with the names in its first columns shortened in the middle until it fits; numbers
     are never shortened.
@@ -109,18 +101,26 @@ def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, widt
         left: Number of columns with names.
         width: Width of the terminal.
     """
-    room = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    room = [max(map(columns, column)) for column in zip(header, *rows, strict=True)]
     while sum(room) + GAP * (len(room) - 1) > width:
         longest = max(range(min(left, len(room))), key=room.__getitem__, default=None)
-        if longest is None or room[longest] <= max(LEAST, len(header[longest])):
+        if longest is None or room[longest] <= max(LEAST, columns(header[longest])):
             break
         room[longest] -= 1
     return [[middle(cell, room[place]) if place < left else cell for place, cell in enumerate(row)] for row in rows]
 
 
 def middle(text: str, width: int) -> str:
-    """Shortens a text to at most `width` characters by omitting its middle: `layers.0...query`."""
-    if len(text) <= width:
+    """Shortens a text to at most `width` terminal columns by omitting its middle: `layers.0...query`."""
+    if columns(text) <= width:
         return text
     kept = width - 3
-    return f"{text[:(kept + 1) // 2]}...{text[len(text) - kept // 2:]}"
+    return f"{_beginning(text, (kept + 1) // 2)}...{_beginning(text[::-1], kept // 2)[::-1]}"
+
+
+def _beginning(text: str, width: int) -> str:
+    """Returns as much of a text as fits into `width` columns."""
+    if text.isascii():
+        return text[:width]
+    ends = accumulate(map(columns, text))
+    return text[:sum(end <= width for end in ends)]

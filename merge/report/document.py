@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import Problem, Remark, from_json
 from distprof.contract.rank_json import read
-from distprof.contract.run_json import RunJson, job_command
+from distprof.contract.run_json import RunJson, script_command
 from distprof.errors import DataError
 from distprof.merge.report.communication import (
     NO_COLLECTIVE,
@@ -63,7 +63,7 @@ def about(sources: Sources) -> dict[str, Any]:
     versions: Mapping[str, str] = recorded[0].versions if recorded else {}
     return {
         "title": run.path.resolve().name, "run_id": run.run_id,
-        "command": None if launch is None or not launch.argv else shlex.join(_script(job_command(launch.argv))),
+        "command": None if launch is None or not launch.argv else shlex.join(script_command(launch.argv)),
         "started_ns": None if launch is None or not launch.start_ns else launch.start_ns,
         "ended_ns": None if launch is None else launch.end_ns,
         "git_commit": None if launch is None or not launch.git_commit else launch.git_commit,
@@ -78,12 +78,6 @@ def _launch(run: Run) -> RunJson | None:
         return read(run.path / RUN_JSON, RunJson) if (run.path / RUN_JSON).is_file() else None
     except DataError:
         return None  # opening the run has reported it
-
-
-def _script(argv: Sequence[str]) -> Sequence[str]:
-    """Returns the script and its arguments, without what started it."""
-    begin = next((place for place, word in enumerate(argv) if word.endswith(".py")), 0)
-    return argv[begin:]
 
 
 def _hosts(run: Run) -> list[dict[str, Any]]:

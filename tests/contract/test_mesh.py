@@ -14,6 +14,7 @@ from distprof.contract.mesh import (
     dp_size_of,
     in_rank_order,
     mp_size_of,
+    part_of,
 )
 
 
@@ -57,3 +58,10 @@ def test_sizes_are_reduced_and_ordered_by_the_rows():
     assert mp_size_of({"tp": 2, "dp": 5, "pp": 3}) == 6 and mp_size_of({}) == 1
     assert dp_size_of({"dp_shard": 2, "dp_replicate": 5, "pp": 3}) == 10 and dp_size_of({"tp": 2}) == 1
     assert list(in_rank_order({"tp": 2, "dp": 5, "pp": 3, "x": 1}).items()) == [("pp", 3), ("dp", 5), ("tp", 2)]
+
+
+@pytest.mark.parametrize(("coordinates", "part"), [
+    ({"dp": 3, "tp": 1}, (("tp", 1),)), ({"dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 0}, (("pp", 1), ("tp", 0))),
+    ({"dp_replicate": 1, "dp_shard": 2}, ()), (None, ())])
+def test_ranks_that_only_data_parallel_axes_tell_apart_work_on_the_same_part(coordinates, part):
+    assert part_of(coordinates) == part

@@ -72,11 +72,14 @@ def test_a_decorator_an_operator_an_overload_and_replacing(op):
 
 
 def test_our_own_formulas_are_replaced_only_on_purpose():
-    for known in ("aten::mm", torch.ops.aten.mm, torch.ops.aten.mm.default):
-        with pytest.raises(UsageError, match=r"aten::mm(\.default)? already has a formula"):
+    for known in ("aten::mm", "aten::mm.dtype", "aten::matmul", torch.ops.aten.mm, torch.ops.aten.mm.default,
+                  torch.ops.aten.mm.out):
+        with pytest.raises(UsageError, match=r"aten::\w+(\.\w+)? already has a formula"):
             distprof.register_flops(known, lambda *args, out: 1)
     distprof.register_flops("aten::mm", lambda left, right, *, out: 1, replace=True)
     assert flops(torch.mm, x, x.t()) == 1
+    distprof.register_flops(torch.ops.aten.bmm.default, lambda left, right, *, out: 3, replace=True)
+    assert flops(torch.bmm, x[None], x.t()[None]) == 3
     distprof.register_flops("aten::add", lambda *args, out, **given: out.numel())
     assert flops(torch.add, x, x) == 12
     assert flops(torch.add, x, x, out=torch.empty(3, 4)) == 12

@@ -52,7 +52,8 @@ def test_a_trace_stays_whole_where_nothing_says_a_mesh_or_it_is_none(tmp_path, n
     monkeypatch.setattr("distprof.integrations.torchtitan._topology", lambda: {"topology": {"tp": 2}})
     opened = gzip.open if name.endswith(".gz") else open
     for content, expected in ((b'\n{"traceEvents": []}', {"distprof": {"topology": {"tp": 2}}, "traceEvents": []}),
-                              (b"[1]", [1])):
+                              (b"{ \n}\n", {"distprof": {"topology": {"tp": 2}}}),
+                              (b"{}", {"distprof": {"topology": {"tp": 2}}}), (b"[1]", [1])):
         with opened(tmp_path / name, "wb") as file:
             file.write(content)
         trace_post_processor(str(tmp_path / name))

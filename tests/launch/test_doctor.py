@@ -135,6 +135,35 @@ def test_a_rate_is_work_over_the_median_time(monkeypatch):
     assert rates["copy"] == 2 * measured_peak.COPY_BYTES / 0.02
 
 
+@pytest.mark.parametrize(("measure", "expected"), [
+    (lambda: measured_peak.measured_peak("float32"), False), (lambda: measured_peak.measured_peak("tf32"), True),
+    (lambda: measured_peak.measure_peak(runs=1), False)])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_float32_is_measured_without_tf32_whatever_the_process_allows(monkeypatch, measure, expected, allowed):
+    seen, matmul = set(), torch.backends.cuda.matmul
+
+    def durations(call, runs, device):
+        seen.add(uses_tf32(matmul))
+        return [20_000_000] * runs
+
+    monkeypatch.setattr(measured_peak, "durations", durations)
+    monkeypatch.setattr(measured_peak, "COPY_BYTES", 1 << 10)
+    setting, values = ("fp32_precision", ("ieee", "tf32")) if hasattr(matmul, "fp32_precision") else (
+        "allow_tf32", (False, True))
+    before = getattr(matmul, setting)
+    try:
+        setattr(matmul, setting, values[allowed])
+        measure()
+        assert seen == {expected}
+        assert getattr(matmul, setting) == values[allowed]
+    finally:
+        setattr(matmul, setting, before)
+
+
+def uses_tf32(settings):
+    return settings.fp32_precision == "tf32" if hasattr(settings, "fp32_precision") else settings.allow_tf32
+
+
 @pytest.mark.parametrize(("device", "runs"), [("meta", 3), ("cpu", 0)])
 def test_a_peak_of_what_cannot_be_measured_is_refused(device, runs):
     with pytest.raises(UsageError, match="device must be a CPU or CUDA device"):

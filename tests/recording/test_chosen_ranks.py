@@ -48,6 +48,13 @@ def test_leaders_hold_each_part_of_the_model_once(sizes):
     assert sorted(parts[rank] for rank in leaders) == sorted(set(parts.values()))
 
 
+def test_a_job_with_hybrid_sharding_has_one_leader_per_part():
+    choice, sizes = ChosenRanks.parse("leaders"), {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
+    places = [{"dp_replicate": rank // 4, "dp_shard": rank // 2 % 2, "tp": rank % 2} for rank in range(8)]
+    assert [rank for rank, coordinates in enumerate(places) if choice.are_with(own(rank, 8, 8), Topology(
+        sizes=sizes, coordinates=coordinates, source="mesh", basis="mesh"))] == [0, 1]
+
+
 def test_leaders_of_a_job_whose_parts_nothing_tells_are_one_of_each_host():
     assert chosen("leaders", ranks=32, per_host=4, sizes={}) == list(range(0, 32, 4)), "taken for data parallel only"
 

@@ -23,6 +23,9 @@ def test_the_object_is_plain_json_with_the_documented_keys(stack):
     assert found == stack.to_dict()
     assert list(found) == list(count_schema.COUNT_KEYS)
     assert all(doc.endswith(".") for doc in count_schema.COUNT_KEYS.values())
+    for quantity in ("macs", "flops"):
+        documented = count_schema.COUNT_KEYS[quantity].rpartition(": ")[2].rstrip(".")
+        assert list(found[quantity]) == documented.replace(" and ", ", ").split(", ")
     assert set(found["params"]) == {field.name for field in fields(ParamCount)}
     for rows, table in ((found["modules"], count_schema.COUNT_MODULES), (found["ops"], count_schema.COUNT_OPS)):
         assert rows and all(set(row) == set(table.names()) for row in rows)

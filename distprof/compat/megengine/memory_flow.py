@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,12 +67,17 @@ def slices(found: Iterable[Lifetime], end_ns: int) -> Iterator[tuple[int, dict[s
 
 
 def counters(instants: Iterable[tuple[int, dict[str, Any]]], every: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the bytes allocated on a device, at one of `every` changes."""
-    for number, (at_ns, event) in enumerate(instants):
+    """Yields the bytes allocated on each device, at one of `every` changes of it."""
+    changes = Counter[str]()
+    for at_ns, event in instants:
         args = event.get("args", {})
-        if number % every == 0 and "Total Allocated" in args:
-            yield at_ns, {"ph": "C", "name": f"{device_of(args)}_alloc_mem", "pid": event.get("pid"), "tid": 0,
+        if "Total Allocated" not in args:
+            continue
+        device = device_of(args)
+        if changes[device] % every == 0:
+            yield at_ns, {"ph": "C", "name": f"{device}_alloc_mem", "pid": event.get("pid"), "tid": 0,
                           "args": {"bytes": args["Total Allocated"]}}
+        changes[device] += 1
 
 
 NS_PER_PIXEL, BYTES_PER_PIXEL, GAP = 100_000, 1_000_000, 4.0

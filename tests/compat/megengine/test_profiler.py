@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from distprof.compat.megengine import Profiler, is_profiling, profile, scope
 from distprof.compat.megengine.chrome_timeline import topics_of
-from distprof.compat.megengine.memory_flow import lifetimes
+from distprof.compat.megengine.memory_flow import counters, lifetimes
 from distprof.contract.passes import Topic
 from distprof.errors import UsageError
 
@@ -147,6 +147,15 @@ def test_memory_is_a_counter(tmp_path):
     found = region(tmp_path, lambda: torch.empty(1000), topic=Profiler.MEMORY)
     first, second = (event["args"]["bytes"] for event in found if event["ph"] == "C")
     assert first - second == 4000 and names(found, "C") == {"cpu_alloc_mem": 2}
+
+
+def test_each_device_is_sampled_at_its_own_changes():
+    def instant(at_ns: int, device: int) -> tuple[int, dict]:
+        return at_ns, {"args": {"Device Type": device, "Device Id": device - 1, "Total Allocated": at_ns}, "pid": 1}
+
+    found = counters([instant(at_ns, at_ns % 2) for at_ns in range(8)], every=2)
+    assert [(at_ns, event["name"], event["args"]["bytes"]) for at_ns, event in found] == [
+        (0, "cpu_alloc_mem", 0), (1, "cuda:0_alloc_mem", 1), (4, "cpu_alloc_mem", 4), (5, "cuda:0_alloc_mem", 5)]
 
 
 def test_memory_that_is_freed_before_it_was_made():

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.terminal import visible
+from distprof.terminal import columns, padded, visible
 
 UNKNOWN = "N/A"
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
@@ -74,13 +74,13 @@ def info(row: dict[str, Any], *, ranks: bool = False) -> list[str]:
 def boxed(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Draws a box around each cell; line ends in cells are kept."""
     cells = [[cell.split("\n") for cell in row] for row in (header, *rows)]
-    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(header))]
+    widths = [max(columns(line) for row in cells for line in row[column]) for column in range(len(header))]
     lines = [_rule("╒═╤╕", widths)]
     for number, row in enumerate(cells):
         if number:
             lines.append(_rule("╞═╪╡" if number == 1 else "├─┼┤", widths))
         for depth in range(max(map(len, row))):
-            parts = ((cell[depth] if depth < len(cell) else "").ljust(width)
+            parts = (padded(cell[depth] if depth < len(cell) else "", width)
                      for cell, width in zip(row, widths, strict=True))
             lines.append(f"│ {' │ '.join(parts)} │")
     return "\n".join([*lines, _rule("╘═╧╛", widths)])
@@ -89,16 +89,16 @@ def boxed(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def wiki(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns rows as lines, with cells between vertical bars."""
     cells = [[visible(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    first, *others = (f"| {' | '.join(map(str.ljust, row, widths))} |" for row in cells)
+    widths = [max(map(columns, column)) for column in zip(*cells, strict=True)]
+    first, *others = (f"| {' | '.join(map(padded, row, widths))} |" for row in cells)
     return "\n".join([first, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *others])
 
 
 def plain(rows: Sequence[Sequence[str]]) -> str:
     """Returns two columns between two horizontal rules."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     rule = "  ".join("-" * width for width in widths)
-    return "\n".join([rule, *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), rule])
+    return "\n".join([rule, *("  ".join(map(padded, row, widths)).rstrip() for row in rows), rule])
 
 
 def _rule(letters: str, widths: Sequence[int]) -> str:
